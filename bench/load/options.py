@@ -4,6 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fluxmq._core.wire.queue_address import queue_topic
+
 __all__ = ["HEAD_SIZE", "LoadOptions", "OptionsError"]
 
 HEAD_SIZE = 16  # bytes of payload that carry run, publisher, sequence number and time: see engine.pyx
@@ -120,7 +122,7 @@ class LoadOptions:
     def topic(self, publisher: int) -> str:
         """The topic of a publisher; its last seven characters are replaced when every message has its own."""
         if self.queue:
-            return f"$queue/{self.prefix}"
+            return queue_topic(self.prefix)
         if self.topics == "fresh":
             return f"{self.prefix}/{publisher:03x}0000000"
         return f"{self.prefix}/{publisher if self.topics == 'pairs' else 0:06d}"
@@ -128,7 +130,7 @@ class LoadOptions:
     def topic_filter(self, subscriber: int) -> str:
         """The filter of a subscriber."""
         if self.queue:
-            return f"$queue/{self.prefix}"
+            return queue_topic(self.prefix)
         if self.topics == "fresh":
             base = f"{self.prefix}/+" if self.filter == "plus" else f"{self.prefix}/#"
         else:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.wire.queue_address import queue_topic
 
 __all__ = ["check_filter", "filter_matches", "topic_part"]
 
@@ -21,7 +22,7 @@ def topic_part(topic_filter: str) -> str:
     """The filter that topics are compared with: without `$share/<group>/` in front, for a queue with routing keys."""
     if topic_filter.startswith("$share/"):
         return topic_filter.split("/", 2)[-1]
-    if topic_filter.startswith("$queue/") and topic_filter.count("/") == 1:
+    if topic_filter.startswith(queue_topic("")) and topic_filter.count("/") == 1:
         return f"{topic_filter}/#"
     return topic_filter
 

@@ -9,6 +9,7 @@ from typing import Self
 from fluxmq._core.client.properties import Properties
 from fluxmq._core.client.publishing import Publishing
 from fluxmq._core.mqtt.packets import Properties as PropertyList
+from fluxmq._core.wire.queue_address import queue_topic
 from fluxmq.client.errors import UsageError
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.publisher import Payload, Publisher
@@ -72,7 +73,7 @@ class Queue:
 
     def topic(self, routing_key: str = "") -> str:
         """The topic of the queue, or of a routing key in it."""
-        return f"$queue/{self.name}/{routing_key}" if routing_key else f"$queue/{self.name}"
+        return queue_topic(self.name, routing_key)
 
     def consume(self, *, group: str | None = None, prefetch: int | None = None, ack: str = "manual",
                 routing: str = "#", offset: Offset | None = None, visibility_timeout_s: float | None = None,
@@ -131,7 +132,7 @@ class QueueMessage:
     @property
     def routing_key(self) -> str:
         """What stands behind the queue's name, of a captured message its topic; "" for none."""
-        return self.topic.removeprefix(f"$queue/{self._consumer.queue.name}").removeprefix("/")
+        return self.topic.removeprefix(self._consumer.queue.topic()).removeprefix("/")
 
     @property
     def key(self) -> str | None:
@@ -209,7 +210,7 @@ class QueueMessage:
         if upto:
             about["upto"] = "true"
         queue = self._consumer.queue
-        await queue.client.publish(f"$queue/{queue.name}/${order}", b"", 1, False, Properties(user=about))
+        await queue.client.publish(queue.topic(f"${order}"), b"", 1, False, Properties(user=about))
 
     def __repr__(self) -> str:
         return f"QueueMessage({self._told.get('message-id')}, topic={self.topic!r}, payload={self.payload[:64]!r})"

@@ -26,6 +26,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
@@ -39,7 +40,6 @@ __all__ = ["Broker", "Limits"]
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
 STALE_TIMERS_MAX = 1024
-QUEUE_PREFIX = b"$queue/"
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.client.amqp091_machine import AmqpLogin, AmqpMessage, AmqpRefused
 from fluxmq._core.client.replay_rows import NO_VALUE, ReplayRows
+from fluxmq._core.wire.queue_address import queue_topic
 from fluxmq.spark.player.amqp_channel import AmqpChannel
 from fluxmq.spark.player.amqp_connection import AmqpConnection
 from fluxmq.spark.player.amqp_operations import (
@@ -202,9 +203,9 @@ class AmqpLink(Link):
     def _row(self, channel: AmqpChannel, name: str, method: Any, due: int) -> int:
         event, topic = METHOD_SENT, getattr(method, "queue", "") or getattr(method, "exchange", "")
         if name == "basic.consume":
-            event, topic = SUBSCRIBED, "$queue/" + method.queue
+            event, topic = SUBSCRIBED, queue_topic(method.queue)
         elif name == "basic.cancel":
-            event, topic = UNSUBSCRIBED, "$queue/" + channel.consumers.get(method.consumer_tag, ("", False))[0]
+            event, topic = UNSUBSCRIBED, queue_topic(channel.consumers.get(method.consumer_tag, ("", False))[0])
         said = json.dumps({"method": name, "channel": channel.number})
         return self.rows.record(event, self.lane, self._next_op(), topic.encode() if topic else None, self.clock(),
                                 due=due, unfinished=True, detail=said)

@@ -13,9 +13,11 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluxmq._core.wire.queue_address import queue_topic
+
 __all__ = ["FROM_QUEUE", "ORDER_PATTERN", "message_named", "order_ranks", "queue_of", "user_pairs"]
 
-FROM_QUEUE = "$queue/"
+FROM_QUEUE = queue_topic("")
 # Of the whole topic, for Arrow (RE2), Spark (Java) and Python.
 ORDER_PATTERN = r"^\$queue/[^/]+/\$(ack|nack|reject|extend|commit)$"
 _QUEUE = re.compile(r"\$queue/([^/]+)")

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from fluxmq._core.errors import FluxError
+from fluxmq._core.wire.queue_address import queue_topic
 from fluxmq.client.errors import ConnectionLost
 from fluxmq.spark.source.columns import SCHEMA, SourceError
 
@@ -176,11 +177,11 @@ def messages_of(batches: Iterable[pa.RecordBatch], target: Target, producer: str
             topic = target.topic
             if not topic:
                 queue = target.queue or (queues[at] if "queue" in columns else "")
-                topic = f"$queue/{queue}" if queue else topics[at] or ""
+                topic = queue_topic(queue) if queue else topics[at] or ""
             if not topic:
                 raise SourceError("a row says neither in column queue nor in column topic where it goes")
             told = bytearray()
-            if topic.startswith("$queue/"):
+            if topic.startswith(queue_topic("")):
                 told += _user("producer-id", producer) + _user("producer-sequence", str(sequence))
             if keys[at] is not None:
                 told += _user("partition-key", keys[at])

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from fluxmq._core.wire.queue_address import queue_topic
 from fluxmq.spark.verify.expected import KEY, expected, group_expected, meetings, met_chains, publishes, queue_chances
 from fluxmq.spark.verify.sessions import connections, pieces, sessions
 
@@ -33,7 +34,7 @@ __all__ = ["COUNTS", "KINDS", "Judged", "counts", "expected_sums", "judged", "vi
 KINDS = ("must-missing", "must-not-delivered", "duplicate", "order")
 PUBLISH = ["p_client", "p_connection", "p_topic", "p_qos", "p_retain", "p_sent", "p_acked", "p_will", "p_again",
            "p_size"]
-FROM_QUEUE = "$queue/%"
+FROM_QUEUE = queue_topic("%")
 
 
 class Judged:

@@ -4,6 +4,7 @@
 from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.wire.levels cimport levels_match
+from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix, put_queue_address
 from fluxmq._core.wire.text cimport TEXT_OK, text_valid, topic_valid
 
 __all__ = ["address_of", "address_of_publish", "filter_of", "matches", "topic_of_address"]
@@ -26,7 +27,8 @@ cdef bint one_level(const uint8_t* at, uint32_t n) noexcept nogil:
 
 cdef bint is_queue(const uint8_t* topic, uint32_t n) noexcept nogil:
     """`$queue/<name>` without a level below, the name short enough for a routing key."""
-    return 7 < n <= 7 + SHORTSTR_MAX and memcmp(topic, b"$queue/", 7) == 0 and one_level(topic + 7, n - 7)
+    return (n <= QUEUE_PREFIX_BYTES + SHORTSTR_MAX and has_queue_prefix(topic, n)
+            and one_level(topic + QUEUE_PREFIX_BYTES, n - QUEUE_PREFIX_BYTES))
 
 
 cdef uint32_t short_text(const uint8_t* at, uint32_t n) noexcept nogil:
@@ -43,8 +45,8 @@ cdef uint32_t address_of_topic(const uint8_t* topic, uint32_t n, uint8_t* out) n
     """Writes exchange and routing key as FORMAT_AMQP091 has them, at most 266 bytes; returns how many."""
     if is_queue(topic, n):
         out[0] = 0
-        memcpy(out + 1, topic + 7, n - 7)
-        return n - 6
+        memcpy(out + 1, topic + QUEUE_PREFIX_BYTES, n - QUEUE_PREFIX_BYTES)
+        return n - QUEUE_PREFIX_BYTES + 1
     out[0] = 9
     memcpy(out + 1, b"amq.topic", 9)
     n = short_text(topic, n)
@@ -68,9 +70,7 @@ cdef uint32_t topic_of(const uint8_t* address, uint32_t length, uint8_t* out) no
     if not split_address(address, length, &exchange, &key) or key.n > SHORTSTR_MAX:
         return 0
     if exchange.n == 0 and one_level(key.at, key.n):
-        memcpy(out, b"$queue/", 7)
-        memcpy(out + 7, key.at, key.n)
-        return 7 + key.n
+        return <uint32_t>(put_queue_address(out, key.at, key.n) - out)
     swap(key.at, key.n, out)
     return key.n if topic_valid(out, key.n, 0) == TEXT_OK else 0
 
@@ -84,9 +84,7 @@ cdef uint32_t reply_topic(const slice_t* reply_to, uint8_t* out) noexcept nogil:
         return reply_to.n - 10
     if not one_level(reply_to.at, reply_to.n):
         return 0
-    memcpy(out, b"$queue/", 7)
-    memcpy(out + 7, reply_to.at, reply_to.n)
-    return 7 + reply_to.n
+    return <uint32_t>(put_queue_address(out, reply_to.at, reply_to.n) - out)
 
 
 cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept nogil:
@@ -101,8 +99,8 @@ cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept
 cdef uint32_t reply_address(const slice_t* topic, uint8_t* out) noexcept nogil:
     """reply_topic's other way; 0: too long."""
     if is_queue(topic.at, topic.n):
-        memcpy(out, topic.at + 7, topic.n - 7)
-        return topic.n - 7
+        memcpy(out, topic.at + QUEUE_PREFIX_BYTES, topic.n - QUEUE_PREFIX_BYTES)
+        return topic.n - QUEUE_PREFIX_BYTES
     if topic.n > SHORTSTR_MAX - 10:
         return 0
     memcpy(out, b"amq.topic/", 10)

@@ -25,6 +25,7 @@ from libc.string cimport memcpy
 from fluxmq._core.client.message cimport Message
 from fluxmq._core.errors import NotConnected
 from fluxmq._core.wire.primitives cimport peek_u32, put_u32, put_u64
+from fluxmq._core.wire.queue_address cimport PREFIX, QUEUE_PREFIX_BYTES
 
 cdef enum:
     CHUNK_BITS = 14
@@ -41,7 +42,7 @@ cdef enum:                      # as in fluxmq.spark.result.EVENTS
     PUBLISH = 0
     DELIVERY = 1
 
-cdef bytes QUEUE = b"$queue/"
+cdef bytes QUEUE_PREFIX = PREFIX
 
 cdef bytes PATTERN = bytes(range(32, 127)) * 700        # printable, so that a dump of traffic can be read
 
@@ -421,8 +422,8 @@ cdef class Lane:
         if size >= TRACE and peek_u32(payload) == rows.run:
             chunk.publisher[at] = peek_u32(payload + 4)
             chunk.publisher_op[at] = <int64_t>(<uint64_t>peek_u32(payload + 8) << 32 | peek_u32(payload + 12))
-        if self.credits and topic.startswith(QUEUE):
-            credit = self.credits.get(topic[len(QUEUE):].partition(b"/")[0])
+        if self.credits and topic.startswith(QUEUE_PREFIX):
+            credit = self.credits.get(topic[QUEUE_PREFIX_BYTES:].partition(b"/")[0])
             if credit is not None:
                 due = (<QueueCredit>credit).since(now)
         chunk.due[at] = due

@@ -39,6 +39,7 @@ from fluxmq._core.net.transport cimport (
 from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, route_drop
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
+from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix
 from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 
 __all__ = ["Connection"]
@@ -49,7 +50,6 @@ cdef enum:
     CONNECT_BYTES_MAX = 393216  # six of 65 535 bytes: client id, will topic and payload, user, password, properties
     PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # cached answers of the Authority per connection
-    QUEUE_PREFIX_BYTES = 7      # "$queue/"
     ALIAS_BYTES_MAX = 131072            # of the topics of a client's aliases: two of the longest, 64 of 2 KiB
     ALLOWED_TOPIC_BYTES_MAX = 1024      # answers for longer topics are not cached: 1 024 of 64 KiB would be 64 MiB
 
@@ -79,11 +79,6 @@ cdef uint8_t* scratch_for(size_t n) except NULL:
         scratch = grown
         scratch_room = n + 4096
     return scratch
-
-
-cdef inline bint is_queue_address(const route_t* route) noexcept nogil:
-    return (route.topic_length > QUEUE_PREFIX_BYTES
-            and memcmp(route.topic, <const char*>b"$queue/", QUEUE_PREFIX_BYTES) == 0)
 
 
 cdef bint is_queue_order(const route_t* route) noexcept nogil:
@@ -413,7 +408,7 @@ cdef class Connection(Transport):
             allowed = self.permit(&pub, route, packet_id)
             if allowed != DONE:
                 return allowed
-        if route.topic[0] == 36 and is_queue_address(route):
+        if route.topic[0] == 36 and has_queue_prefix(route.topic, route.topic_length):
             if qos == 2 and self.session.has_received(packet_id):
                 return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)
             route = self.queue_route(&pub, route, packet_id)

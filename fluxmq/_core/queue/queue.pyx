@@ -21,6 +21,7 @@ from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
 from fluxmq._core.queue.stream cimport StreamReader
 from fluxmq._core.wire.levels cimport levels_match
+from fluxmq._core.wire.queue_address cimport PREFIX, QUEUE_PREFIX_BYTES
 
 __all__ = ["LogNeeds", "POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
 
@@ -31,7 +32,6 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
                  POLICY_AMQP091=POLICY_AMQP091)
 
 cdef enum:
-    ADDRESS_PREFIX_BYTES = 7        # "$queue/"
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
     LOOKED_AT_MAX = 64              # messages of a log, to find out that none of them expires
 
@@ -338,9 +338,9 @@ cdef class Queue(GroupOwner):
     cdef bint is_address(self, const body_t* body) noexcept:
         """Whether the topic is `$queue/<this name>` or below it."""
         cdef uint32_t n = <uint32_t>len(self.name)
-        cdef uint32_t end = ADDRESS_PREFIX_BYTES + n
-        return (body.topic_length >= end and memcmp(body.topic, <const char*>b"$queue/", ADDRESS_PREFIX_BYTES) == 0
-                and memcmp(body.topic + ADDRESS_PREFIX_BYTES, <const char*>self.name, n) == 0
+        cdef uint32_t end = QUEUE_PREFIX_BYTES + n
+        return (body.topic_length >= end and memcmp(body.topic, PREFIX, QUEUE_PREFIX_BYTES) == 0
+                and memcmp(body.topic + QUEUE_PREFIX_BYTES, <const char*>self.name, n) == 0
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_options(self, const body_t* body, options_t* options) except -1:

@@ -28,6 +28,7 @@ from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_body
 from fluxmq._core.queue.stream cimport CLAIM_STREAM
 from fluxmq._core.wire.primitives cimport put_bytes16, put_u8
+from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, put_queue_address
 
 __all__ = ["SessionClaims", "SessionMember", "SessionReader", "TopicFilter"]
 
@@ -64,7 +65,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     cdef body_t body
     cdef char[NUMBER_BYTES] text
     cdef uint32_t name_length = <uint32_t>len(queue.name)
-    cdef uint32_t prefix = 7 + name_length
+    cdef uint32_t prefix = QUEUE_PREFIX_BYTES + name_length
     cdef size_t size
     cdef uint8_t* at
     cdef uint8_t* topic
@@ -78,9 +79,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     size = prefix + 1 + 2 * <size_t>body.topic_length + body.properties_length + name_length + len(group) + 320
     at = topic = room_for(size)
     if (captured or body.topic_length == 0) and prefix + 1 + body.topic_length <= 65535:
-        memcpy(at, <const char*>b"$queue/", 7)
-        memcpy(at + 7, <const char*>queue.name, name_length)
-        at += prefix
+        at = put_queue_address(at, <const char*>queue.name, name_length)
         if captured:
             at[0] = 47
             memcpy(at + 1, body.topic, body.topic_length)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fluxmq._core.wire.queue_address import queue_topic
 from fluxmq.edge.asking import PUBLISH, SUBSCRIBE, Asking, Undecided
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Permissions:
 
     def exchange_topic(self, exchange: str, key: str, *, pattern: bool = False) -> str:
         if exchange == "" and not pattern:
-            return f"$queue/{key}"
+            return queue_topic(key)
         if exchange == MQTT_EXCHANGE:
             return self._key(key, pattern=pattern)
         return f"$exchange/{exchange}/{self._key(key, pattern=pattern)}"
@@ -82,7 +83,7 @@ class Permissions:
         return self._may(client, SUBSCRIBE, self.exchange_topic(source, key, pattern=True))
 
     def may_use_queue(self, client: Client, queue: str) -> bool:
-        return self._may(client, SUBSCRIBE, f"$queue/{queue}")
+        return self._may(client, SUBSCRIBE, queue_topic(queue))
 
     def may_use_exchange(self, client: Client, exchange: str) -> bool:
         return self._may(client, PUBLISH, f"$exchange/{exchange}")

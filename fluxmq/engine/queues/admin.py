@@ -9,10 +9,11 @@ from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq.engine.ports.queues import Browsed, Moved, Page, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queues.amqp.admin import declared_of, named
 from fluxmq.engine.queues.dead_letters import dead_letter_state
-from fluxmq.engine.queues.manager import NOTHING, PREFIX, QueueManager, QueueState
+from fluxmq.engine.queues.manager import NOTHING, QueueManager, QueueState
 from fluxmq.engine.queues.pages import logs_of, page_of
 from fluxmq.engine.queues.properties import encode_users
 from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
@@ -111,7 +112,7 @@ class QueueAdmin:
     def publish(self, name: str, message: Publish) -> dict[str, Any]:
         state = self._state(name)
         queue = state.queue
-        topic = PREFIX + queue.name + (b"/" + message.key.encode() if message.key else b"")
+        topic = QUEUE_PREFIX + queue.name + (b"/" + message.key.encode() if message.key else b"")
         properties = encode_users(message.user_properties)
         if message.content_type:
             raw = message.content_type.encode()

@@ -16,6 +16,7 @@ from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq._core.queue.session_member import SessionClaims, SessionMember, SessionReader
+from fluxmq._core.wire.queue_address import QUEUE_PREFIX, split_queue_address
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.retry import PROPERTIES, UNSPECIFIED, backoff_problem
 from fluxmq.engine.queues.settle_topics import Consumer, OrderRefused, obey
@@ -24,7 +25,6 @@ from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["QueueConsumers", "is_order", "is_queue_filter", "split_address"]
 
-PREFIX = b"$queue/"
 SHARE = b"$share/"
 GROUP_DEFAULT = b"default"
 
@@ -39,7 +39,7 @@ def _without_share(filter_: bytes) -> tuple[bytes, bytes]:
 
 def is_queue_filter(filter_: bytes) -> bool:
     """Whether a subscription to it consumes a queue: `$queue/…`, `$share/<group>/$queue/…`."""
-    return filter_.startswith(PREFIX) or _without_share(filter_)[1].startswith(PREFIX)
+    return _without_share(filter_)[1].startswith(QUEUE_PREFIX)
 
 
 def is_order(topic: bytes) -> bool:
@@ -50,11 +50,7 @@ def is_order(topic: bytes) -> bool:
 
 def split_address(filter_: bytes) -> tuple[bytes, bytes] | None:
     """(queue name, filter below it) of `[$share/<group>/]$queue/<name>[/<filter>]`; None for anything else."""
-    filter_ = _without_share(filter_)[1]
-    if not filter_.startswith(PREFIX):
-        return None
-    name, _, rest = filter_[len(PREFIX):].partition(b"/")
-    return name, rest
+    return split_queue_address(_without_share(filter_)[1])
 
 
 class QueueConsumers:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq.engine.queues.positions import NOTHING
 from fluxmq.engine.queues.properties import DEATHS, death_properties
 from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from fluxmq.engine.queues.table import QueueTable
 
 __all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_state", "make_room", "note_dead_letter", "note_death"]
-
-PREFIX = b"$queue/"
 
 
 def dead_letter_queue(table: QueueTable, spec: QueueSpec) -> Queue:
@@ -90,7 +89,7 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
     told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
                             topic=envelope.topic_name(), group=group,
                             deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=table.hub.now_ms)
-    target.append_message(envelope.moved_to(PREFIX + target.name), message.payload,
+    target.append_message(envelope.moved_to(QUEUE_PREFIX + target.name), message.payload,
                           properties=envelope.with_headers(told), qos=message.qos,
                           forced=True, format=message.format)
     note_dead_letter(table, state)

@@ -24,13 +24,13 @@ from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue
 from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queues.records import GroupRecord, record
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms
-from fluxmq.engine.queues.settings import PREFIX, QueueSettings, filters_of
+from fluxmq.engine.queues.settings import QueueSettings, filters_of
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.engine.queues.table import QueueTable
 from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec, name_problem
 
-__all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
+__all__ = ["KINDS", "NOTHING", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq.engine.ports.queues import Moved, QueueRefused
 from fluxmq.engine.queues.properties import DEATH
 from fluxmq.model.mqtt import ReasonCode
@@ -110,7 +111,7 @@ class Replay:
         """One dead letter goes back, without what was said of its death. False: the queue takes no more; raises
         QueueRefused when it has not taken any."""
         envelope = record.envelope
-        topic = envelope.moved_to(envelope.get(b"x-death-topic", b"$queue/" + state.queue.name))
+        topic = envelope.moved_to(envelope.get(b"x-death-topic", QUEUE_PREFIX + state.queue.name))
         reason = state.queue.append_message(
             topic, record.payload, qos=record.qos, properties=envelope.with_headers([], DEATH),
             priority=envelope.priority(), partition_key=envelope.partition_key(), format=record.format)

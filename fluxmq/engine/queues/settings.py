@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import POLICY_AMQP091, QUEUE_CLASSIC, QUEUE_STREAM, Queue
+from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq.engine.queues.events import QueueEvents
 from fluxmq.engine.queues.retry import deliveries_max
 from fluxmq.model.queue_arguments import NO_ARGUMENTS, Declared, QueueArguments, spec_of
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from fluxmq.engine.queues.table import QueueTable
     from fluxmq.model.queues import QueueSpec
 
-__all__ = ["PREFIX", "QueueSettings", "filters_of"]
+__all__ = ["QueueSettings", "filters_of"]
 
-PREFIX = b"$queue/"
 PLAIN = (string.ascii_letters + string.digits + "_-.:").encode()
 
 
@@ -81,7 +81,7 @@ class QueueSettings:
 def filters_of(spec: QueueSpec) -> list[bytes]:
     """Of the topics that a queue takes. One whose name is no level of a topic has no address there."""
     raw = spec.raw
-    own = [PREFIX + raw + b"/#"] if _is_level(raw) else []
+    own = [QUEUE_PREFIX + raw + b"/#"] if _is_level(raw) else []
     return [*own, *(topic.encode() for topic in spec.topics)] if spec.topics else own
 
 

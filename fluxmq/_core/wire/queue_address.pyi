@@ -1,0 +1,6 @@
+__all__ = ["QUEUE_PREFIX", "queue_topic", "split_queue_address"]
+
+QUEUE_PREFIX: bytes
+
+def queue_topic(name: str, key: str = "") -> str: ...
+def split_queue_address(topic: bytes) -> tuple[bytes, bytes] | None: ...
