@@ -29,6 +29,7 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.disk.segment_format import file_first, log_name, log_number, messages_of
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.persist import Loader, namespace_key, session_entries, session_without
+from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.state import cursors_of
 from fluxmq.engine.exchanges.records import BindingRecord
 from fluxmq.engine.queues.delays import DELAY_GROUP
@@ -54,7 +55,6 @@ from fluxmq.storage.segment_recovery import UNKNOWN
 
 __all__ = ["Mending", "kept_in", "mend", "synced_of"]
 
-_LANE_BITS = 56
 _OFFSET_AT = 8  # in a message: drawn in _core/queue/log.pxd
 _NAMED_MAX = 20  # numbers in one line of a report
 
@@ -171,7 +171,7 @@ def _view(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
         state.groups[number] = record, cursors_of(copy)
     elif kind == b"l":
         meta = state.metas[number] = meta_of(value)
-        state.lanes[number] = meta.first >> _LANE_BITS
+        state.lanes[number] = meta.first >> LANE_SHIFT
     elif kind == b"x":
         state.going.add(number)
     elif kind == b"k":
@@ -233,11 +233,11 @@ def _small(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
     following = int.from_bytes(value[:8], "big")
     if problem:
         last, end = held[-1]
-        if following <= last or following >> _LANE_BITS != last >> _LANE_BITS:
+        if following <= last or following >> LANE_SHIFT != last >> LANE_SHIFT:
             following = last + 1
         mending.puts.append((key, following.to_bytes(8, "big") + value[8:end]))
     state.stored.add(number)
-    state.lanes[number] = following >> _LANE_BITS
+    state.lanes[number] = following >> LANE_SHIFT
 
 
 def kept_in(value: bytes) -> tuple[int, str]:
@@ -254,7 +254,7 @@ def _holds(value: bytes) -> tuple[list[tuple[int, int]], str]:
     following = int.from_bytes(value[:8], "big")
     try:
         offsets = [message[0] for message in messages_of(value[8:])]
-        lanes = {offset >> _LANE_BITS for offset in [*offsets, following]}
+        lanes = {offset >> LANE_SHIFT for offset in [*offsets, following]}
         if len(lanes) == 1 and all(a < b for a, b in pairwise([*offsets, following])):
             return [], ""
     except CorruptError:
@@ -267,7 +267,7 @@ def _holds(value: bytes) -> tuple[list[tuple[int, int]], str]:
             [message] = messages_of(value[at:end])
         except CorruptError:
             return held, f"byte {at} of {len(value)} begins no message"
-        if held and (message[0] <= held[-1][0] or message[0] >> _LANE_BITS != held[-1][0] >> _LANE_BITS):
+        if held and (message[0] <= held[-1][0] or message[0] >> LANE_SHIFT != held[-1][0] >> LANE_SHIFT):
             return held, f"the message at byte {at} has offset {message[0]}, behind {held[-1][0]}"
         held.append((message[0], end))
         at = end
@@ -281,7 +281,7 @@ def _journal(state: _State, journal: Path, applied: int) -> None:
             if kind == RecordKind.APPEND:
                 at = 8 + _OFFSET_AT
                 first = state.appended.setdefault(number, int.from_bytes(body[at:at + 8], "little"))
-                state.lanes[number] = first >> _LANE_BITS
+                state.lanes[number] = first >> LANE_SHIFT
             elif kind == RecordKind.QUEUE:
                 state.queues[number] = queue_of(body[8:])[0]
                 state.used.add(state.queues[number].namespace)
@@ -326,7 +326,7 @@ def _queues(state: _State, mending: Mending, directories: dict[int, tuple[Path, 
                | (set(state.appended) if damaged else set())) - known
     state.number_last = max(state.number_last, *directories, *state.appended, 0)
     for number, (_, first) in directories.items():
-        state.lanes.setdefault(number, max(first, 0) >> _LANE_BITS)
+        state.lanes.setdefault(number, max(first, 0) >> LANE_SHIFT)
     reached: dict[int, int] = {}
     for _, cursors in state.groups.values():
         for log, upto in cursors:
@@ -340,7 +340,7 @@ def _queues(state: _State, mending: Mending, directories: dict[int, tuple[Path, 
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
             if not damaged and one.number not in state.gone:
                 continue
-            base = one.lane << _LANE_BITS
+            base = one.lane << LANE_SHIFT
             upto = state.appended.get(one.number, max(reached.get(one.number, base), base))
             old = state.metas.get(one.number, LogMeta(base, base, 0))
             if one.number not in state.stored and upto > old.next:  # `l` is lost, or the `k` that reached further
@@ -356,7 +356,7 @@ def _recovered(state: _State, unknown: set[int]) -> Iterator[tuple[int, QueueRec
         if group.queue not in state.queues and group.queue not in state.ended:
             orphans.setdefault(group.queue, {})[number] = group, cursors
     for queue, groups in sorted(orphans.items()):
-        logs = {log: state.lanes.get(log, upto >> _LANE_BITS) for group, cursors in groups.values()
+        logs = {log: state.lanes.get(log, upto >> LANE_SHIFT) for group, cursors in groups.values()
                 if group.name != DELAY_GROUP for log, upto in cursors if log in left}
         delays = [(cursors[0][0], number) for number, (group, cursors) in groups.items()
                   if group.name == DELAY_GROUP and cursors and cursors[0][0] in left]

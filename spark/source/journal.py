@@ -18,6 +18,7 @@ from rocksdict import AccessType, Options, Rdict
 from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header, file_name, file_number
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.rows import scan_batch
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
@@ -31,7 +32,6 @@ APPLIED_KEY = b"\x00applied"
 # A checkpoint on its way to its places, as fluxmq/storage/staged.py lays it down: READY says that the parts count.
 PART = b"\x00staged"
 READY = b"\x00staging"
-LANE_MASK = 0xFF << 56      # of an offset
 
 
 class Behind(Exception):
@@ -115,7 +115,7 @@ class Stored:
             self.logs[number] = StoredLog(first, following)
         elif kind == b"k":
             following = int.from_bytes(value[:8], "big")
-            log = self.logs.setdefault(number, StoredLog(following & LANE_MASK, following))
+            log = self.logs.setdefault(number, StoredLog(following & ~OFFSET_MASK, following))
             log.next = max(log.next, following)
             log.appended += len(value) - 8
         elif kind == b"g":

@@ -50,7 +50,6 @@ cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
 cdef list NONE = []
 
 cdef enum:
-    LANE_SHIFT = 56
     DELIVERIES_MAX = 65535
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
     RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
@@ -113,8 +112,8 @@ cdef class Group:
         if self.lanes is None:
             self.lanes = {(<Cursor>self.cursors[0]).partition: [self.cursors[0]]}
         self.lanes.setdefault(partition, []).append(cursor)
-        lanes = sorted({c.log.first >> LANE_SHIFT for c in self.cursors}, reverse=True)
-        self.order = [[c for c in self.cursors if c.log.first >> LANE_SHIFT == lane] for lane in lanes]
+        lanes = sorted({c.log.lane for c in self.cursors}, reverse=True)
+        self.order = [[c for c in self.cursors if c.log.lane == lane] for lane in lanes]
         self.order_count = <uint32_t>len(lanes)
         self.balance()
         self.touch()

@@ -20,6 +20,7 @@ from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.envelope.envelope cimport Envelope
 from fluxmq._core.memory.spans cimport spans_add, spans_end, spans_wait
 from fluxmq._core.queue.cache cimport cache_in, cache_out
+from fluxmq._core.queue.lanes cimport first_of, lane_of
 from fluxmq._core.queue.pages cimport data_free, data_new
 
 from fluxmq._core.queue.sizes cimport Sizes, span_t
@@ -34,7 +35,6 @@ cdef enum:
     CHUNK_BYTES_MIN = 512           # many queues have few messages: a page each would be most of their memory
     AT_ROOM_MIN = 4
     SPAN_BYTES_MAX = 65536          # of a batch; larger ones are chunks or files
-    LANE_SHIFT = 56
 
 
 @cython.freelist(64)
@@ -206,7 +206,7 @@ cdef class Log:
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, *, int lane=0, first=None, next=None,
                   bint volatile=False, Line line=None):
-        cdef uint64_t base = <uint64_t>lane << LANE_SHIFT
+        cdef uint64_t base = first_of(<uint64_t>lane)
         if not 0 <= lane <= 255 or (first is None) != (next is None):
             raise UsageError("a lane is 0 to 255, and first and next are given together")
         self.ledger = ledger
@@ -215,7 +215,7 @@ cdef class Log:
         self.volatile = volatile
         self.first = base if first is None else <uint64_t>first
         self.next = base if next is None else <uint64_t>next
-        if self.first > self.next or self.first >> LANE_SHIFT != <uint64_t>lane:
+        if self.first > self.next or lane_of(self.first) != <uint64_t>lane:
             raise UsageError("first is not above next, and both are of the lane")
         self.flushed = self.next
         self.sizes = Sizes()
@@ -336,6 +336,10 @@ cdef class Log:
         self.next = record.offset + 1
         self.unflushed_bytes += record.size
         self.keep(record.size)
+
+    @property
+    def lane(self) -> int:
+        return lane_of(self.first)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, int format=0) -> int:

@@ -17,6 +17,7 @@ from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.heads cimport drop_heads, expire_heads, ready_count
+from fluxmq._core.queue.lanes cimport log_index
 from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
 from fluxmq._core.queue.stream cimport StreamReader
@@ -122,6 +123,20 @@ cdef class Queue(GroupOwner):
 
     def __dealloc__(self):
         free(self.behind)
+
+    def log_at(self, partition, lane) -> Log | None:
+        """The log of a lane of a partition; None: there is no such lane or partition."""
+        if 0 <= partition < self.partitions and 0 <= lane < self.lanes:
+            return self.logs[log_index(partition, lane, self.lanes)]
+        return None
+
+    def logs_of(self, uint32_t partition) -> list[Log]:
+        """All lanes of a partition, from the lowest priority on."""
+        return self.logs[partition * self.lanes:(partition + 1) * self.lanes]
+
+    def partition_at(self, uint32_t at) -> int:
+        """The partition that logs[at] is of."""
+        return at // self.lanes
 
     def set_policy(self, int number):
         """number: POLICY_*."""
@@ -393,7 +408,7 @@ cdef class Queue(GroupOwner):
                 partition = self.turn_partition
                 self.turn_partition = (self.turn_partition + 1) % self.partitions
         lane = options.priority if options.priority < self.lanes else self.lanes - 1
-        log = <Log>self.logs[partition * self.lanes + lane]
+        log = <Log>self.logs[log_index(partition, lane, self.lanes)]
         log.append(&kept, qos, options.priority, 0)
         self.busy[lane >> 6] |= <uint64_t>1 << (lane & 63)
         if self.durable:
@@ -652,10 +667,10 @@ cdef class Queue(GroupOwner):
                     return 0
             kept = 0
             for i in range(self.partitions):
-                log = <Log>self.logs[i * self.lanes + lane]
+                log = <Log>self.logs[log_index(i, lane, self.lanes)]
                 if log.first == log.next and not self.busy_lanes:
                     continue
-                first = self.lowest_floor(i * self.lanes + lane, log)
+                first = self.lowest_floor(log_index(i, lane, self.lanes), log)
                 kept = kept or first < log.next         # also a group that has not seen yet that all is gone
                 if first > log.first:
                     log.trim(first)

@@ -20,12 +20,12 @@ from fluxmq._core.queue.claim cimport (
 )
 from fluxmq._core.queue.cursor cimport PAGE_BITS, Cursor
 from fluxmq._core.queue.group cimport RUN_MAX, Group
+from fluxmq._core.queue.lanes cimport lane_of
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
 
 __all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "replay", "restore_state", "state_of"]
 
 cdef enum:
-    LANE_SHIFT = 56
     AHEAD_BITS = 36             # offsets from a group's floor on: pages for more are 8 MiB of pointers
     PAGE_BYTES = 8192
     STATE_VERSION = 1
@@ -64,7 +64,7 @@ def replay(Group group not None, int kind, bytes body not None):
     cursor = group.cursor_of(log_number)
     if cursor is None:
         return                      # its log ended later in the journal
-    if first >> LANE_SHIFT != cursor.log.first >> LANE_SHIFT or (
+    if lane_of(first) != lane_of(cursor.log.first) or (
             first > cursor.floor and (first - cursor.floor) >> AHEAD_BITS):
         return
     group.changed()

@@ -77,7 +77,7 @@ class QueueAdmin:
         queue = state.queue
         parts = []
         for partition in range(queue.partitions):
-            logs = queue.logs[partition * queue.lanes:(partition + 1) * queue.lanes]
+            logs = queue.logs_of(partition)
             parts.append({"partition": partition, "first": logs[0].first, "next": logs[0].next,
                           "messages": sum(log.next - log.first for log in logs),
                           "bytes": sum(log.kept_bytes for log in logs)})
@@ -131,7 +131,7 @@ class QueueAdmin:
             raise QueueRefused(kind, text)
         for at, log in enumerate(queue.logs):
             if log.next != before[at]:
-                return {"partition": at // queue.lanes, "offset": log.next - 1}
+                return {"partition": queue.partition_at(at), "offset": log.next - 1}
         if queue.delays is not None and queue.delays.log.next > delayed:
             return {"due_ms": self.hub.wall_of(queue.delays.newest_due)}
         return {"duplicate": True}
@@ -145,12 +145,11 @@ class QueueAdmin:
                 origin: str) -> Browsed:
         """next: `at:<offset>,<offset>,…`, one per log. origin: only dead letters of this queue."""
         logs = state.queue.logs
-        lanes = state.queue.lanes
         if partition is not None:
             if not 0 <= partition < state.queue.partitions:
                 raise QueueRefused("not_found", f"queue {state.spec.name} has {state.queue.partitions} "
                                                 f"partitions, from 0 on")
-            logs = logs[partition * lanes:(partition + 1) * lanes]
+            logs = state.queue.logs_of(partition)
         if position.startswith("at:"):
             at = [int(text) for text in position[3:].split(",") if text.isdigit()]
             if len(at) != len(logs):
@@ -161,7 +160,7 @@ class QueueAdmin:
         size = looked = 0
         loading = False
         for number, log in enumerate(logs):
-            where = partition if partition is not None else number // lanes
+            where = partition if partition is not None else state.queue.partition_at(number)
             while at[number] < log.next and len(found) < count and (not found or size < bytes_max):
                 if looked == LOOK_STEP:
                     return Browsed(found, "at:" + ",".join(map(str, at)), not found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
@@ -53,7 +54,7 @@ def make_room(table: QueueTable, state: QueueState) -> bool:
     logs = [log for log in queue.logs if log.next > log.first]
     if not logs:
         return False
-    log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
+    log = min(logs, key=lambda one: one.first & OFFSET_MASK)
     first = log.first
     if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
         message = log.at_or_above(first)
@@ -86,7 +87,7 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
     target = dead_letter_queue(table, state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     envelope = message.envelope
-    told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+    told = death_properties(queue=state.spec.name, partition=state.queue.partition_at(at), offset=offset,
                             topic=envelope.topic_name(), group=group,
                             deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=table.hub.now_ms)
     target.append_message(envelope.moved_to(QUEUE_PREFIX + target.name), message.payload,

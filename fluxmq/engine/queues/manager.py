@@ -15,6 +15,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq._core.queue.session_member import TopicFilter
@@ -33,7 +34,6 @@ from fluxmq.model.queues import QueueSpec, name_problem
 __all__ = ["KINDS", "NOTHING", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
-OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 

@@ -18,7 +18,7 @@ def logs_of(manager: QueueManager, state: QueueState, position: str | None) -> l
 
 def _log(manager: QueueManager, state: QueueState, at: int, log: Log, position: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "partition": at // state.queue.lanes, "lane": at % state.queue.lanes, "log": f"{log.number:016x}",
+        "partition": state.queue.partition_at(at), "lane": log.lane, "log": f"{log.number:016x}",
         "first": log.first, "next": durable_end(log), "bytes": log.kept_bytes}
     if position is not None:
         found["offset"] = min(max(manager.offset_of(state, log, position, None), log.first), found["next"])
@@ -29,10 +29,10 @@ def page_of(manager: QueueManager, state: QueueState, partition: int, lane: int,
             bytes_max: int) -> Page:
     """As QueuesPort.page."""
     queue = state.queue
-    if not 0 <= partition < queue.partitions or not 0 <= lane < queue.lanes:
+    log = queue.log_at(partition, lane)
+    if log is None:
         raise QueueRefused("not_found", f"queue {state.spec.shown} has {queue.partitions} partitions of {queue.lanes} "
                                         f"lanes, from 0 on")
-    log = queue.logs[partition * queue.lanes + lane]
     content, following, loading = encode_page(log, queue.needs(log), start, stop, bytes_max)
     if loading:
         manager.read_on(queue)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
@@ -75,12 +76,12 @@ class Replay:
         queue = dead.queue
         if selected is None:
             return [(log, None) for log in queue.logs]
-        found: dict[int, list[int]] = {}
+        found: dict[Log, list[int]] = {}
         for partition, offset in sorted(set(selected)):
-            lane = offset >> 56
-            if 0 <= partition < queue.partitions and 0 <= lane < queue.lanes:
-                found.setdefault(partition * queue.lanes + lane, []).append(offset)
-        return [(queue.logs[at], offsets) for at, offsets in found.items()]
+            log = queue.log_at(partition, offset >> LANE_SHIFT)
+            if log is not None:
+                found.setdefault(log, []).append(offset)
+        return list(found.items())
 
     def _next(self, state: QueueState, dead: QueueState, log: Log,
               wanted: list[int] | None) -> tuple[Record | None, bool]:

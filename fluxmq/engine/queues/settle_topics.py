@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import FluxError
+from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.queues.manager import QueueManager
@@ -137,10 +138,9 @@ def _place(queue: Queue, asked: dict[str, str]) -> tuple[Log, int]:
     if not (_is_number(partition) and _is_number(offset)):
         raise OrderRefused("the user property message-id, as it was delivered, must say which message; or partition "
                            "and offset, which are decimal numbers")
-    lane = int(offset) >> 56
-    if int(partition) >= queue.partitions or lane >= queue.lanes:
+    log = queue.log_at(int(partition), int(offset) >> LANE_SHIFT)
+    if log is None:
         raise OrderRefused(f"there is no such message: the queue has {queue.partitions} partitions, from 0 on")
-    log: Log = queue.logs[int(partition) * queue.lanes + lane]
     return log, int(offset)
 
 

@@ -139,7 +139,7 @@ class QueueTable(ABC):
             record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state), state.queue.line)
 
     def queue_record(self, state: QueueState) -> QueueRecord:
-        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
+        logs, delays = [LogRecord(log.number, log.lane) for log in state.queue.logs], state.queue.delays
         numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
         spec, declared, namespace = state.spec, state.declared, 0
         if state.queue.namespace is not self.hub.root:

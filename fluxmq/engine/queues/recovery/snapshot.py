@@ -157,6 +157,6 @@ def digest(manager: QueueManager, state: QueueState) -> str:
         delays.group.flush_records()
         said.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
     for log in _all_logs(queue):
-        said.update(msgspec.msgpack.encode((LogRecord(log.number, log.first >> 56), log.next,
+        said.update(msgspec.msgpack.encode((LogRecord(log.number, log.lane), log.next,
                                             unflushed(log, queue.needs(log)))))
     return said.hexdigest()

@@ -28,6 +28,7 @@ from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.queue.export import Export, restore_unflushed, unflushed
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.heads import guess_ready_bytes
+from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
 from fluxmq._core.queue.state import export_state
@@ -189,7 +190,7 @@ class QueueKeeper:
 
     def _make_long_log(self, number: int, lane: int, files: Any) -> Log:
         meta = self._metas.pop(number, None)
-        first = upto = lane << 56
+        first = upto = lane << LANE_SHIFT
         safe = 0
         if meta is not None:
             first, upto, safe = meta.first, meta.next, meta.safe

@@ -1,0 +1,4 @@
+__all__ = ["LANE_SHIFT", "OFFSET_MASK"]
+
+LANE_SHIFT: int
+OFFSET_MASK: int
