@@ -9,7 +9,8 @@ from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.hub.retained_store cimport of_broker
 from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
-    HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_t, ticket_t,
+    HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_object, held_t,
+    ticket_t,
 )
 from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
@@ -19,7 +20,8 @@ from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
-    HOP_EXCHANGE, HOP_GROUP, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, route_enter, route_leave,
+    HOP_EXCHANGE, HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, hop_target, route_enter,
+    route_leave,
 )
 from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_WIDE
@@ -176,7 +178,7 @@ cdef class Hub(Waiter):
         if route.count == 1:
             hop = &route.hops[0]
             if hop.kind == HOP_SESSION:
-                return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+                return (<Session>hop_target(hop, HOP_SESSION)).deliver(pub, hop.options, hop.ids)
             return self.deliver_hop(hop, pub)
         for i in range(route.count):
             hop = &route.hops[i]
@@ -187,7 +189,7 @@ cdef class Hub(Waiter):
                     self.deliver_rest(pub, route, i + 1)
                     break
                 continue
-            session = <Session>hop.target
+            session = <Session>hop_target(hop, HOP_SESSION)
             link = session.link
             if (not plain or link == NULL or (pub.qos and hop.options & SUB_QOS_MASK) or hop.ids != NULL
                     or hop.options & SUB_NO_LOCAL or link.aliases != NULL or link.pending > link.high):
@@ -219,19 +221,19 @@ cdef class Hub(Waiter):
         cdef PeerHop peer
         cdef uint8_t reason
         if hop.kind == HOP_SESSION:
-            return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+            return (<Session>hop_target(hop, HOP_SESSION)).deliver(pub, hop.options, hop.ids)
         if hop.kind == HOP_GROUP:
-            return (<ShareGroup>hop.target).deliver(pub)
+            return (<ShareGroup>hop_target(hop, HOP_GROUP)).deliver(pub)
         if hop.kind == HOP_QUEUE:
-            queue = <Queue>hop.target
+            queue = <Queue>hop_target(hop, HOP_QUEUE)
             reason = <uint8_t>queue.take(pub, hop.options & SUB_WIDE)
             if reason:
                 pub.refused = reason
         elif hop.kind == HOP_EXCHANGE:
-            exchanges = <ExchangeHop>hop.target
+            exchanges = <ExchangeHop>hop_target(hop, HOP_EXCHANGE)
             exchanges.forward(pub)
         elif not pub.from_peer:
-            peer = <PeerHop>hop.target
+            peer = <PeerHop>hop_target(hop, HOP_PEER)
             peer.forward(pub)
         return 0
 
@@ -476,12 +478,12 @@ cdef class Hub(Waiter):
                             or held.packet_type == PUBREC and held.reason >= 0x80):
                         held.link.inbound -= 1
                 elif held.kind == HELD_SEND:
-                    (<Session>held.object).release(held.packet_id, held.line)
+                    (<Session>held_object(&held, HELD_SEND)).release(held.packet_id, held.line)
                 elif held.kind == HELD_BYTES:
                     data = <bytes>held.object
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
                 elif held.kind == HELD_TOLD:
-                    (<Waiter>held.object).on_committed(held.line, held.position)
+                    (<Waiter>held_object(&held, HELD_TOLD)).on_committed(held.line, held.position)
                 elif held.kind == HELD_CALL:
                     self.cold = True
                     call = <object>held.object
@@ -504,9 +506,9 @@ cdef class Hub(Waiter):
     cdef int refuse(self, held_t* held, str why) except -1:
         """A line has given up what this waited for: refuses it, instead of confirming it."""
         if held.kind == HELD_SEND:
-            (<Session>held.object).refuse(held.packet_id, held.line)
+            (<Session>held_object(held, HELD_SEND)).refuse(held.packet_id, held.line)
         elif held.kind == HELD_TOLD:
-            (<Waiter>held.object).on_given_up(held.line, held.position, 0, 0, why)
+            (<Waiter>held_object(held, HELD_TOLD)).on_given_up(held.line, held.position, 0, 0, why)
         elif held.kind == HELD_CALL:
             self.cold = True
             call = <object>held.object

@@ -17,6 +17,7 @@ ticket only and not those of earlier answers; answers held after it are released
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.memory.link cimport link_t, order_t
 from fluxmq._core.memory.namespace cimport Namespace
@@ -44,6 +45,11 @@ cdef struct held_t:
     uint8_t packet_type
     uint8_t reason
     uint8_t own             # the position is that of its own change, not only that of an earlier answer
+
+# What is held in this way, for a cast to its class.
+cdef inline PyObject* held_object(const held_t* held, uint8_t kind) noexcept:
+    check(held.kind == kind)
+    return held.object
 
 cdef struct entry_t:        # waits for tickets of several lines
     entry_t* next           # in the link's queue, or in Commits.ready

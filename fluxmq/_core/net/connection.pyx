@@ -36,7 +36,7 @@ from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
 from fluxmq._core.net.transport cimport (
     ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED, enter_phase,
 )
-from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, route_drop
+from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, hop_target, route_drop
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
 from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix
@@ -247,7 +247,7 @@ cdef class Connection(Transport):
             hop = &route.hops[i]
             if hop.options & SUB_NO_LOCAL or hop.ids != NULL:
                 return 0
-            link = (<Session>hop.target).link
+            link = (<Session>hop_target(hop, HOP_SESSION)).link
             if (link == NULL or (link.version == 5) != (self.link.version == 5) or link.aliases != NULL
                     or link.pending > link.high or link.packet_size_max < PASSED_PACKET_BYTES_MAX):
                 return 0
@@ -256,7 +256,7 @@ cdef class Connection(Transport):
         if n == 0:
             return 0
         for i in range(route.count):
-            link = (<Session>route.hops[i].target).link
+            link = (<Session>hop_target(&route.hops[i], HOP_SESSION)).link
             if link_write(link, begin, <uint32_t>(end - begin)) < 0:
                 raise MemoryError()
         # The cost per message is negligible; each 256 bytes of each copy count as one unit.

@@ -10,6 +10,7 @@ What a hop leads to may publish or subscribe itself while a route is walked. So 
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.memory.message cimport ids_t, pub_t
 from fluxmq._core.pubsub.session cimport Session
 from fluxmq._core.pubsub.trie cimport Trie, subs_t
@@ -71,6 +72,12 @@ cdef class Routes:
     cdef int fill(self, route_t* route) except -1
 
 cdef void route_drop(route_t* route) noexcept
+
+
+# What a hop of this kind leads to, for a cast to its class.
+cdef inline void* hop_target(const hop_t* hop, uint8_t kind) noexcept nogil:
+    check(hop.kind == kind)
+    return <void*>hop.target
 
 
 # Between these two the route and its hops stay as they are. A hop's target is alive as long as the trie's generation is
