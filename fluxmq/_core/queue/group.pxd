@@ -1,22 +1,22 @@
-"""A group: who of its members gets which message of which log, and what becomes of it. Knows no protocol.
+"""A group: distributes the messages of a queue's logs among its members and tracks their states. Knows no protocol.
 
-A message, seen by one group; TRANSITIONS in the .pyx is the table. Before it is claimed and when it is settled it is
-NONE:
+The states of a message for one group; TRANSITIONS in the .pyx is the table. Before the first claim and after it is
+settled a message is NONE:
 
     NONE ──claim──► HELD ──settle──► NONE
     HELD ──give back──► READY ──claim──► HELD               the delivery count grows with each claim
     HELD ──give back, delayed──► WAITING ──its time──► READY
     HELD, READY ──dead, on disk only──► DYING ──read──► NONE
 
-A member gives a claim back by a nack, at the end of its lease, and when it goes. A message that is rejected, that has
-expired or was delivered once too often is dead: on_dead is told, then it is settled; one that is on the disk only is
-DYING until it has been read. Not in the table: READY, WAITING and DYING end with a purge.
+A claim is given back by a nack, at the end of its lease, and when its member leaves. A message that is rejected, has
+expired, or has reached the limit of deliveries is dead: on_dead is called, then it is settled; a dead message that is
+on disk only is DYING until it has been read. Not in the table: a purge ends READY, WAITING and DYING.
 
-What is ready again goes before what was never claimed, lowest offset first: a requeue is in place. Of lanes the highest
-priority that has anything goes first.
+Messages that are ready again are delivered before those never claimed, lowest offset first: a requeued message keeps
+its place. Of several lanes, the highest priority with messages is served first.
 
-All records (CLAIM, SETTLE, RETURN, CURSOR; docs/internals/queues.md) are written here. Neighbours are joined into a
-run, so write_records must be called before the journal's batch is handed over (Queue.pump does).
+All records (CLAIM, SETTLE, RETURN, CURSOR; docs/internals/queues.md) are written here. Records of adjacent offsets are
+merged into a run, so write_records must be called before the journal's batch is submitted (Queue.pump does).
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -28,31 +28,31 @@ from fluxmq._core.queue.log cimport Log, chunk_t, record_t
 from fluxmq._core.queue.policy cimport queue_policy_t
 
 cdef enum:
-    RUN_MAX = 1048576           # offsets of one CLAIM or SETTLE; a start, a repair and `log verify` refuse more
+    RUN_MAX = 1048576           # offsets in one CLAIM or SETTLE; recovery, repair and `log verify` refuse more
 
 
 cdef class Group:
-    cdef readonly uint64_t number           # its name in journal and view
+    cdef readonly uint64_t number           # its identifier in journal and view
     cdef readonly bytes name
     cdef readonly str mode                  # shared, exclusive, single
     cdef readonly bint volatile             # nothing is recorded
-    cdef readonly Line line                   # where what it records is committed
+    cdef readonly Line line                   # commit line of its records
     cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
-    cdef readonly list members              # Member, those with the highest priority first
+    cdef readonly list members              # Member, highest priority first
     cdef readonly list pullers              # Member: no push delivery, they may have claims (attach, rest)
-    cdef public uint32_t returned_max       # READY and WAITING together: above, nothing new is handed out
-    cdef public uint32_t deliveries_max     # 0 = any number; one more and the message is dead
-    cdef public object on_dead              # (group, log, offset, deliveries, reason): the engine deals with it
+    cdef public uint32_t returned_max       # limit of READY and WAITING together: above, no new message is claimed
+    cdef public uint32_t deliveries_max     # limit of deliveries, after which a message is dead; 0 = none
+    cdef public object on_dead              # (group, log, offset, deliveries, reason): callback of the engine
     cdef queue_policy_t policy              # its queue's
     cdef public Filter filter               # None: everything
     cdef public GroupOwner owner
-    cdef public GroupOwner home             # the queue that it is kept with, also where it is not pumped; None: nowhere
+    cdef public GroupOwner home             # the queue with which it is stored, even if not pumped there; None: none
     cdef readonly uint32_t claims           # HELD, READY and WAITING
-    cdef readonly uint32_t held             # of these, those in members' hands
-    cdef readonly bint limited              # nothing new is handed out, because of returned_max
-    cdef bint held_back                     # a lane got nothing new in this pump because of that
-    cdef readonly bint stalled              # something must be read from disk before it can go on
-    cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
+    cdef readonly uint32_t held             # of these, HELD
+    cdef readonly bint limited              # no new message is claimed because of returned_max
+    cdef bint held_back                     # a lane got no new message in this pump because of that
+    cdef readonly bint stalled              # a message must be read from disk first
+    cdef public int64_t ready_bytes         # body bytes of ready messages, if Queue.ready_bytes_max needs them
     cdef readonly bint dirty                # changed since the last export_state
     cdef Ledger ledger
     cdef uint32_t order_count
@@ -61,32 +61,32 @@ cdef class Group:
     cdef dict lanes                         # partition -> its cursors; None: there is one cursor
     cdef uint32_t turn_cursor
     cdef uint32_t turn_member
-    cdef uint32_t turn_next                 # whose turn it is when the member found last has got its message
+    cdef uint32_t turn_next                 # next turn_member, once the member found last has got its message
     cdef uint64_t pumps
-    cdef public bint buries                 # on_dead needs the message itself: it must be in memory
+    cdef public bint buries                 # on_dead reads the message, so it must be in memory
     cdef heap_t dying
     cdef dict dying_reasons                 # (log number, offset) -> why, where it is not "rejected"; or None
-    cdef bint dying_first                   # whose turn it is to be read, where consumers need the disk as well
+    cdef bint dying_first                   # the next disk read is for a DYING message, not for consumers
     cdef heap_t waiting
     cdef heap_t leases
-    # the run of records that is still open
+    # the run of records not written yet
     cdef uint8_t run_kind
     cdef uint64_t run_log
     cdef uint64_t run_first
     cdef uint32_t run_count
     cdef uint16_t run_deliveries
 
-    # Hands out what is ready while a member has credit. Returns how many. Fair: members take turns.
+    # Delivers messages while a member has credit; members take turns. Returns how many.
     cdef int pump(self) except -1
     cdef int settle(self, claim_t* claim) except -1
-    # It is ready again: at once (delay_ms 0) or later. counts: the delivery counts (else it never reached anybody).
+    # Makes a message ready again: at once (delay_ms 0) or later. counts: the delivery counts (it reached a consumer).
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1
     cdef int reject(self, claim_t* claim, str reason) except -1
     cdef int write_records(self) except -1
     cdef int note(self, uint8_t kind, uint64_t log, uint64_t offset, uint16_t deliveries) except -1
     cdef int write_return(self, Cursor cursor, claim_t* claim) except -1
     cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1
-    # From this place in `order` on, the first lane that may have anything; its length: none.
+    # Index of the first lane in `order`, from `at` on, that may have messages; the length of `order`: none.
     cdef uint32_t busy_from(self, uint32_t at) noexcept
     cdef int pump_order(self, uint32_t* handed) except -1
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1
@@ -111,9 +111,9 @@ cdef class Group:
     cdef void take_from_member(self, claim_t* claim) noexcept
     cdef void unlink(self, claim_t* claim) noexcept
     cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)
-    # Whether a member is asked now. One that has credit and too many claims is put on Ledger.limited.
+    # Whether a member may get a message now. One with credit and too many claims is put on Ledger.limited.
     cdef bint takes(self, Member member) except -1
-    # Whether a message may be handed out that nobody has had yet. If not, the group is put there.
+    # Whether a new message may be claimed. If not, the group is put on Ledger.limited.
     cdef bint may_claim(self) except -1
     cdef Member member_with_credit(self)
     cdef Member ranked_with_credit(self)

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Who gets what, and what becomes of it: see queue/group.pxd. One file, for each of its parts is short and
-all of them move the same claims between the same heaps; what AMQP does at the head of a queue is in queue/heads.pyx.
+"""Machine. Distributes messages among members; see queue/group.pxd. It is one file because all parts move the same
+claims between the same heaps; what AMQP does at the head of a queue is in queue/heads.pyx.
 
-What it costs: nothing for a message that waits; a claim_t for one that is in somebody's hands (bounded for each member,
-and by may_hold of queue/claim.pxd) or ready again (bounded by returned_max); a bit for one that was settled before an
-older one, in pages of 8 KiB per 65 536 offsets.
+Memory: none for a message never claimed; a claim_t for one that a member holds (limited per member, and by may_hold of
+queue/claim.pxd) or that is ready again (limited by returned_max); a bit for one settled before an older one, in pages
+of 8 KiB per 65 536 offsets.
 """
 cimport cython
 from libc.stdlib cimport free
@@ -46,17 +46,17 @@ cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
     check(may_follow(claim.state, state))       # in a debug build
     claim.state = state
 
-# Of members and pullers, until there are any: most groups of many have none. Nothing is added to it.
+# Shared value of empty `members` and `pullers`, because many groups have none. Never changed in place.
 cdef list NONE = []
 
 cdef enum:
     DELIVERIES_MAX = 65535
-    SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
-    RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
+    SCAN_MAX = 10000            # messages that one pump scans for one cursor without delivering any
+    RETURNED_MIN = 1000         # returned messages allowed to a group even if the node's claims are used up
 
 
 cdef inline bint is_over(const record_t* record, const node_t* node, queue_policy_t policy) noexcept:
-    """Its time has passed, by the rules of the policy."""
+    """Whether the message has expired, by the rules of the policy."""
     return record.expires_at != 0 and (record.expires_at < node.steady_ms or (
         record.expires_at == node.steady_ms and not (policy.grants_instant and record.time_ms == node.now_ms)))
 
@@ -67,9 +67,9 @@ cdef inline bint is_over(const record_t* record, const node_t* node, queue_polic
 cdef class Group:
     """Machine. One group of one queue.
 
-    number: its name on disk. mode: "shared" (any member gets anything), "exclusive" (a partition belongs to one member
-    at a time) or "single" (all of them to the oldest member). volatile: nothing is recorded. line: where what it
-    records is committed, that of its queue's logs; None: the journal.
+    number: its identifier on disk. mode: "shared" (any member gets any message), "exclusive" (a partition belongs to
+    one member at a time) or "single" (all partitions belong to the oldest member). volatile: nothing is recorded. line:
+    commit line of its records, that of its queue's logs; None: the journal.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, *, uint32_t returned_max=100_000,
@@ -97,10 +97,10 @@ cdef class Group:
         free(self.waiting.items)
         free(self.leases.items)
 
-    # ---------------------------------------------------------------- who and what
+    # ---------------------------------------------------------------- cursors and members
 
     def add_cursor(self, Log log not None, uint32_t partition=0, next=None):
-        """The group sees a log from `next` on; None: from its oldest message."""
+        """Adds a log, which the group reads from `next` on; None: from its oldest message."""
         cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
         self.cursors.append(cursor)
         if len(self.cursors) == 1:              # as of nearly all groups, of which there may be a lot
@@ -119,13 +119,13 @@ cdef class Group:
         self.touch()
 
     def add_cursors(self, list logs not None, uint32_t lanes, bint at_end=False):
-        """The group sees the logs of a queue (Queue.logs) from their oldest messages on, or what comes next."""
+        """Adds the logs of a queue (Queue.logs), from their oldest messages on, or at_end: only later messages."""
         cdef Py_ssize_t at
         for at in range(len(logs)):
             self.add_cursor(<Log?>logs[at], <uint32_t>at // lanes, (<Log>logs[at]).next if at_end else None)
 
     def join(self, Member member not None):
-        """It gets messages from the next pump on."""
+        """Adds a member, which gets messages from the next pump on."""
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
         self.admit(member)
@@ -157,7 +157,7 @@ cdef class Group:
             member.held_max = self.ledger.node.member_claims_max
 
     def rest(self, Member member not None):
-        """Cancelled consumer (basic.cancel): no push delivery any more, it keeps what it has until that is settled."""
+        """Cancelled consumer (basic.cancel): no push delivery any more; it keeps its claims until they are settled."""
         if member not in self.members:
             return
         self.members.remove(member)
@@ -165,7 +165,7 @@ cdef class Group:
         self.left(member)
 
     def leave(self, Member member not None):
-        """What it has is ready again at once."""
+        """Removes a member; its messages are ready again at once."""
         if member.group is not self:
             return
         while member.oldest != NULL:
@@ -179,7 +179,7 @@ cdef class Group:
     cdef int left(self, Member member) except -1:
         cdef Cursor cursor
         for cursor in self.cursors:
-            if cursor.holder is member:         # what it may still have keeps nobody waiting
+            if cursor.holder is member:         # its claims no longer block the partition's next owner
                 cursor.holder = None
         if self.ranked:
             self.rank()
@@ -187,19 +187,19 @@ cdef class Group:
         return self.touch()
 
     def disband(self):
-        """All leave, whether they take messages or not."""
+        """Removes all members and pullers."""
         for member in self.members + self.pullers:
             self.leave(member)
 
     def end(self):
-        """The group is no more: nobody will ask what it claimed."""
+        """The group has ended: frees its claims."""
         cdef Cursor cursor
         self.disband()
         for cursor in self.cursors:
             self.drop_claims(cursor)
 
     cdef int rank(self) except -1:
-        """Members in order of priority; of one priority in that in which they came."""
+        """Sorts members by priority, and those of equal priority by age."""
         cdef Member member
         self.ranked = False
         for member in self.members:
@@ -209,8 +209,8 @@ cdef class Group:
         return 0
 
     cdef int changed(self) except -1:
-        """The next checkpoint writes it. As long as it is dirty, its queue is among those that a checkpoint will look
-        at, or is looking at."""
+        """The next checkpoint must write the group. While it is dirty, its queue is marked for, or being handled by, a
+        checkpoint."""
         if not self.dirty:
             self.dirty = True
             if self.home is not None:
@@ -224,7 +224,7 @@ cdef class Group:
         return 0
 
     cdef int balance(self) except -1:
-        """Exclusive groups: each partition has an owner, those that have one keep it while the load is even."""
+        """Exclusive groups: assigns each partition an owner; owners keep partitions while the load is even."""
         cdef Cursor cursor
         cdef Member member = None
         if not self.members:
@@ -271,7 +271,7 @@ cdef class Group:
         self.touch()
 
     def owners(self) -> dict:
-        """Of an exclusive group: partition -> member."""
+        """Owners in an exclusive group: partition -> member."""
         return {cursor.partition: (<Cursor>cursor).owner for cursor in self.cursors}
 
     cdef Cursor cursor_of(self, uint64_t log_number):
@@ -281,7 +281,7 @@ cdef class Group:
                 return cursor
         return None
 
-    # ---------------------------------------------------------------- hand out
+    # ---------------------------------------------------------------- delivery
 
     cdef bint takes(self, Member member) except -1:
         if member.refused_in == self.pumps or member.credit() == 0:
@@ -315,7 +315,7 @@ cdef class Group:
         return 0
 
     cdef Member member_with_credit(self):
-        """Whose turn it is. The turn passes on when it got something (hand), not when it was asked."""
+        """The next member with credit, in turn. The turn passes on when it gets a message (hand), not before."""
         cdef uint32_t count = <uint32_t>len(self.members)
         cdef uint32_t i
         cdef Member member
@@ -329,7 +329,7 @@ cdef class Group:
         return None
 
     cdef Member ranked_with_credit(self):
-        """As member_with_credit, where a higher priority comes first: turns are taken among equals."""
+        """As member_with_credit, highest priority first; members of equal priority take turns."""
         cdef uint32_t count = <uint32_t>len(self.members)
         cdef uint32_t first = 0
         cdef uint32_t end, i
@@ -378,7 +378,7 @@ cdef class Group:
         return handed
 
     cdef int bury_dying(self) except -1:
-        """Those whose message is in memory now. 0: one must be read from disk first."""
+        """Ends DYING claims whose messages are in memory. 0: one must be read from disk first."""
         cdef claim_t* claim
         cdef Cursor cursor
         cdef chunk_t* chunk = NULL
@@ -401,7 +401,7 @@ cdef class Group:
         return self.order_count - 1 - busy_lane(self.owner.busy, <int>(self.order_count - 1 - at))
 
     cdef bint is_free(self, Cursor cursor):
-        """Exclusive groups: nobody but its owner has messages of the partition, in any lane."""
+        """Exclusive groups: whether only its owner holds messages of the partition, in any lane."""
         cdef Cursor lane
         for lane in self.cursors if self.lanes is None else <list>self.lanes[cursor.partition]:
             if lane.held and lane.holder is not None and lane.holder is not cursor.owner:
@@ -409,7 +409,7 @@ cdef class Group:
         return 1
 
     cdef int pump_order(self, uint32_t* handed) except -1:
-        """Lanes from the highest, in each one message of a partition after the other."""
+        """Serves lanes from the highest; in each lane partitions take turns, message by message."""
         cdef uint32_t i, count, before
         cdef uint32_t next_at = 0
         cdef Cursor cursor
@@ -435,7 +435,7 @@ cdef class Group:
                 self.turn_cursor += 1
 
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1:
-        """At most one message. 1: no member has credit."""
+        """Delivers at most one message. 1: no member has credit."""
         cdef Member member
         cdef claim_t* claim
         cdef const record_t* record = NULL
@@ -457,7 +457,7 @@ cdef class Group:
                 return 0
 
     cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1:
-        """All that members (or the one) take of a log. 1: nobody has credit."""
+        """Delivers all messages of a log that members (or `only`) take. 1: no member has credit."""
         cdef Member member
         cdef claim_t* claim
         cdef const record_t* record = NULL
@@ -480,7 +480,7 @@ cdef class Group:
             handed[0] += self.hand(cursor, claim, record, chunk, member)
 
     cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
-        """The oldest of those that are ready again, out of their heap. stop: it must be read from disk first."""
+        """Takes the oldest claim that is ready again out of its heap. stop: it must be read from disk first."""
         cdef claim_t* claim
         cdef const record_t* found
         cdef uint64_t offset
@@ -511,7 +511,7 @@ cdef class Group:
         return NULL
 
     cdef claim_t* fresh_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
-        """The next message that nobody has had yet."""
+        """Claims the next message that was never claimed."""
         cdef const record_t* found
         cdef claim_t* claim
         cdef uint32_t looked = 0
@@ -554,7 +554,7 @@ cdef class Group:
         return claim
 
     cdef void drop_claim(self, claim_t* claim) noexcept:
-        """Nobody has it, in no heap is it."""
+        """Frees a claim that no member holds and no heap contains."""
         (<Cursor>claim.cursor).drop(claim)
         self.claims -= 1
         self.ledger.node.gauges.claims -= 1
@@ -570,7 +570,7 @@ cdef class Group:
                     self.drop_claim(claim)
 
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1:
-        """Retention took what is below: it is settled, but for what is in hands."""
+        """Retention removed everything below `first`: settles it, except claims that members hold."""
         while cursor.ready.count and cursor.ready.items[0].offset < first:
             self.settle_offset(cursor, cursor.ready.items[0].offset)
         if cursor.floor < first:
@@ -586,7 +586,7 @@ cdef class Group:
         return 0
 
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1:
-        """Gives a claim, which is in no heap, to a member. 0: it takes none, and is not asked again in this pump."""
+        """Delivers a claim that is in no heap to a member. 0: refused; the member gets nothing more in this pump."""
         cdef int taken
         self.turn_member = self.turn_next
         enter(claim, CLAIM_HELD)
@@ -652,7 +652,7 @@ cdef class Group:
         claim.before = claim.behind = NULL
 
     cdef void unlink(self, claim_t* claim) noexcept:
-        """Out of whatever its state says it is in."""
+        """Removes a claim from the heap or list that its state implies."""
         if claim.state == CLAIM_HELD:
             self.take_from_member(claim)
         elif claim.state == CLAIM_READY:
@@ -664,7 +664,7 @@ cdef class Group:
         else:
             heap_remove(&self.waiting, claim)
 
-    # ---------------------------------------------------------------- what becomes of it
+    # ---------------------------------------------------------------- settlement
 
     cdef int settle(self, claim_t* claim) except -1:
         if self.owner is not None:
@@ -714,7 +714,7 @@ cdef class Group:
         if (not self.buries or claim.offset < cursor.log.first or cursor.log.find(claim.offset, &chunk) != NULL
                 or cursor.log.wanted == NOTHING_WANTED):
             return self.kill(cursor, claim.offset, claim.deliveries, reason)
-        # It is recorded as a return that never becomes due: what was refused is not delivered again after a crash.
+        # Recorded as a return that never becomes due, so that it is not delivered again after a crash.
         self.set_dying(cursor, claim, reason)
         self.write_return(cursor, claim)
         return self.touch()
@@ -731,13 +731,13 @@ cdef class Group:
         return 0
 
     cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1:
-        """The engine puts it where dead messages go, in this batch; whatever it does, the group is done with it."""
+        """Calls on_dead, so that the engine can dead-letter the message in this batch, then settles it in any case."""
         if self.on_dead is not None:
             self.on_dead(self, cursor.log, offset, deliveries, reason)
         return self.settle_offset(cursor, offset)
 
     def tick(self) -> int | None:
-        """Leases that are over, delays that have passed. Returns in how many ms there is more to do; None: never."""
+        """Handles expired leases and elapsed delays. Returns the ms until the next one; None: there is none."""
         cdef int64_t mono = self.ledger.node.mono_ms
         cdef int64_t steady = self.ledger.node.steady_ms
         cdef claim_t* claim
@@ -766,7 +766,7 @@ cdef class Group:
     # ---------------------------------------------------------------- for the cold half, by offset
 
     def claim_of(self, uint64_t log_number, uint64_t offset) -> tuple | None:
-        """(deliveries, the member that has it or None); None: nobody has had it, or it is settled."""
+        """(deliveries, the member that holds it or None); None: never claimed, or settled."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
         if claim == NULL:
@@ -778,14 +778,14 @@ cdef class Group:
         return cursor is not None and cursor.is_settled(offset)
 
     cdef claim_t* ordered(self, Cursor cursor, uint64_t offset):
-        """The claim that an order is about, NULL: there is none. Whoever has it in hand lets go of it."""
+        """The claim of a message named by offset; NULL: none. A member that holds it forgets its handle."""
         cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
         if claim != NULL and claim.state == CLAIM_HELD:
             (<Member>claim.member).forget(claim)
         return claim
 
     def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
-        """True: it was claimed, and is settled now."""
+        """Settles a claimed message. False: it is not claimed."""
         cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
         if claim == NULL:
             return False
@@ -793,14 +793,14 @@ cdef class Group:
         return True
 
     def settle_any(self, uint64_t log_number, uint64_t offset):
-        """The group is done with a message, whether anybody has had it or not."""
+        """Settles a message, claimed or not."""
         cdef Cursor cursor = self.cursor_of(log_number)
         if cursor is not None:
             self.ordered(cursor, offset)
             self.settle_offset(cursor, offset)
 
     def held_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> list:
-        """Offsets, in order, of messages in hands (of one member, if given) at or below an offset."""
+        """Offsets, in order, of messages that members (or the given one) hold at or below an offset."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef claim_t* claim
         cdef uint32_t i
@@ -817,7 +817,7 @@ cdef class Group:
         return found
 
     def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
-        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+        """Settles every claim (of the given member, if any) at or below an offset; returns how many."""
         found = self.held_upto(log_number, offset, member)
         for at in found:
             self.settle_at(log_number, at)
@@ -831,7 +831,7 @@ cdef class Group:
         return True
 
     def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
-        """False: it is not claimed."""
+        """Rejects a claimed message. False: it is not claimed."""
         cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
         if claim == NULL:
             return False
@@ -839,7 +839,7 @@ cdef class Group:
         return True
 
     def extend(self, uint64_t log_number, uint64_t offset, int64_t lease_ms) -> bool:
-        """Its lease ends so many ms from now; 0: when its member leaves."""
+        """Sets the lease of a message to end lease_ms from now; 0: when its member leaves."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
         if claim == NULL or claim.state != CLAIM_HELD:
@@ -848,12 +848,12 @@ cdef class Group:
         claim.due_ms = self.ledger.node.mono_ms + lease_ms if lease_ms else 0
         if lease_ms:
             heap_push(&self.leases, claim)
-        self.touch()                            # the clock may have to look earlier
+        self.touch()                            # the timer may have to tick earlier
         return True
 
     def seek(self, uint64_t log_number, uint64_t next):
-        """From here on, whatever was before: below all is settled, above nothing is. Raises UsageError while somebody
-        has claims."""
+        """Moves the group's position in a log: everything below `next` becomes settled, nothing above. Raises
+        UsageError while members hold claims."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef uint8_t* at
         if cursor is None:
@@ -880,8 +880,8 @@ cdef class Group:
         return 0
 
     cdef int keep_offsets(self) except -1:
-        """At recovery, when all is replayed: what was claimed or settled has had its offset, also where the message is
-        lost. Given to another it would be taken for settled."""
+        """At recovery, after replay: reserves every offset that was claimed or settled, even if its message is lost. A
+        new message with such an offset would count as settled."""
         cdef Cursor cursor
         cdef uint64_t reach
         for cursor in self.cursors:
@@ -892,7 +892,7 @@ cdef class Group:
 
     @property
     def lag(self) -> int:
-        """Messages not settled: never claimed, in hands, or ready again."""
+        """Number of messages not settled: never claimed, held, or ready again."""
         cdef Cursor cursor
         cdef uint64_t total = 0
         for cursor in self.cursors:
@@ -908,7 +908,7 @@ cdef class Group:
 
     @property
     def waits(self) -> int:
-        """Of the claims, those whose time has not come."""
+        """Number of claims whose delay has not passed."""
         return self.waiting.count
 
     # ---------------------------------------------------------------- records
@@ -929,7 +929,7 @@ cdef class Group:
         return 0
 
     cdef int write_records(self) except -1:
-        """The run that is open becomes a record."""
+        """Writes the record of the open run."""
         cdef uint8_t* at
         if self.run_count == 0:
             return 0
@@ -955,5 +955,5 @@ cdef class Group:
         return 0
 
     def flush_records(self):
-        """For the cold half: what was decided outside of a pump is recorded."""
+        """For the cold half: writes the records of changes made outside of a pump."""
         self.write_records()

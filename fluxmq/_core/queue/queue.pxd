@@ -1,6 +1,6 @@
-"""A queue as the publish path sees it: where a message goes, whether there is room, who is told. See queue/queue.pyx.
+"""A queue on the publish path: its logs, its limits, the groups and readers to pump. See queue/queue.pyx.
 
-The cold verbs (declare, delete, groups, dead letters, time) are in engine/queues/ and configure this object.
+The cold operations (declare, delete, groups, dead letters, timers) are in engine/queues/ and configure this object.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -22,7 +22,7 @@ cdef enum:
     QUEUE_EPHEMERAL = 2
 
 cdef class LogNeeds(Needed):
-    """Which messages of one log some group has not settled."""
+    """Tells which messages of one log are still needed: some group has not settled them."""
     cdef list cursors
     cdef Cursor last                        # of them, who needed a message last
 
@@ -32,52 +32,52 @@ cdef class Queue(GroupOwner):
     cdef readonly Namespace namespace
     cdef readonly tuple address             # (name of the namespace, name): its key in the engine's tables
     cdef readonly uint8_t kind              # QUEUE_*
-    cdef readonly bint durable              # what it holds and what becomes of it is recorded
+    cdef readonly bint durable              # its messages, and what groups do with them, are recorded
     cdef readonly list logs                 # Log, partition-major: logs[partition * lanes + lane]
     cdef readonly uint32_t lanes
     cdef readonly uint32_t partitions
-    cdef readonly list groups               # Group: what is pumped
-    cdef readonly list readers              # StreamReader; not changed in place, as `patterns`
-    cdef queue_policy_t policy              # how it treats its limits and expiry
+    cdef readonly list groups               # Group: pumped with the queue
+    cdef readonly list readers              # StreamReader; replaced instead of changed in place, like `patterns`
+    cdef queue_policy_t policy              # rules for limits and expiry
     # limits, from the configuration; 0 = none
     cdef public uint64_t messages_max
     cdef public uint64_t bytes_max
     cdef public uint32_t payload_max
     cdef public int64_t ttl_ms
-    cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
+    cdef public bint drop_head              # when full: drop the oldest message; else refuse the new one
     # limits of POLICY_AMQP091, under which bytes_max and messages_max stay 0
-    cdef public bint at_once                # a time to live of 0: who has credit now gets it, or nobody
-    cdef public int64_t ready_max           # messages that nobody has; -1: any number
-    cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number
-    cdef readonly int64_t expiry_ms         # when the next one at a head expires: steady clock; 0: none
-    cdef public bint dead_letter_refused    # a message that is refused for lack of room goes to dead letters
-    cdef bint expiring                      # a message may be here that expires
+    cdef public bint at_once                # time to live 0: deliver to a consumer with credit now, or expire
+    cdef public int64_t ready_max           # limit of unclaimed messages; -1: none
+    cdef public int64_t ready_bytes_max     # limit of the bytes of their bodies; -1: none
+    cdef readonly int64_t expiry_ms         # when the next message at a head expires: steady clock; 0: none
+    cdef public bint dead_letter_refused    # a message refused for lack of room is dead-lettered
+    cdef bint expiring                      # a kept message may have an expiry
     cdef bint pumping                       # within pump()
-    cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
-    cdef public object events               # engine/queues/events.py: what the cold half decides; None: nobody is there
+    cdef public bint capture_confirmed      # a captured publish is acknowledged after the append, and refused with it
+    cdef public object events               # engine/queues/events.py: callbacks to the cold half; None: there are none
     cdef public Delays delays               # None: nothing was ever delayed
-    cdef public object wake                 # asks for a turn, outside of one
-    cdef public str damage                  # why nothing comes or goes any more but settlements; None: all is well
-    cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
+    cdef public object wake                 # requests a turn, outside of one
+    cdef public str damage                  # why the queue only accepts settlements any more; None: not damaged
+    cdef readonly uint64_t floors_read      # number of cursors read by lowest_floor()
     cdef Ledger ledger
-    # It applies what another instance decides (engine/queues/recovery/line.py), and decides nothing itself.
+    # It applies the decisions of another instance (engine/queues/recovery/line.py) and makes none itself.
     cdef public bint following
-    cdef readonly Line line               # where what it records is committed
+    cdef readonly Line line               # commit line of its records
     cdef uint32_t turn_partition
-    cdef uint64_t[7] told                   # what it has in QueueSums (queue_stats)
+    cdef uint64_t[7] told                   # its share of QueueSums (queue_stats)
     cdef queue_counts_t told_counts
-    cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
-    # bindings of amq.topic, kept by Hub.bind_queue
-    cdef uint32_t bindings                  # how many
-    cdef list patterns                      # bytes, for levels_match: of those whose filter matches more than they
-    cdef uint64_t passed                    # the last publish that it has got (pub_t.passing)
+    cdef uint32_t* behind                   # by log: the group that had settled least in the last lowest_floor()
+    # bindings of amq.topic, maintained by Targets.bind_queue
+    cdef uint32_t bindings                  # number of bindings
+    cdef list patterns                      # bytes, for levels_match: bindings narrower than their filter
+    cdef uint64_t passed                    # number of the last publish appended (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
     cdef public bint marked                 # in ledger.marked
-    cdef bint ended                         # deleted: in ledger.marked no more
+    cdef bint ended                         # deleted: must not be in ledger.marked
 
-    # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. wide: it matches filters of
-    # bindings only, which match more than they (SUB_WIDE).
+    # Takes a publish. Returns 0, or the MQTT 5 reason code of the refusal. wide: only filters that are wider than their
+    # bindings match (SUB_WIDE), so the bindings must be checked.
     cdef int take(self, pub_t* pub, bint wide) except -1
     cdef int put(self, const body_t* body, uint8_t qos) except -1
     cdef bint is_bound(self, const body_t* body) noexcept

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Takes publishes into logs, hands news to groups. See queue/queue.pxd, docs/internals/queues.md.
+"""Machine. Appends publishes to logs and pumps groups. See queue/queue.pxd, docs/internals/queues.md.
 
-What a publisher asks is in envelope/envelope.pxd. It is one file because taking, pumping and limits share their state.
+Publisher options: envelope/envelope.pxd. It is one file because appending, pumping and limits share their state.
 """
 cimport cython
 from libc.stdlib cimport calloc, free
@@ -43,7 +43,7 @@ cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
 
 
 cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
-    """FNV-1a: which partition a key belongs to must never change, so no seed."""
+    """FNV-1a without a seed, because the partition of a key must never change."""
     cdef uint32_t h = 2166136261
     cdef uint32_t i
     for i in range(length):
@@ -52,7 +52,7 @@ cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogi
 
 
 cdef bint may_expire(Log log) noexcept:
-    """Whether a message that is kept may have an expiry. What lies in segments is not looked at, nor is a lot."""
+    """Whether a kept message may have an expiry. Looks at a few messages in memory only, not at segments."""
     cdef chunk_t* chunk = NULL
     cdef const record_t* record
     cdef uint32_t looked = 0
@@ -75,7 +75,7 @@ cdef class LogNeeds(Needed):
 
     cdef bint is_needed(self, uint64_t offset) noexcept:
         cdef GroupCursor cursor
-        # Whoever needed the message before needs this one too, nearly always.
+        # The cursor that needed the previous message nearly always needs this one too.
         if self.last is not None and not self.last.is_settled(offset):
             return 1
         for cursor in self.cursors:
@@ -89,9 +89,8 @@ cdef class LogNeeds(Needed):
 cdef class Queue(GroupOwner):
     """Machine. One per declared queue.
 
-    ledger: the node's, or one without a journal for a queue that is only in memory. number, name: see queue/queue.pxd.
-    namespace: None is "/".
-    kind: QUEUE_*. logs: partition-major, `lanes` of them to a partition.
+    ledger: the node's, or one without a journal for a queue in memory only. number, name: see queue/queue.pxd.
+    namespace: None is "/". kind: QUEUE_*. logs: partition-major, `lanes` per partition.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, int kind, list logs not None,
@@ -143,7 +142,7 @@ cdef class Queue(GroupOwner):
         self.policy = policy_of(number)
 
     def configure_like(self, Queue other not None):
-        """What is configured is as in `other`, which asks the same callbacks."""
+        """Copies the configuration of `other`, including its callbacks."""
         self.messages_max, self.bytes_max, self.payload_max = other.messages_max, other.bytes_max, other.payload_max
         self.ttl_ms, self.drop_head = other.ttl_ms, other.drop_head
         self.policy, self.at_once = other.policy, other.at_once
@@ -158,8 +157,8 @@ cdef class Queue(GroupOwner):
         return self.derive()
 
     def derive(self) -> bool:
-        """Its logs have what they had, from segments and from records. False: nothing has to be done about it before
-        somebody comes. There may be a hundred thousand like that."""
+        """Its logs are restored from segments and records: derives the queue's own state. False: the queue needs no
+        work until it is used, which holds for most of many queues."""
         cdef Log log
         cdef Group group
         cdef GroupCursor cursor
@@ -182,8 +181,8 @@ cdef class Queue(GroupOwner):
         return False
 
     def as_stored(self):
-        """At recovery: it is as the view has it, so nothing of it is a change for the next checkpoint, but what only
-        segments have. The caller has taken all that were marked."""
+        """At recovery: the queue equals its copy in the view, so the next checkpoint need not write it, except what
+        only segments have. The caller has called take_marked() before."""
         cdef Group group
         cdef Log log
         for group in self.groups:
@@ -198,7 +197,7 @@ cdef class Queue(GroupOwner):
                 return
 
     cdef int touch(self) except -1:
-        """There is news: it is pumped before this turn's batch goes to the journal."""
+        """Schedules a pump before this turn's batch is submitted to the journal."""
         if not self.news and not self.following:
             self.news = True
             self.ledger.news.append(self)
@@ -207,22 +206,22 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int stir(self) except -1:
-        """The clock looks at it with its next tick: something may be due earlier than it knows."""
+        """The timer checks the queue with its next tick, because something may be due earlier than known."""
         if not self.stirred and not self.following:
             self.stirred = True
             self.ledger.stirred.append(self)
         return 0
 
     cdef int note_change(self) except -1:
-        """The next checkpoint looks at it: its messages, or what becomes of them, may have changed. What another line
-        than the journal commits, that line keeps."""
+        """Messages or their states may have changed: the next checkpoint checks the queue. A queue of another line than
+        the journal is stored by that line instead."""
         if self.durable and not self.marked and not self.ended and self.line.number == 0:
             self.marked = True
             self.ledger.marked[self] = None
         return 0
 
     cdef int end(self) except -1:
-        """It is deleted. Consumers may settle what they have of it, and no checkpoint keeps it for that."""
+        """The queue is deleted: no checkpoint writes it any more. Consumers may still settle their messages."""
         self.ended = True
         self.wake = None
         if self.marked:
@@ -231,17 +230,17 @@ cdef class Queue(GroupOwner):
         return 0
 
     def mark(self):
-        """For the cold half: as note_change, where nothing is pumped (recovery, a checkpoint that left a part)."""
+        """note_change for the cold half, without a pump (recovery, an incomplete checkpoint)."""
         self.note_change()
 
     def notify(self):
-        """As touch, for the cold half: members came or went, something was loaded, trimmed or replayed, time has
-        passed. So all lanes are looked at."""
+        """touch for the cold half: members joined or left, something was loaded, trimmed or replayed, time has passed.
+        So all lanes are checked."""
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.touch()
 
     def settle_news(self):
-        """Pumps it now, not at the end of the turn: what is options next is to see what came before."""
+        """Pumps a changed queue now instead of at the end of the turn, so that the caller sees the result."""
         if self.news:
             self.pump()
             self.touch()
@@ -252,7 +251,7 @@ cdef class Queue(GroupOwner):
         self.touch()
 
     def remove_group(self, Group group not None):
-        """It is no more."""
+        """Removes a group that has ended."""
         self.groups.remove(group)
         group.end()
 
@@ -267,12 +266,12 @@ cdef class Queue(GroupOwner):
 
     @property
     def depth(self) -> int:
-        """Messages kept: from the oldest that somebody may still need to the newest."""
+        """Number of messages kept: from the oldest that may still be needed to the newest."""
         return self.kept()
 
     @property
     def waiting(self) -> int:
-        """Messages that some group has not settled; of a stream all that are kept."""
+        """Number of messages that some group has not settled; for a stream all that are kept."""
         return self.unsettled()
 
     cdef uint64_t kept(self):
@@ -308,12 +307,12 @@ cdef class Queue(GroupOwner):
         if reason:
             self.refused(&self.counts.capture_lost)
         elif self.bindings:
-            return 0                        # who binds a queue expects that what was acknowledged is in it
-        self.ledger.commits.take_back(mark) # nobody waits for a capture
+            return 0                        # an acknowledged publish must be in every queue bound to its topic
+        self.ledger.commits.take_back(mark) # the publisher does not wait for a capture
         return 0
 
     cdef int put(self, const body_t* body, uint8_t qos) except -1:
-        """A publish that another protocol than MQTT has routed here. Returns 0, or the reason to refuse it."""
+        """Takes a publish routed here by another protocol than MQTT. Returns 0, or the reason code of the refusal."""
         cdef options_t options
         cdef int reason = self.read_options(body, &options)
         if reason:
@@ -323,12 +322,12 @@ cdef class Queue(GroupOwner):
         return reason if reason else self.append(body, qos, &options)
 
     cdef int refused(self, uint64_t* count) except -1:
-        """One more, of what nobody is pumped for."""
+        """Counts a refusal, which needs no pump."""
         count[0] += 1
         return self.stir()
 
     cdef bint is_bound(self, const body_t* body) noexcept:
-        """Whether a binding that is no filter matches the topic."""
+        """Whether a binding that is narrower than its filter matches the topic."""
         cdef bytes pattern
         cdef const uint8_t* at
         for pattern in self.patterns:
@@ -338,8 +337,8 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int no_space(self) except -1:
-        """0, or the reason to refuse what is new while the queue is damaged, the disk is full, or one turn has brought
-        more than a batch of the journal may hold (a large message for hundreds of queues)."""
+        """0, or the reason code for refusing new messages: the queue is damaged, the disk is full, or this turn has
+        filled the journal's batch (a large message for hundreds of queues)."""
         if self.damage is not None:
             self.refused(&self.counts.refused_disk)
             return REASON_UNSPECIFIED_ERROR
@@ -362,7 +361,7 @@ cdef class Queue(GroupOwner):
         return read_options(body, &self.ledger.node, options)
 
     cdef int append(self, const body_t* body, uint8_t qos, const options_t* options) except -1:
-        """0, or the reason to refuse it."""
+        """Appends a message. Returns 0, or the reason code of the refusal."""
         cdef body_t kept = body[0]
         cdef uint32_t partition = 0
         cdef uint32_t lane
@@ -420,7 +419,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int note_ready(self, body_t* kept) except -1:
-        """Its time to live begins now; its size counts."""
+        """A message becomes ready: starts its time to live and counts its size."""
         cdef Group group
         if self.ttl_ms or self.at_once:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
@@ -432,7 +431,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int overflowed(self, const body_t* body) except -1:
-        if self.dead_letter_refused and not self.pumping:   # what was delayed stays, and is tried again
+        if self.dead_letter_refused and not self.pumping:   # a refused delayed message is tried again instead
             self.events.refused(self, (<const char*>body.topic)[:body.topic_length],
                                 (<const char*>body.properties)[:body.properties_length],
                                 (<const char*>body.payload)[:body.payload_length], body.format)
@@ -443,14 +442,14 @@ cdef class Queue(GroupOwner):
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
 
     cdef bint namespace_is_full(self, const body_t* body) except -1:
-        """Whether its namespace may keep no such message more, when what every group has settled is gone."""
+        """Whether the namespace's byte limit has no room for the message, even after trimming settled ones."""
         cdef size_t size = body_bytes(body)
         if lacks_room(self.namespace, size) and self.news and self.kind != QUEUE_STREAM:
             self.trim_settled()
         return lacks_room(self.namespace, size)
 
     cdef bint is_over_ready(self, const body_t* body) except -1:
-        """Whether one more would be more than may be ready, when all who wait have got what they can take."""
+        """Whether the message would exceed the limits of ready messages, after consumers got what they can take."""
         cdef Group group
         cdef bint over = 0
         for group in self.groups:
@@ -465,7 +464,7 @@ cdef class Queue(GroupOwner):
         return self.is_over_ready(body)
 
     cdef bint make_room(self, const body_t* body) except -1:
-        """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
+        """Trims what every group has settled, then lets the cold half drop the oldest messages. 0: no room."""
         cdef uint64_t kept
         if self.news and self.kind != QUEUE_STREAM:
             self.trim_settled()
@@ -475,12 +474,12 @@ cdef class Queue(GroupOwner):
                     or not self.events.make_room(self)):
                 return 0
             if self.kept() == kept:
-                return 1        # the oldest must be read from disk first, and goes with a later one
+                return 1        # the oldest must be read from disk first; a later call drops it
         return 1
 
     cdef uint64_t unsettled(self):
-        """Of the messages kept, those that the group which is furthest behind has not settled: one that somebody holds
-        for long keeps all that came after it from being trimmed, but not from being done."""
+        """Number of kept messages that the slowest group has not settled. It may be less than depth: a message held for
+        long prevents trimming of later ones, but these may be settled."""
         cdef uint64_t most = 0
         cdef Group group
         if self.kind == QUEUE_STREAM or not self.groups:
@@ -507,8 +506,8 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int move_due(self) except -1:
-        """Delayed messages whose time has come are appended, each in one batch with its end in the delay log; a round
-        of them, then the others have their turn and the disk its time."""
+        """Appends delayed messages that are due, each in the same batch as its settlement in the delay log. One call
+        moves a bounded amount, so that other queues and the disk keep up."""
         cdef Delays delays = self.delays
         cdef const record_t* record = NULL
         cdef body_t body
@@ -519,7 +518,7 @@ cdef class Queue(GroupOwner):
         cdef bint full = 0
         if delays.busy or not delays.is_due():
             return 0
-        self.payload_max = 0                # it was taken once
+        self.payload_max = 0                # the size was checked when the message was accepted
         try:
             while moved < ROUND_MAX and size < MOVE_BYTES_MAX and delays.is_due():
                 record = delays.head()
@@ -529,10 +528,10 @@ cdef class Queue(GroupOwner):
                 record_body(record, &body)
                 self.read_options(&body, &options)
                 options.not_before = 0
-                options.producer = NULL       # it was new when it came
+                options.producer = NULL       # duplicates were checked when the message was accepted
                 options.priority = record.priority
                 full = self.append(&body, record.qos & 0x0F, &options) != 0
-                if full:                    # it stays, and is tried again
+                if full:                    # it stays in the delay log and is tried again
                     self.counts.refused_full -= 1
                     break
                 delays.settle_head()
@@ -546,8 +545,8 @@ cdef class Queue(GroupOwner):
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
                 int64_t expires_at=0, int format=0) -> int:
-        """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
-        refusal. topic, properties: as format, a FORMAT_*, says; valid."""
+        """Publishes as a client would: options in user properties apply. Returns 0, or the MQTT 5 reason code of the
+        refusal. topic, properties: valid, encoded as `format` (FORMAT_*)."""
         cdef body_t body
         cdef options_t options
         cdef int reason
@@ -570,11 +569,10 @@ cdef class Queue(GroupOwner):
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
                        bint forced=False, int format=0) -> int:
-        """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
-        is full.
+        """Appends for the cold half (dead letters, due delayed messages, other protocols), even if the disk is full.
 
-        expires_at, not_before: steady clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_*
-        of topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: steady clock, ms; 0 = never, at once. forced: ignore the limits. format: FORMAT_* of
+        topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef options_t options
@@ -596,10 +594,10 @@ cdef class Queue(GroupOwner):
             options.key_length = <uint32_t>len(partition_key)
         return self.append(&body, <uint8_t>qos, &options)
 
-    # ---------------------------------------------------------------- news goes out
+    # ---------------------------------------------------------------- pump
 
     cdef int pump(self) except -1:
-        """Once per turn with news: groups and readers take what they can; what they decided is recorded."""
+        """Once per turn in which the queue changed: groups and readers deliver what they can, then write records."""
         cdef Group group
         cdef StreamReader reader
         cdef bint stalled = 0
@@ -607,7 +605,7 @@ cdef class Queue(GroupOwner):
         if self.damage is not None:
             self.stir()
             for group in self.groups:
-                group.write_records()           # what consumers have in hand they may settle
+                group.write_records()           # consumers of a damaged queue may still settle their messages
             return 0
         self.pumping = True
         try:
@@ -634,7 +632,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int tidy_heads(self, Group group) except -1:
-        """What is too much or too old dies, now that all who wait have got what they can take."""
+        """Drops or dead-letters messages over the limits or expired, after consumers got what they can take."""
         cdef int64_t due
         if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
             drop_heads(group, self.ready_max, self.ready_bytes_max)
@@ -645,14 +643,14 @@ cdef class Queue(GroupOwner):
         return 0
 
     def trim_done(self):
-        """For an instance that is not pumped: what every group has settled goes."""
+        """trim_settled for an instance that is not pumped."""
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.trim_settled()
         if self.delays is not None:
             self.delays.finish()
 
     cdef int trim_settled(self) except -1:
-        """What every group has settled is gone; with no group yet, nothing is."""
+        """Trims what every group has settled; nothing if there is no group yet."""
         cdef int lane = <int>self.lanes - 1
         cdef uint32_t i
         cdef uint64_t first
@@ -671,7 +669,7 @@ cdef class Queue(GroupOwner):
                 if log.first == log.next and not self.busy_lanes:
                     continue
                 first = self.lowest_floor(log_index(i, lane, self.lanes), log)
-                kept = kept or first < log.next         # also a group that has not seen yet that all is gone
+                kept = kept or first < log.next         # also if a cursor's floor still lags behind a purge
                 if first > log.first:
                     log.trim(first)
             if not kept:
@@ -682,9 +680,8 @@ cdef class Queue(GroupOwner):
     cdef uint64_t lowest_floor(self, uint32_t at, Log log):
         """The position below which all groups have settled a log, or any that is not above its first offset.
 
-        As long as the group that was found to be behind has not moved, nobody else is options; when it has, those after
-        it are, until one is found that is behind. All are options only when all have moved, so each message costs each
-        group one question."""
+        Starts with the group that was behind last time and stops at the first one that still is. All groups are read
+        only when all have moved, so the cost is one read per message and group."""
         cdef uint32_t count = <uint32_t>len(self.groups)
         cdef uint32_t i, here
         cdef uint64_t floor
@@ -702,7 +699,7 @@ cdef class Queue(GroupOwner):
         return lowest
 
     def needs(self, Log log not None) -> Needed | None:
-        """For an Export; None: all of it."""
+        """Which messages of a log an Export must keep; None: all."""
         cdef LogNeeds needs
         if self.delays is not None and log is self.delays.log:
             needs = LogNeeds()
