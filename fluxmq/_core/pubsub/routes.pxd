@@ -1,12 +1,12 @@
-"""Where a topic goes: the cache of match results, and share groups.
+"""Routes of topics: the cache of match results, and share groups.
 
-A route is the match of one topic, already merged: one hop per target whatever number of its filters matched, for a
-session with the highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. It holds as long as the
-trie's generation stands; a stale one is made again on its next use. Sets of four, the least recently used gives way: a
-flood of new topics costs a match each and never more memory than `entries`.
+A route is the merged match of one topic: one hop per target however many of its filters match, for a session with the
+highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. It is valid for one generation of the trie;
+a stale one is rebuilt on its next use. The cache has sets of four entries and evicts the least recently used, so a
+flood of new topics costs a match each, but never more memory than `entries`.
 
-What a hop leads to may publish or subscribe itself while a route is walked. So who walks one holds it (route_enter):
-`find` then puts another into the cache, and what is walked stays as it is.
+The target of a hop may publish or subscribe while a route is being walked. So the caller that walks a route holds it
+(route_enter): `find` then puts a new route into the cache instead of rebuilding the one in use.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -15,7 +15,7 @@ from fluxmq._core.memory.message cimport ids_t, pub_t
 from fluxmq._core.pubsub.session cimport Session
 from fluxmq._core.pubsub.trie cimport Trie, subs_t
 
-cdef enum:                  # what a hop leads to: hop_t.kind. Hub.deliver_hop is the one place that switches on it
+cdef enum:                  # kind of a hop's target: hop_t.kind. Only Hub.deliver_hop switches on it
     HOP_SESSION = 0         # Session
     HOP_GROUP = 1           # ShareGroup
     HOP_QUEUE = 2           # Queue
@@ -35,8 +35,8 @@ cdef struct route_t:
     hop_t* hops
     uint8_t* topic          # behind this struct
     void* routes            # borrowed: the Routes that made it
-    uint32_t refs           # the cache's, one for each publisher that remembers it and for each walk
-    uint32_t walks          # under way: invariant: while there are any, nothing here changes but counts
+    uint32_t refs           # one of the cache, of each publisher that caches it, and of each walk
+    uint32_t walks          # walks under way; invariant: while there are any, only counts change here
     uint32_t count
     uint32_t capacity
     uint16_t topic_length
@@ -80,8 +80,8 @@ cdef inline void* hop_target(const hop_t* hop, uint8_t kind) noexcept nogil:
     return <void*>hop.target
 
 
-# Between these two the route and its hops stay as they are. A hop's target is alive as long as the trie's generation is
-# still the route's.
+# Between route_enter and route_leave the route and its hops do not change. A hop's target is alive while the trie's
+# generation equals the route's.
 cdef inline void route_enter(route_t* route) noexcept:
     route.refs += 1
     route.walks += 1
@@ -90,6 +90,6 @@ cdef inline void route_enter(route_t* route) noexcept:
 cdef inline void route_leave(route_t* route) noexcept:
     route.walks -= 1
     if route.refs == 1:
-        route_drop(route)       # nobody else knows it any more
+        route_drop(route)       # the last reference
     else:
         route.refs -= 1

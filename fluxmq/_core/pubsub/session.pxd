@@ -1,4 +1,4 @@
-"""One client's session: the window of messages in flight, the line of those that wait, inbound QoS 2 identifiers.
+"""One client's session: the window of messages in flight, the queue behind it ("line"), inbound QoS 2 identifiers.
 
 State of an outbound message (slot_t.state), MQTT 5.0 section 4.3; TRANSITIONS in the .pyx is the table:
 
@@ -9,13 +9,13 @@ State of an outbound message (slot_t.state), MQTT 5.0 section 4.3; TRANSITIONS i
     HELD, UNSENT ──attach──► UNSENT ──window──► SENT        without DUP: it never left [MQTT-3.3.1-1]
     RELEASED, RELEASE_HELD ──attach──► RELEASE_HELD         then PUBREL again
 
-Not in the table: messages of queues end with the connection in any state, all others with the session. What is read
-from disk begins as WAITING, because it is not known what had left, or as RELEASE_HELD.
+Not in the table: slots with messages of queues end with the connection in any state, all others with the session. Slots
+restored from disk begin as WAITING, because they may have been sent before, or as RELEASE_HELD.
 
 A slot is HELD until a commit line has committed what its PUBLISH depends on:
-    - in a journalled session each QoS 2 PUBLISH, and its PUBREL (RELEASE_HELD): if it left before the disk has it, a
-      crash in between would let the same message reach the client twice;
-    - in a journalled session a QoS 1 PUBLISH behind one that is HELD for the journal, which keeps the order;
+    - in a journalled session each QoS 2 PUBLISH, and its PUBREL (RELEASE_HELD): if it were sent before it is on disk, a
+      crash in between could deliver the same message twice;
+    - in a journalled session a QoS 1 PUBLISH behind one that is HELD for the journal, to keep the order;
     - in any session a queue's message whose claim is not committed yet (deliver_claim).
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -37,14 +37,14 @@ cdef enum:
     SLOT_UNSENT = 6
 
 cdef struct slot_t:
-    msg_t* msg              # counted; NULL once released, and of a queue's message once it was sent
+    msg_t* msg              # counted; NULL once released; for a queue's message, once it was sent
     ids_t* ids              # counted, or NULL
-    void* claim             # a queue's claim_t, while that still waits for this client; else NULL
+    void* claim             # a queue's claim_t, until this client settles it; else NULL
     uint64_t sequence       # order in which messages entered the session; 0: from a queue, gone with the connection
     uint16_t packet_id      # 0 = free
     uint8_t first           # first byte of its PUBLISH without DUP
     uint8_t state
-    uint32_t line           # HELD: for which commit line it waits
+    uint32_t line           # HELD: the commit line that it waits for
 
 cdef struct entry_t:        # a message that waits for window, buffer or client
     msg_t* msg              # counted
@@ -53,32 +53,32 @@ cdef struct entry_t:        # a message that waits for window, buffer or client
     uint8_t first
 
 cdef class ClaimKeeper:
-    """Who is told what became of messages that queues gave to a session."""
-    # The client has acknowledged it. reason: of its PUBACK, PUBREC or PUBCOMP.
+    """Base class: callbacks about messages that queues deliver through a session."""
+    # The client has acknowledged it. reason: from its PUBACK, PUBREC or PUBCOMP.
     cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1
-    # The connection has ended, or cannot carry it. sent: it may have reached the client.
+    # The connection has ended, or the message is too large for it. sent: it may have reached the client.
     cdef int on_lost(self, void* claim, bint sent) except -1
-    # There is room in window or buffer; whoever found none before may try again.
+    # There is room in window or buffer again: deliveries may resume.
     cdef int on_room(self) except -1
 
 cdef class Replay:
-    """What is retained under subscriptions of a session and not sent yet."""
-    # There may be room in window or buffer, or a client that returned.
+    """Base class: retained messages for a session's subscriptions that are not sent yet."""
+    # There may be room in window or buffer again.
     cdef int on_room(self, Session session) except -1
     cdef int on_attach(self, Session session) except -1
 
 cdef class Session:
-    # who
+    # identity
     cdef readonly bytes name            # client identifier, UTF-8
     cdef readonly Namespace namespace
-    cdef readonly uint64_t number       # its name in journal and view; 0 until it is journalled
+    cdef readonly uint64_t number       # its identifier in journal and view; 0 until it is journalled
     cdef public bint journalled         # its changes are recorded
-    cdef public bint dirty              # hot verbs changed it since the view's copy was made
-    # what the cold verbs keep with it (engine/sessions/state.py); the hot verbs never look
+    cdef public bint dirty              # changed by hot operations since the view's copy was made
+    # state of the cold half (engine/sessions/state.py), not used here
     cdef public dict subscriptions      # filter bytes -> (options, identifier)
     cdef public object data
-    # where to
-    cdef link_t* link                   # counted; NULL while the client is away
+    # connection
+    cdef link_t* link                   # counted; NULL while the client is disconnected
     cdef node_t* node
     cdef Ledger ledger
     # window
@@ -86,12 +86,12 @@ cdef class Session:
     cdef uint32_t slots_mask            # slots - 1; 0 = none yet
     cdef uint32_t slots_used
     cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the Receive Maximum, [MQTT-3.3.4-9]
-    cdef uint32_t held                  # slots in state HELD for the journal: what comes after them waits for it too
+    cdef uint32_t held                  # slots in state HELD for the journal: later messages wait for it too
     cdef uint64_t held_upto             # the last batch that any of them waits for
     cdef readonly uint64_t window_bytes # of messages in the window
     cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
     cdef uint16_t packet_id_last
-    cdef uint16_t packet_id_kept        # the disk knows that identifiers up to here may be in use (keep_packet_ids)
+    cdef uint16_t packet_id_kept        # identifiers up to here are recorded as possibly in use (keep_packet_ids)
     cdef uint64_t sequence_last
     cdef uint16_t* resend               # packet ids to send again on this connection, in order
     cdef uint32_t resend_count
@@ -102,20 +102,20 @@ cdef class Session:
     cdef uint32_t queue_head
     cdef readonly uint32_t queued
     cdef public uint32_t queue_max
-    cdef public bint queue_rejects      # full: the new one goes, not the oldest
+    cdef public bint queue_rejects      # when full: drop the new message, not the oldest
     cdef readonly uint32_t received_count   # inbound QoS 2
     cdef readonly uint64_t queued_bytes
     cdef public uint64_t queue_bytes_max
     cdef readonly uint64_t dropped
-    cdef uint64_t lost                  # dropped, QoS 0 too, since the log last said so; in Ledger.losing while not 0
-    # messages that belong to queues: in the window like others, on disk never; docs/internals/queues.md
+    cdef uint64_t lost                  # dropped, QoS 0 too, and not logged yet; in Ledger.losing while not 0
+    # messages of queues: in the window like others, never on disk; docs/internals/queues.md
     cdef public ClaimKeeper claim_keeper
     cdef uint32_t claimed               # slots that came from a queue
-    cdef uint32_t forget_at             # where forget_claim looks first
-    # what is retained goes into the window beside the line: neither keeps the other from it
+    cdef uint32_t forget_at             # slot at which forget_claim starts to search
+    # retained messages share the window with the line, so that neither starves the other
     cdef Replay replay                  # None: all was sent
-    cdef uint8_t sharing                # the replay waits for the window too: the line leaves it every second place
-    cdef uint8_t odd                    # whose turn it is where one place is free
+    cdef uint8_t sharing                # the replay needs the window too: the line leaves it every second place
+    cdef uint8_t odd                    # which of both gets the next single free place
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
 
@@ -150,7 +150,7 @@ cdef class Session:
     cdef int on_puback(self, uint16_t packet_id, uint8_t reason) except -1
     cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1
     cdef int on_pubcomp(self, uint16_t packet_id) except -1
-    # What the message or PUBREL under a packet id waited for in this line is committed, or was given up.
+    # The commit that the message or PUBREL with a packet id waited for is done (release) or given up (refuse).
     cdef int release(self, uint16_t packet_id, uint32_t line) except -1
     cdef int refuse(self, uint16_t packet_id, uint32_t line) except -1
     cdef int receive(self, uint16_t packet_id) except -1

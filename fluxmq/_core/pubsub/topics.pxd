@@ -1,4 +1,4 @@
-"""The topics of one namespace: who wants what is published (trie, with its cache of routes), and what is retained."""
+"""The topics of one namespace: subscriptions (a trie, with its cache of routes) and retained messages."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from fluxmq._core.memory.namespace cimport Namespace
@@ -12,6 +12,6 @@ cdef class Topics:
     cdef readonly Routes routes
     cdef readonly RetainedTree retained
     cdef readonly uint64_t retained_bytes
-    cdef uint64_t retained_expiring     # how many of them have an expiry: none, and no sweep has to look
-    cdef uint64_t retained_volatile     # how many of them are the broker's own ($SYS): not bounded, not on disk
+    cdef uint64_t retained_expiring     # how many of them have an expiry; if 0, a sweep is skipped
+    cdef uint64_t retained_volatile     # how many of them are $SYS: not limited, not on disk
     cdef readonly set retained_dirty    # topics whose retained message changed since the last checkpoint

@@ -1,4 +1,4 @@
-"""What a group knows of one log: the next offset to claim, what is settled, what is claimed.
+"""A group's state for one log: the next offset to claim, the settled and the claimed messages.
 
     settled: all below `floor`, and at or above it what the pages say    claimed: the table    the rest: never claimed
 """
@@ -16,9 +16,9 @@ cdef class Cursor:
     cdef readonly uint64_t next             # next offset never claimed
     cdef readonly uint64_t floor            # all below is settled
     cdef readonly uint64_t settled          # how many at or above `floor` are settled
-    cdef readonly uint32_t held             # claims in members' hands
-    cdef Member owner                       # exclusive groups: who gets its messages
-    cdef Member holder                      # exclusive groups: who has them
+    cdef readonly uint32_t held             # claims that members hold
+    cdef Member owner                       # exclusive groups: the member that gets its messages
+    cdef Member holder                      # exclusive groups: the member that holds claims
     cdef uint8_t** pages                    # bitmaps of 64 Ki offsets, from that of `floor` on; NULL: none is settled
     cdef uint32_t pages_count
     cdef uint64_t pages_base                # offset >> 16 of pages[0]
@@ -29,11 +29,11 @@ cdef class Cursor:
     cdef int64_t head_expires
     cdef heap_t ready
 
-    # Whether the group is done with the message: below floor or settled out of order.
+    # Whether the message is settled: below floor, or out of order.
     cdef bint is_settled(self, uint64_t offset) noexcept
     cdef claim_t* find(self, uint64_t offset) noexcept
     cdef int mark(self, uint64_t offset) except -1
-    # What is from `next` up to here is kept nowhere: everybody was done with it.
+    # Skips from `next` to `upto`: these messages are not stored any more, because every group had settled them.
     cdef int pass_over(self, uint64_t upto) except -1
     cdef void advance(self) noexcept
     cdef uint64_t reach(self) noexcept

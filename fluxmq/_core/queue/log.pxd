@@ -1,8 +1,8 @@
-"""A log: messages in order, each under an offset. In memory as chunks; where the chunks come from and go to is the
-storage ring's business (docs/internals/queues.md). Knows nothing of queues, groups or protocols.
+"""A log: messages in order, each with an offset. In memory it consists of chunks, which the storage ring loads from and
+writes to segments (docs/internals/queues.md). Knows nothing of queues, groups or protocols.
 
-A message, in a chunk, in an APPEND record and in a segment alike; little-endian, not aligned on disk, 8-aligned in
-chunks and batches (`size` is a multiple of 8; the padding is zero):
+The encoding of a message is the same in a chunk, in an APPEND record and in a segment; little-endian, not aligned on
+disk, 8-aligned in chunks and batches (`size` is a multiple of 8; the padding is zero):
 
     ┌──────┬─────────────┬────────┬─────────┬────────────┬────────────┬────────────────┬───────────┬─────┬──────────┐
     │ size │ payload len │ offset │ time_ms │ expires_at │ not_before │ properties len │ topic len │ qos │ priority │
@@ -21,12 +21,12 @@ from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.queue.sizes cimport Sizes
 
 cdef enum:
-    CHUNK_BYTES_MAX = 262144    # but for a larger message alone
+    CHUNK_BYTES_MAX = 262144    # a larger message gets a chunk of its own
 
 cdef enum:
     CHUNK_OPEN = 0              # the tail: appended to
-    CHUNK_SEALED = 1            # an Export has handed it out; nothing is added any more
-    CHUNK_FLUSHED = 2           # segments have it, or it came from there: it may be dropped
+    CHUNK_SEALED = 1            # being exported; nothing is appended any more
+    CHUNK_FLUSHED = 2           # stored in segments: it may be dropped
 
 cdef struct record_t:
     uint32_t size               # of all of it
@@ -45,14 +45,14 @@ cdef struct chunk_t:
     uint32_t count
     uint32_t used               # bytes of data
     uint32_t room
-    uint64_t first              # what it covers begins here; invariant: records are in ascending order of offset
+    uint64_t first              # first offset that it covers; invariant: records are in ascending order of offset
     uint64_t last               # of the last one
     uint64_t covers             # a loaded chunk: every kept offset in [first, covers) is in it. The tail: last + 1
     uint64_t batch              # journal batch of the oldest record in it
     int64_t time_max            # of its messages: of the last one, unless the clock was set back
-    uint64_t used_turn          # of the node, when it was last read: who gives way first
+    uint64_t used_turn          # the node's turn when it was last read, for eviction
     uint8_t state               # CHUNK_*
-    bint cached                 # it is in the node's list of chunks that may go (queue/cache.pxd)
+    bint cached                 # in the node's list of chunks that may be evicted (queue/cache.pxd)
     chunk_t* colder             # its neighbours there
     chunk_t* warmer
     cache_t* cache              # that list, and the log that has the chunk, borrowed; NULL: no log has it any more
@@ -72,16 +72,16 @@ cdef class Log:
     cdef readonly bint volatile         # in memory only: nothing is recorded
     cdef readonly uint64_t first        # oldest offset kept
     cdef readonly uint64_t next         # offset of the next append
-    cdef readonly uint64_t flushed      # offsets below are in segments, or gone
+    cdef readonly uint64_t flushed      # offsets below are in segments, or trimmed
     cdef readonly uint64_t unflushed_bytes      # of messages in memory that no segment has
-    cdef readonly uint64_t kept_bytes   # of messages kept: those that no segment has yet, and those that segments hold
-    cdef Namespace namespace            # which counts them, too; None: it is no queue's yet
-    cdef readonly bint uncertain        # of kept_bytes a part was guessed: restore_sizes() puts it right
+    cdef readonly uint64_t kept_bytes   # of all messages kept, in segments or not yet
+    cdef Namespace namespace            # counts these bytes too; None: the log belongs to no queue yet
+    cdef readonly bint uncertain        # kept_bytes is partly estimated: restore_sizes() corrects it
     cdef readonly uint64_t memory       # bytes of all chunks
     cdef readonly uint64_t messages_in  # appended since start, and their bytes: for metrics
     cdef readonly uint64_t bytes_in
-    cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
-    cdef public bint loading            # the storage ring is at it
+    cdef public uint64_t wanted         # an offset that a reader needs and no chunk has; else NOTHING_WANTED
+    cdef public bint loading            # the storage ring is reading it
     # What the view has of it (engine/queues/recovery/store): `first`, `next` of its `l`, how far its `k` reaches.
     cdef public uint64_t stored_first
     cdef public uint64_t stored_next
@@ -91,7 +91,7 @@ cdef class Log:
     cdef chunk_t** chunks               # ascending; those not flushed are at the end
     cdef uint32_t chunks_count
     cdef uint32_t chunks_room
-    cdef readonly Line line               # where what it records is committed
+    cdef readonly Line line               # commit line of its records
     cdef spans_t spans                  # of messages that may not be committed
     cdef uint32_t room_hint             # bytes of the next tail chunk
     cdef uint32_t found                 # index of the chunk found last
@@ -104,14 +104,14 @@ cdef class Log:
     # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
     # none (offset >= next), or it must be read from disk first (then `wanted` says so).
     cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept
-    # What must be committed before a message may be shown to anybody; position 0: it is, or nothing is recorded.
+    # The commit required before a message may be delivered; position 0: none.
     cdef ticket_t waits_for(self, uint64_t offset) noexcept
-    # The offset of the first message that is not committed yet; `next` where all are.
+    # The offset of the first message that is not committed yet; `next` if all are.
     cdef uint64_t committed_end(self) noexcept
     # The record after this one in its chunk, or NULL.
     cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
     cdef void keep(self, int64_t bytes) noexcept
-    # It is a queue's, which is there.
+    # The log belongs to a queue of this namespace: counts its bytes there.
     cpdef count_for(self, Namespace namespace)
     cdef chunk_t* tail_for(self, uint32_t size) except NULL
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
@@ -122,7 +122,7 @@ cdef class Log:
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
     cdef void uncount(self, uint64_t first) noexcept
     cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept
-    # Everything below is gone: chunks that hold nothing else go.
+    # Removes everything below `first`, and chunks that contain nothing else.
     cpdef trim(self, uint64_t first)
 
 cdef void chunk_hold(chunk_t* chunk) noexcept

@@ -1,7 +1,7 @@
 """A reader of a stream: a position in one log that moves on as messages are delivered. Knows no protocol.
 
-Nothing is claimed and nothing is settled: everybody sees everything. What a reader has not acknowledged is remembered,
-in order, so that its group's position (commit) never passes a message that may be lost on the way.
+Messages are not claimed or settled: every reader gets all of them. A reader keeps its unacknowledged deliveries, in
+order, so that its group's position (commit) never passes a message that may not have arrived.
 """
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -18,18 +18,18 @@ cdef enum:
 cdef class StreamReader:
     cdef readonly Log log
     cdef readonly uint64_t next             # offset of the next message to deliver
-    cdef readonly uint64_t acknowledged     # all below is
-    cdef readonly Group group               # whose position commit() moves; None: it has no name
-    cdef readonly bint manual               # only commit() moves it; else what is acknowledged does (auto_commit)
+    cdef readonly uint64_t acknowledged     # everything below is acknowledged
+    cdef readonly Group group               # its position is moved by commit(); None: an anonymous reader
+    cdef readonly bint manual               # only commit() moves it; else acknowledgements do (auto_commit)
     cdef public GroupOwner owner
     cdef public Filter filter
     cdef readonly bint stalled
     cdef readonly uint32_t held             # delivered and not acknowledged
     cdef readonly uint32_t remembered       # those, and what was acknowledged behind the oldest of them
-    cdef public uint32_t held_max           # that it may remember; 0: the node's number for a consumer
-    cdef readonly bint limited              # it has credit, and remembers as many as it may
-    cdef public str client                  # who it is, for people
-    cdef link_t* carrier                    # counted: whose connection it is; NULL: none
+    cdef public uint32_t held_max           # limit of `remembered`; 0: the node's limit for a consumer
+    cdef readonly bint limited              # it has credit, but `remembered` is at its limit
+    cdef public str client                  # name of the client, for messages to users
+    cdef link_t* carrier                    # counted: the link of its connection; NULL: none
     cdef claim_t* oldest
     cdef claim_t* newest
 
