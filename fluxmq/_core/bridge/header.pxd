@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""One header more in a property list: what the broker tells of a delivery (x-stream-offset, x-delivery-count)."""
+"""Adds a header of the broker to a delivery's property list (x-stream-offset, x-delivery-count)."""
 from libc.stdint cimport int64_t
 
 from fluxmq._core.amqp091.values cimport room_t

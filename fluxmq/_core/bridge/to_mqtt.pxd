@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Messages of AMQP 0-9-1 as MQTT 5 has them. bridge/translate.pxd has the rules."""
+"""Translates messages of AMQP 0-9-1 to MQTT 5. bridge/translate.pxd has the rules."""
 from libc.stdint cimport int64_t, uint8_t
 
 from fluxmq._core.amqp091.values cimport room_t

@@ -1,14 +1,14 @@
-"""Exchanges of one virtual host: who is bound to whom, and where a message goes.
+"""Exchanges of one virtual host: their bindings, and the routes of messages.
 
     Exchanges ── exchanges: name -> Exchange ── its table (exchange/table.pxd): key, pattern or field -> Binding
               └─ queues:    name -> QueueEnd ◄──────────────────────────────────────────────────────┘
 
-A route is found by walking from exchange to exchange, each visited once, so that cycles end: what is bound under this
-key, or, of an exchange where nothing was, its alternate. What it led to is a Route. Routes that no header had a say
-in are remembered by exchange and key (sets of four, the least recently used gives way) for as long as `generation`
-stands; a publisher may remember one itself and compare the generation.
+A route is found by walking the bindings from exchange to exchange; each exchange is visited once, so cycles end. An
+exchange without a matching binding continues with its alternate exchange. The result is a Route. Routes that do not
+depend on headers are cached by exchange and key (sets of four, LRU) until `generation` changes; a publisher may cache
+one itself and compare the generation.
 
-The cold half is engine/exchanges/: it decides what may be declared, bound and deleted, and this object does it.
+The cold half, engine/exchanges/, decides what may be declared, bound and deleted; this object applies it.
 """
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -22,7 +22,7 @@ cdef enum:
     EXCHANGE_TOPIC = 2
     EXCHANGE_HEADERS = 3
 
-cdef struct entry_t:                # a route that is remembered
+cdef struct entry_t:                # a cached route
     uint64_t hash
     uint64_t generation
     uint64_t used
@@ -30,23 +30,23 @@ cdef struct entry_t:                # a route that is remembered
     uint32_t name_length
     uint32_t key_length             # both names are behind this struct
 
-cdef struct met_t:                  # a queue that a walk came to
+cdef struct met_t:                  # a queue reached by a walk
     uint64_t order
     PyObject* queue                 # a QueueEnd, borrowed
 
 cdef class Route:
-    cdef readonly list queues       # each once, those that are there longest first
-    cdef readonly bint mqtt         # it went through `amq.topic` of "/": the other half are subscribers of MQTT topics
-    cdef readonly bint internal     # the exchange that was named takes nothing from publishers (403)
-    cdef readonly bint routed       # there is a queue
-    cdef readonly bint by_headers   # headers decided: it holds for this one message
+    cdef readonly list queues       # each once, oldest first
+    cdef readonly bint mqtt         # includes `amq.topic` of "/": MQTT subscribers may match too
+    cdef readonly bint internal     # the named exchange does not accept publishes (403)
+    cdef readonly bint routed       # at least one queue matched
+    cdef readonly bint by_headers   # depends on headers: valid for this one message
 
 cdef class Destination:
     cdef readonly bytes name
     cdef readonly bint durable
-    cdef readonly set inbound       # Binding: those that lead here; None: there never was one
+    cdef readonly set inbound       # Binding: those with this destination; None: there never was one
     cdef uint64_t order
-    cdef uint64_t seen              # the walk that came here last
+    cdef uint64_t seen              # number of the last walk that reached it
     cdef bint is_exchange
 
 cdef class QueueEnd(Destination):
@@ -57,11 +57,11 @@ cdef class Exchange(Destination):
     cdef readonly uint8_t kind              # EXCHANGE_*
     cdef readonly bint auto_delete
     cdef readonly bint internal
-    cdef readonly bint is_default           # the one without a name: a key is the name of a queue
+    cdef readonly bint is_default           # the default exchange: the key is the name of a queue
     cdef readonly bint is_mqtt
     cdef readonly bytes alternate           # or None
-    cdef readonly dict outbound             # Binding -> itself: those that begin here
-    cdef public object data                 # the cold half's
+    cdef readonly dict outbound             # Binding -> itself: those with this source
+    cdef public object data                 # owned by the cold half
     cdef etable_t table
     cdef uint64_t seed
 
@@ -84,8 +84,8 @@ cdef class Exchanges:
     cdef readonly dict exchanges            # name -> Exchange
     cdef readonly dict queues               # name -> QueueEnd
     cdef readonly Exchange mqtt             # the one with is_mqtt, or None
-    cdef public object on_mqtt              # (Binding of it, whether there is one now or no more); None: nobody asks
-    cdef readonly uint64_t generation       # any change of what is bound, or there
+    cdef public object on_mqtt              # called with (Binding of `mqtt`, added or removed); or None
+    cdef readonly uint64_t generation       # changes with every exchange, queue or binding added or removed
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses
     cdef entry_t** sets
@@ -94,19 +94,19 @@ cdef class Exchanges:
     cdef uint64_t seed
     cdef uint64_t walks
     cdef uint64_t order_last
-    cdef uint32_t removed                   # queues, since stale routes were let go of
-    cdef met_t* met                         # of the walk under way
+    cdef uint32_t removed                   # queues removed since stale routes were dropped
+    cdef met_t* met                         # queues reached by the current walk
     cdef size_t met_count
     cdef size_t met_capacity
-    cdef list work                          # Exchange: where it goes on
+    cdef list work                          # Exchange: still to be visited by the current walk
     cdef headers_t headers
     cdef bint headers_known
 
     # None: there is no such exchange. headers: a table without its length, valid. Lengths: as on the wire, up to 255.
     cdef Route find(self, const uint8_t* name, uint32_t n, const uint8_t* key, uint32_t key_length,
                     const uint8_t* headers, uint32_t headers_length)
-    # The same for one message under several keys (bytes), which is not remembered: an alternate is for what none of
-    # them leads anywhere.
+    # The same for one message with several keys (bytes), not cached. An alternate exchange is used only if none of the
+    # keys matches.
     cdef Route find_keys(self, const uint8_t* name, uint32_t n, list keys, const uint8_t* headers,
                          uint32_t headers_length)
     cdef Route walk(self, Exchange first, const uint8_t* key, uint32_t key_length, const uint8_t* headers,

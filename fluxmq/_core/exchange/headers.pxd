@@ -1,11 +1,11 @@
-"""Header tables as headers exchanges see them: the fields of a table in order of their names, and who equals whom.
+"""Header tables for headers exchanges: the fields of a table sorted by name, and the comparison of values.
 
-A table comes as it is on the wire, without its length in front: u8 length, name, u8 kind, value; again. Nothing is
-copied: a header_t points into the bytes that were read.
+A table is given in its wire encoding without its length: u8 length, name, u8 kind, value; repeated. Nothing is copied:
+a header_t points into these bytes.
 
 Values are compared as RabbitMQ compares them: numbers by value whatever their kinds (1 as a byte, as 64 bits, as a
 double), `S` and `x` by their bytes, tables and arrays field by field, in which the kinds must be the same too. A
-binding's field without a value (`V`) asks only that the message has one of that name.
+binding's field without a value (`V`) matches any message that has a field with that name.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

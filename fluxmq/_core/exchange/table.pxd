@@ -1,13 +1,13 @@
-"""Who is bound under which key: the index of one exchange.
+"""The bindings of one exchange, indexed by key.
 
-A tree of words in one hash table, as in pubsub/trie.pxd, with one difference that matters: AMQP's `#` may stand in the
-middle. So a topic is matched as an automaton: all places of the tree that the words so far may have led to, each once,
-word by word. That costs at most words times places, whatever patterns somebody thinks of.
+A tree of words in one hash table, as in pubsub/trie.pxd, with one difference: AMQP's `#` may stand in the middle of a
+pattern. So a topic is matched like a nondeterministic automaton: word by word, with the set of all nodes that the words
+so far can reach, each once. The cost is at most words times nodes, whatever the patterns.
 
 Every type of exchange uses it: topic as a tree of words; direct with the key as one word; fanout with the root alone;
-headers with hashes of fields as words (exchange/headers.pxd), and the root for whoever asks for nothing.
+headers with hashes of fields as words (exchange/headers.pxd), and the root for bindings without fields.
 
-It owns nothing of what it points at.
+Its pointers are borrowed.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -65,7 +65,7 @@ cdef enode_t* etable_pattern(etable_t* table, const uint8_t* pattern, uint32_t l
 # Matches a topic: the nodes are in table.now until the next match.
 cdef int etable_match(etable_t* table, const uint8_t* topic, uint32_t length) except -1
 cdef int etable_add(enode_t* node, void* destination, void* binding, place_t* place) except -1
-# Takes the item out, and nodes that nobody needs any more.
+# Removes the item, and nodes that are no longer needed.
 cdef void etable_remove(etable_t* table, place_t* place) noexcept
-# Takes out nodes that nobody needs, from this one upwards: of an item that was not added.
+# Removes nodes that are not needed, from this one upwards: for an item that was not added.
 cdef void etable_prune(etable_t* table, enode_t* node) noexcept

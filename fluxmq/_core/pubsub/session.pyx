@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. A session's hot verbs: deliver, acknowledge, resume. The states are drawn in pubsub/session.pxd.
+"""Machine. A session's hot operations: deliver, acknowledge, resume. The states are drawn in pubsub/session.pxd.
 
-Nothing here calls out to Python code, so a route may be walked while sessions change their state.
-It is one file because window, line and replay are one machine: each transition frees or takes what the others wait for.
+Nothing here calls Python code, so a route may be walked while sessions change their state.
+It is one file because window, line and replay are one machine: each transition takes or frees room for the others.
 """
 cimport cython
 from libc.stdlib cimport calloc, free, malloc
@@ -52,8 +52,8 @@ cdef inline void enter(slot_t* slot, uint8_t state) noexcept:
     slot.state = state
 
 cdef inline bint in_flight(const slot_t* slot) noexcept:
-    """Whether this client was sent it over this connection: before, an acknowledgement is of an earlier one, or
-    late."""
+    """Whether the message was sent over this connection; otherwise an acknowledgement belongs to an earlier message or
+    is late."""
     return slot.state == SLOT_SENT or slot.state == SLOT_RELEASE_HELD or slot.state == SLOT_RELEASED
 
 
@@ -95,7 +95,7 @@ cdef class Replay:
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
 
-    name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for one that is not kept.
+    name: client identifier (UTF-8). number: its identifier on disk, 0 if it is not stored.
     """
 
     def __cinit__(self, bytes name not None, Namespace namespace not None, uint64_t number, Ledger ledger not None):
@@ -111,12 +111,12 @@ cdef class Session:
         self.queue_bytes_max = 64 << 20
 
     def __dealloc__(self):
-        # Whoever is told of claims goes with it, where a whole node does, and may be empty by now.
+        # The keeper may be deallocated together with this session, and be cleared already.
         self.claim_keeper = None
         self.clear()
 
     cpdef clear(self):
-        """Lets go of every message, of the link and of all memory but the object itself: the session has ended."""
+        """The session has ended: releases all messages, the link and all memory but the object itself."""
         cdef uint32_t i
         cdef entry_t entry
         self.detach()
@@ -138,7 +138,7 @@ cdef class Session:
         self.slots_mask = self.queue_mask = self.outstanding = self.received_count = 0
 
     def set_number(self, uint64_t number):
-        """Gives a session its name on disk; once."""
+        """Sets the session's identifier on disk; once."""
         self.number = number
 
     @property
@@ -147,13 +147,13 @@ cdef class Session:
 
     @property
     def inflight(self) -> int:
-        """Messages sent, or about to be, and not yet acknowledged to the end."""
+        """Number of messages in the window: sent or about to be, and not completely acknowledged."""
         return self.slots_used
 
     # ---------------------------------------------------------------- deliver
 
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1:
-        """Gives a publish to this session. 1: sent or waiting; 0: dropped, and counted."""
+        """Delivers a publish to this session. 1: sent or queued; 0: dropped, and counted."""
         cdef uint8_t qos = options & SUB_QOS_MASK
         cdef uint8_t first
         cdef link_t* link = self.link
@@ -185,7 +185,7 @@ cdef class Session:
         return 1
 
     cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1:
-        """QoS 1 and 2: sends at once when nothing stands before it, else joins the line."""
+        """QoS 1 and 2: sends at once if nothing is queued before it, else queues it."""
         cdef link_t* link = self.link
         self.sequence_last += 1
         if (link == NULL or self.queued or not self.has_room(msg) or link.pending > link.high
@@ -194,8 +194,8 @@ cdef class Session:
         return self.send_new(msg, first, ids, self.sequence_last)
 
     cdef int deliver_retained(self, pub_t* pub, uint8_t qos, ids_t* ids) except -1:
-        """A message that was retained before this client subscribed; takes_retained has told that there is room. It
-        does not wait behind the line: what is in there was published later. qos: of the subscription."""
+        """Delivers a message retained before this client subscribed; the caller has checked takes_retained(). It is not
+        queued behind the line, whose messages were published later. qos: of the subscription."""
         if pub.qos < qos:
             qos = pub.qos
         if qos == 0:
@@ -204,14 +204,14 @@ cdef class Session:
         return self.send_new(pub_own(pub), <uint8_t>(PUBLISH << 4 | qos << 1 | 1), ids, self.sequence_last)
 
     cdef bint takes_retained(self, bint in_window, size_t bytes_max) noexcept:
-        """Whether a retained message may leave now; bytes_max: what may wait in the link before it."""
+        """Whether a retained message may be sent now; bytes_max: limit of the bytes pending in the link."""
         cdef link_t* link = self.link
         return (link != NULL and link.pending <= bytes_max
                 and (not in_window or (self.outstanding < self.window and self.resend_next >= self.resend_count
                                        and (self.window_bytes == 0 or self.window_bytes < self.queue_bytes_max))))
 
     cdef int send_new(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
-        """Gives a message of QoS 1 or 2 a place in the window, which has one, and sends it."""
+        """Puts a message of QoS 1 or 2 into the window, which has room, and sends it."""
         cdef slot_t* slot = self.slot_new()
         msg_hold(msg)
         ids_hold(ids)
@@ -221,7 +221,7 @@ cdef class Session:
         slot.sequence = sequence
         if self.journalled:
             if (first >> 1 & 3) == 2 or self.held:
-                # Takes its place in the window now, leaves when the disk knows it; so does what comes behind it.
+                # It takes its place in the window now and is sent once it is on disk; so are those behind it.
                 enter(slot, SLOT_HELD)
                 self.outstanding += 1
                 self.held += 1
@@ -240,27 +240,28 @@ cdef class Session:
         return <uint16_t>(self.packet_id_kept - packet_id) < PACKET_IDS_KEPT
 
     cdef int keep_packet_ids(self, uint16_t packet_id) except -1:
-        """What queues give is not recorded with its Packet Identifier, for after a crash it goes back to them. But the
-        client remembers those of QoS 2 until they are released, over connections, and would take another message
-        under such an identifier for a repetition [MQTT-4.3.3-10]. So the disk knows some that may be in use, and
-        after a crash none of these is the next. As a SENT of no message, which a former version passes over."""
+        """Packet identifiers of queue messages are not recorded, because a crash returns these to their queues. But
+        the client remembers QoS 2 identifiers until they are released, across connections, and would take a different
+        message with such an identifier for a repetition [MQTT-4.3.3-10]. So a range of possibly used identifiers is
+        recorded, and after a crash assignment continues behind it. Encoded as a SENT record without a message, which an
+        earlier version skips."""
         self.packet_id_kept = <uint16_t>(packet_id + PACKET_IDS_KEPT - 1)
         self.ledger.write_sent(self.number, 0, self.packet_id_kept)
         self.dirty = 1
         return 0
 
     cdef int hold(self, slot_t* slot) except -1:
-        """It waits for the batch in which its record is going to be, and whatever comes behind it too."""
+        """Makes the slot, and later messages, wait for the batch that will contain its record."""
         cdef ticket_t ticket = self.ledger.commits.next_ticket(self.ledger.commits.local)
         self.held_upto = ticket.position
         slot.line = 0
         return self.ledger.commits.hold_at(ticket, HELD_SEND, NULL, self, PUBLISH, slot.packet_id)
 
     cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim, ticket_t ticket) except -1:
-        """A message that a queue gives to this client; the queue has asked for room before. ticket: of something that
-        is recorded, at this turn's end at the latest, and must be committed first; position 0: none. Behind a message
-        that waits for the journal it waits too; what waits for another line is in order with that line's alone, so that
-        a line that stands still holds up nothing else. Returns 0: it cannot be sent, the claim is the caller's again.
+        """Delivers a queue's message; the queue has checked for room before. ticket: of a record, written by the end of
+        this turn, that must be committed first; position 0: none. A message behind one that waits for the journal waits
+        too. A message that waits for another line is ordered only with others of that line, so that a stalled line
+        delays nothing else. Returns 0: it cannot be sent, and the claim belongs to the caller again.
         """
         cdef slot_t* slot = self.slot_new()
         msg_hold(msg)
@@ -279,7 +280,7 @@ cdef class Session:
             self.held_upto = max(ticket.position, self.held_upto)
         if ticket.position or self.held:
             if ticket.line == 0:
-                # For the same batch as those before it at least: that one is not empty.
+                # At least the batch that earlier messages wait for, which is not empty.
                 ticket.position = max(ticket.position, self.held_upto)
                 self.held += 1
             enter(slot, SLOT_HELD)
@@ -288,14 +289,14 @@ cdef class Session:
             self.link.awaited += body_bytes(&msg.body)
             self.ledger.commits.hold_at(ticket, HELD_SEND, NULL, self, PUBLISH, slot.packet_id)
             return 1
-        slot.claim = NULL               # if it is too large, the caller hears of it from us and not from the keeper
+        slot.claim = NULL               # a message that is too large is reported by the return value, not on_lost
         if not self.send_slot(slot, 0):
             return 0
         slot.claim = claim
         return 1
 
     cdef int drop_claims(self) except -1:
-        """The connection has ended: what queues gave goes back to them."""
+        """The connection has ended: returns the messages of queues."""
         cdef uint32_t i
         cdef slot_t* slot
         cdef void* claim
@@ -321,11 +322,11 @@ cdef class Session:
         return self.claim_keeper.on_acknowledged(claim, reason) if claim != NULL else 0
 
     cdef void forget_claim(self, void* claim) noexcept:
-        """The queue has taken it back. Its packet identifier stays in use until the client acknowledges it."""
+        """The queue has taken a claim back. Its packet identifier stays in use until the client acknowledges it."""
         cdef uint32_t i, at
         if self.slots != NULL:
-            # A consumer loses its claims from the oldest on, and slots follow each other as claims do: the search goes
-            # on where the last one ended.
+            # A consumer loses its claims from the oldest on, and slots are in the order of claims: so each search
+            # starts where the last one ended.
             for i in range(self.slots_mask + 1):
                 at = (self.forget_at + i) & self.slots_mask
                 if self.slots[at].claim == claim:
@@ -334,7 +335,7 @@ cdef class Session:
                     return
 
     cdef int lose(self) except -1:
-        """A message was dropped for want of room: remembered until Hub.take_losing, for the log."""
+        """Counts a message dropped for lack of room, until Hub.take_losing, for the log."""
         if self.lost == 0:
             self.ledger.losing.append(self)
         self.lost += 1
@@ -350,7 +351,7 @@ cdef class Session:
             self.node.counters.dropped_queue_full += 1
             namespace.refused_bytes += lacks
             self.lose()
-            # Of what others of its namespace keep, no message that this one gives up makes room.
+            # If other users of the namespace fill it, dropping messages of this session does not help.
             if self.queue_rejects or (lacks and (not self.queued or namespace.bytes + <int64_t>size > <int64_t>(
                     namespace.bytes_max + self.queued_bytes))):
                 return 0
@@ -363,7 +364,7 @@ cdef class Session:
         return 1
 
     cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
-        """Puts a message at the end of the line; takes its own references."""
+        """Appends a message to the line; takes its own references."""
         cdef size_t size = body_bytes(&msg.body)
         cdef entry_t* grown
         cdef entry_t* entry
@@ -394,7 +395,7 @@ cdef class Session:
         return 0
 
     cdef int pop(self, entry_t* out) noexcept:
-        """Takes the head of the line out; its counts are the caller's. 0: empty."""
+        """Removes the head of the line; its references pass to the caller. 0: empty."""
         cdef size_t size
         if not self.queued:
             return 0
@@ -414,7 +415,7 @@ cdef class Session:
             if self.journalled:
                 if entry.msg.id:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
-                else:               # it came with this very publish, whose record is still to be written
+                else:               # queued by the publish under way, whose record is not written yet
                     self.ledger.drop_target(self.number, entry.sequence)
                 self.dirty = 1
             self.ledger.forget(entry.msg)
@@ -424,7 +425,7 @@ cdef class Session:
     # ---------------------------------------------------------------- window
 
     cdef slot_t* slot_new(self) except NULL:
-        """A free packet identifier, [MQTT-2.2.1-3]; its slot's other fields are the caller's."""
+        """The slot of a free packet identifier, [MQTT-2.2.1-3]; the caller sets the other fields."""
         cdef slot_t* slot
         if self.slots == NULL or self.slots_used * 2 > self.slots_mask:
             self.grow_slots()
@@ -472,7 +473,7 @@ cdef class Session:
         self.node.gauges.inflight -= 1
 
     cdef void put_message(self, slot_t* slot, msg_t* msg) noexcept:
-        """The count is the slot's."""
+        """Sets the slot's message; the caller's reference passes to the slot."""
         slot.msg = msg
         self.window_bytes += body_bytes(&msg.body)
 
@@ -486,8 +487,8 @@ cdef class Session:
         slot.msg = NULL
 
     cdef bint has_room(self, msg_t* msg) noexcept:
-        """Whether a message more may be in flight. What is in flight is kept until it is acknowledged, so it is bounded
-        in bytes as the line is; one at a time may always leave."""
+        """Whether another message may be in flight. Messages in flight are kept until they are acknowledged, so their
+        bytes are limited like those of the line; a single message is always allowed."""
         return self.outstanding < self.window and (
             self.window_bytes == 0 or self.window_bytes + body_bytes(&msg.body) <= self.queue_bytes_max)
 
@@ -506,7 +507,7 @@ cdef class Session:
         return 0
 
     cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1:
-        """Writes the PUBLISH of a slot. 0: larger than this client takes, so it is gone, [MQTT-3.1.2-25]."""
+        """Writes the PUBLISH of a slot. 0: over the client's Maximum Packet Size, so it was dropped [MQTT-3.1.2-25]."""
         cdef int64_t written = link_publish(self.link, &slot.msg.body, slot.first | dup, slot.packet_id, slot.ids)
         cdef void* claim
         if written < 0:
@@ -514,7 +515,7 @@ cdef class Session:
         if slot.state != SLOT_HELD:
             self.outstanding += 1
         if slot.sequence == 0:
-            self.drop_message(slot)         # it is never repeated on this connection, and its queue has it
+            self.drop_message(slot)         # never sent again on this connection, and the queue keeps the message
         enter(slot, SLOT_SENT)
         if written == 0:
             self.node.counters.dropped_too_large += 1
@@ -530,7 +531,7 @@ cdef class Session:
         return 1
 
     cdef int pump(self) except -1:
-        """Sends what window and buffer allow: first what this reconnect must repeat, then the line, in order."""
+        """Sends what window and buffer allow: first messages to repeat after a reconnect, then the line, in order."""
         cdef link_t* link = self.link
         cdef slot_t* slot
         cdef entry_t entry
@@ -588,20 +589,20 @@ cdef class Session:
         return 0
 
     cdef int release(self, uint16_t packet_id, uint32_t line) except -1:
-        """It is committed: the PUBLISH, or the PUBREL, under this identifier may leave."""
+        """The record is committed: sends the PUBLISH, or PUBREL, with this identifier."""
         cdef slot_t* slot = self.slot_find(packet_id)
         cdef uint64_t sequence
         if slot == NULL or self.link == NULL:
             return 0
         if slot.state == SLOT_HELD:
             if slot.line != line:
-                return 0            # who waited went with an earlier connection; this is another message
+                return 0            # the wait was for an earlier connection's message with the same identifier
             self.held -= line == 0
             sequence = slot.sequence
             if not self.send_slot(slot, 0) and sequence:
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
                 self.dirty = 1
-                self.pump()         # its place in the window is free, and no acknowledgement will tell
+                self.pump()         # its place in the window is free, and no acknowledgement will follow
                 if self.replay is not None:
                     self.replay.on_room(self)
         elif slot.state == SLOT_RELEASE_HELD:
@@ -610,7 +611,7 @@ cdef class Session:
         return 0
 
     cdef int refuse(self, uint16_t packet_id, uint32_t line) except -1:
-        """The claim of a queue's message was given up before it left: it is nobody's here."""
+        """The claim of a queue's message was given up before it was sent: frees its slot."""
         cdef slot_t* slot = self.slot_find(packet_id)
         cdef void* claim
         if slot == NULL or self.link == NULL or slot.state != SLOT_HELD or slot.line != line:
@@ -705,7 +706,7 @@ cdef class Session:
         return 0
 
     cdef int complete(self, uint16_t packet_id) except -1:
-        """PUBREL came. 0: the identifier is unknown."""
+        """PUBREL received. 0: the identifier is unknown."""
         if not self.has_received(packet_id):
             return 0
         self.received[packet_id >> 3] &= <uint8_t>~(1 << (packet_id & 7))
@@ -718,7 +719,7 @@ cdef class Session:
     # ---------------------------------------------------------------- connect and disconnect
 
     cdef void attach(self, link_t* link, uint32_t window):
-        """The client is back on `link`: repeats what is unacknowledged, in order, [MQTT-4.4.0-1], then the line."""
+        """The client connected over `link`: repeats what is unacknowledged, in order [MQTT-4.4.0-1], then the line."""
         cdef uint32_t i
         cdef slot_t* slot
         self.detach()
@@ -751,7 +752,7 @@ cdef class Session:
             self.replay.on_attach(self)
 
     cdef int detach(self) except -1:
-        """The client has gone. A session that waits for it holds what it must, no more."""
+        """The client has disconnected: the session keeps only what it needs for the client's return."""
         if self.link != NULL:
             link_drop(self.link)
             self.link = NULL
@@ -774,7 +775,7 @@ cdef class Session:
         return self.push(msg, first, ids, sequence)
 
     cdef slot_t* restore_slot(self, uint16_t packet_id) except NULL:
-        """The slot of an identifier that was in flight; empty but for the identifier."""
+        """The slot for an identifier that was in flight; the caller sets all other fields."""
         cdef slot_t* slot
         while self.slots == NULL or (self.slots[packet_id & self.slots_mask].packet_id not in (0, packet_id)):
             self.grow_slots()
@@ -788,7 +789,7 @@ cdef class Session:
         return slot
 
     cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept:
-        """Takes the entry of a sequence out of the line, wherever it is; its counts are the caller's. 0: not there."""
+        """Removes the entry with a sequence from the line; its references pass to the caller. 0: not found."""
         cdef uint32_t i, at
         for i in range(self.queued):
             at = (self.queue_head + i) & self.queue_mask
@@ -797,7 +798,7 @@ cdef class Session:
         else:
             return 0
         out[0] = self.queue[at]
-        while i:                    # close the gap from the front; it is the first one nearly always
+        while i:                    # close the gap from the front; nearly always it is the first entry
             self.queue[(self.queue_head + i) & self.queue_mask] = (
                 self.queue[(self.queue_head + i - 1) & self.queue_mask])
             i -= 1
@@ -805,7 +806,7 @@ cdef class Session:
         return self.pop(out)
 
     cpdef mark_received(self, uint16_t packet_id, bint received):
-        """Inbound QoS 2: the identifier is, or is no longer, waiting for its PUBREL."""
+        """Inbound QoS 2: sets whether the identifier awaits its PUBREL."""
         cdef bint journalled = self.journalled
         self.journalled = False
         try:
