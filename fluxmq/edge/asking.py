@@ -1,13 +1,13 @@
-"""Permissions that an external authority decides, in its own time (decision 0008).
+"""Permissions that an external authority decides asynchronously (decision 0008).
 
     packet ─► decide() ─► the Authority knows          1 or 0, at once
                      └─► it does not know (None)       the connection is paused, the packet stays in front of it
                             └─► all answers are there, or the time is up: verdicts on `connection.asked`, the
                                 connection goes on, the same packet comes again, and decide() finds them
 
-One mechanism for all: publishes of the hot path, methods and packets of the cold half, wills; and a CONNECT whose
-session may be another node's waits in the same way, without a limit but that of the connection. What was asked for a
-packet is forgotten when that packet has been handled; what lives longer is the hot path's own memory of topics.
+All requests use this mechanism: publishes of the hot path, methods and packets of the cold half, wills. A CONNECT whose
+session another node may own waits in the same way, limited only by the connection's time-out. Verdicts for a packet are
+dropped when it has been handled; only the hot path caches decisions, per topic.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How many connections each address has open, of all listeners together; and who is exempt from being counted.
+"""Number of open connections per address, over all listeners, and the addresses exempt from this limit.
 
-An Origin hangs on each connection that counts (Transport.origin) until the edge hears of its end. The table holds only
-addresses that have a connection, so the limits of connections bound it.
+Each counted connection refers to an Origin (Transport.origin) until its end is reported to the edge. The table contains
+only addresses with open connections, so the limits of connections bound its size.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What one client asks for at once may be a lot: ten thousand filters of a SUBSCRIBE, a hundred thousand consumers of a
-channel that closes. It is done in shares, and others are served in between."""
+"""Splits a large request into shares, so that other clients are served in between: ten thousand filters of a SUBSCRIBE,
+a hundred thousand consumers of a channel that closes."""
 from __future__ import annotations
 
 from collections import deque

@@ -1,7 +1,7 @@
-"""What the edges tell a recording: a connection is there, and it is somebody's. See docs/internals/recording.md.
+"""Entries of the edges in a recording: connection opened, and client accepted. See docs/internals/recording.md.
 
-How it ends tells Transport itself, from `end_why` and `end_code`, which the edges set. Nothing is gathered unless
-somebody records.
+Transport records the end of a connection, with `end_why` and `end_code`, which the edges set. Without a recording no
+data is collected.
 """
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The broker without I/O: the cold verbs. connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover. It is
-one file because all of them are steps of a session's life.
+"""The broker's cold operations, without I/O: connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover.
 
-The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub/hub.pyx; this object configures
+The hot operations (publish, deliver, acknowledge) are compiled, in fluxmq/_core/hub/hub.pyx; this object configures
 them. Time comes from Hub.steady_ms (fluxmq/_core/memory/node.pxd); `tick` is called about four times a second.
 
-It is one file because the verbs share what a session is: its timers, its place in the index, its counts, its records.
+It is one file because all operations share a session's state: its timers, its index entries, its counts, its records.
 
     connect ──► attached by the edge when CONNACK has left ──► disconnect ──► (expiry) ──► end
                                       │                             ▲

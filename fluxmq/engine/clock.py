@@ -1,17 +1,16 @@
-"""The steady clock over restarts, and a wall clock that is set while the broker runs.
+"""Keeps the steady clock across restarts, and handles a wall clock that is set while the broker runs.
 
-Deadlines are on the steady clock (_core/memory/node.pxd). While the broker runs it advances with the time that passes;
-over a restart only the wall clock can tell how much that was. So the journal says with every batch what both clocks
-showed (CLOCK records, Ledger.submit), each checkpoint puts the latest of that into the view, and a start goes on from
-it:
+Deadlines use the steady clock (_core/memory/node.pxd). While the broker runs it advances with elapsed time; across a
+restart only the wall clock knows how much time has passed. So every batch of the journal records both clocks (CLOCK
+records, Ledger.submit), each checkpoint writes the latest pair to the view, and a start continues from it:
 
     steady clock now = steady clock then + (wall clock now - wall clock then), and never less than it was then
 
-The age of a message in a stream is told by its stamp, which is of the wall clock. So it is remembered when that was set
-(`stamp_of_age`): a clock that is set forward makes no message older.
+The age of a message in a stream is derived from its timestamp, which is wall time. So changes of the wall clock are
+remembered (`stamp_of_age`): setting it forward makes no message older.
 
-So what was set while the broker ran moves no deadline, from before it or after it. A directory that says nothing of
-this is of a version whose deadlines were on the wall clock: there the steady clock begins as that.
+So setting the wall clock while the broker runs moves no deadline. A directory without recorded clocks is of a version
+whose deadlines used the wall clock: there the steady clock starts as the wall clock.
 """
 from __future__ import annotations
 

@@ -6,14 +6,14 @@ The journal is the truth, the view a copy that is brought forward when the journ
                           ▲                                                                  │         │    files go
                           └──────── no space: what changed meanwhile is exported, too ───────┴─────────┘
 
-What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies
-them without effect (fluxmq/_core/hub/persist.pxd). What is exported is never newer than the journal on disk when it is
-written: otherwise a crash could leave a copy that knows of something nobody else was promised.
+The exported state may be newer than the rotation; replay after a crash then applies some records a second time, without
+effect (fluxmq/_core/hub/persist.pxd). When it is written it is never newer than the journal on disk: otherwise a crash
+could leave a view with changes that were never committed.
 
-What an export takes over (what is dirty, dead, ended) nobody else remembers, and a checkpoint that lacks it would
-leave a view that contradicts itself. So a checkpoint that fails is the last one of this process: nothing is written to
-the view any more, the journal keeps its files, the node ends, and the next start replays them. Only a want of space is
-waited for; what was taken over by then joins what the next attempt takes over (_Taken).
+An export clears the lists of changes (dirty, dead, ended) that it takes over, so a later checkpoint without them would
+leave an inconsistent view. Therefore a failed checkpoint is the last one of this process: nothing more is written to
+the view, the journal keeps its files, the node ends, and the next start replays them. Only lack of space is waited for;
+what was taken over by then is added to the next attempt (_Taken).
 """
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Namespaces as the admin ring asks for them: `engine.ports.namespaces.NamespacesPort`, without I/O.
+"""Namespaces for the admin ring: implements `engine.ports.namespaces.NamespacesPort`, without I/O.
 
-A namespace is an object of the hub (_core/memory/namespace.pxd); what is in it belongs to the broker, the queues and
-the exchanges. To end one is here, because it takes all of them, in an order: who could still change something goes
-first.
+A namespace is an object of the hub (_core/memory/namespace.pxd); the broker, the queues and the exchanges own its
+contents. Ending a namespace is implemented here, because it involves all of them, in an order that stops further
+changes first.
 
     connections, sessions ──► queues ──► exchanges ──► retained messages, the namespace itself
 
-All of it is recorded in one batch of the journal, so a crash finds the whole namespace or nothing of it.
+All of it is recorded in one batch of the journal, so a crash leaves the whole namespace or nothing of it.
 """
 from __future__ import annotations
 

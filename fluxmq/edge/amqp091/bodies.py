@@ -1,9 +1,9 @@
-"""Who goes on publishing while the contents that are under way take more memory than they may.
+"""Decides which connections may go on publishing while incomplete contents exceed their memory limit.
 
     free ──held > most──► in turn ──held ≤ RELEASE × most──► free
 
-In turn, who receives a body is not read any more, but for one connection at a time, in the order in which they came:
-so one after the other is completed, and memory comes back. Messages of one frame need no turn.
+"In turn": connections that are sending a body are not read, except one at a time, in the order of arrival. So one body
+after the other is completed and its memory freed. Messages of one frame need no turn.
 """
 from __future__ import annotations
 

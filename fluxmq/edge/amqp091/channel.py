@@ -1,7 +1,7 @@
 """The cold methods of channels, classes 20 to 90: each method has its function here, named as the specification does.
 
-What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/net/amqp091_connection and amqp091_channel. What a
-method asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
+Hot methods (Basic.Publish, Ack, Nack, Reject, Deliver) are in _core/net/amqp091_connection and amqp091_channel. The
+engine executes operations on exchanges and queues; this module decodes the methods and answers when they are on disk.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the edge keeps with a channel: its consumers, and what its methods need to remember."""
+"""The edge's state of a channel: its consumers, and what its methods need between calls."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

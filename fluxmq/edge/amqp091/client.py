@@ -1,6 +1,6 @@
-"""One client of AMQP 0-9-1 as the edge sees it: who it is, what it said about itself, how it ended.
+"""The edge's state of one AMQP 0-9-1 client: its identity, its client properties, how it ended.
 
-The compiled AmqpConnection carries the frames; a Client hangs on it as `state` from the protocol header on.
+The compiled AmqpConnection handles the frames; the Client is its `state` from the protocol header on.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every connection of AMQP 0-9-1 of a node: numbered, listed, blocked when memory or disk runs short, reviewed.
 
-Blocking: connection.blocked tells those that publish, and know the method, to stop; when it is memory that is short,
-none of them is read either until there is some again. Who only consumes is left alone, for consuming is what helps.
+Blocking: publishing connections get connection.blocked if they support it; when memory is short, they are not read
+either until there is some again. Connections that only consume are not blocked, because consuming frees resources.
 """
 from __future__ import annotations
 

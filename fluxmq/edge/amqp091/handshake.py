@@ -1,9 +1,9 @@
-"""From the protocol header to connection.open-ok, and connection.update-secret, which proves a user once more.
+"""From the protocol header to connection.open-ok, and connection.update-secret, which authenticates a user again.
 
     STARTING ──ConnectionStartOk──► PROVING ──proved──► TUNING ──ConnectionTuneOk──► OPENING ──ConnectionOpen──► OPEN
 
-The protocol header is answered with Start, a proved user with Tune, Open with OpenOk. SASL needs no Secure: each
-mechanism says everything in StartOk. The connection is paused while a password is checked (PROVING).
+The protocol header is answered with Start, a successful authentication with Tune, Open with OpenOk. No SASL mechanism
+here needs Secure: StartOk has the whole response. The connection is paused while a password is checked (PROVING).
 """
 from __future__ import annotations
 

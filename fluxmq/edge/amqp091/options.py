@@ -1,4 +1,4 @@
-"""What the configuration says about clients of AMQP 0-9-1, as the edge needs it."""
+"""The configuration of AMQP 0-9-1 clients, as the edge needs it."""
 import msgspec
 
 __all__ = ["FrontOptions"]

@@ -1,4 +1,4 @@
-"""What the handler of a listener's connections consists of, and the steps of the handshake share."""
+"""The objects that a listener's handler consists of, shared with the steps of the handshake."""
 from __future__ import annotations
 
 from collections.abc import Callable

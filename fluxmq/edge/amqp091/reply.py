@@ -1,6 +1,6 @@
-"""How the broker says why it ends a connection: connection.close, with a text that begins with the code's name.
+"""The broker's connection.close: a reply code, and a text that begins with the code's name.
 
-The name in front, in capitals, is what clients of RabbitMQ print and what people search for.
+RabbitMQ's texts begin with the name in capitals too: clients print it, and users search for it.
 """
 from __future__ import annotations
 

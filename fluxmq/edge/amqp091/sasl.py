@@ -1,8 +1,8 @@
-"""SASL as AMQP 0-9-1 uses it: one response, in connection.start-ok, says it all. Who may connect is the Authority's.
+"""SASL as AMQP 0-9-1 uses it: a single response in connection.start-ok. The Authority decides who may connect.
 
     PLAIN       [name to act as] NUL name NUL password (RFC 4616); name and password empty: an anonymous client
     AMQPLAIN    a field table with LOGIN and PASSWORD, without its length
-    EXTERNAL    the TLS layer has proved who it is; the response is empty or repeats the name (RFC 4422, appendix A)
+    EXTERNAL    TLS has authenticated the client; the response is empty or repeats the name (RFC 4422, appendix A)
 """
 from __future__ import annotations
 

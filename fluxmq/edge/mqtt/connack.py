@@ -1,4 +1,4 @@
-"""CONNACK: what an accepted client is told, and how a refused one hears why."""
+"""CONNACK: the properties for an accepted client, and the reason for a refused one."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

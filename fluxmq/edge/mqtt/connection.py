@@ -1,6 +1,6 @@
-"""One MQTT client as the edge sees it: who it is, what it asked for in CONNECT, how it ended.
+"""The edge's state of one MQTT client: its identity, the options of its CONNECT, how it ended.
 
-The compiled Connection carries the bytes and the hot packets; a Client hangs on it as `state` from CONNECT on.
+The compiled Connection handles the bytes and the hot packets; the Client is its `state` from CONNECT on.
 """
 from __future__ import annotations
 

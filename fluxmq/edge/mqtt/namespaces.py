@@ -1,12 +1,12 @@
-"""Which namespace an MQTT client is in. The first that says so counts; what connects stays there until it ends.
+"""Determines the namespace of an MQTT client: the first of these rules that applies. It never changes.
 
     <namespace>:<user> as user name     the name in front of the first colon, unless all of it is the name of a user
-    the user's entry in the users file  who is bound to a namespace may enter no other
+    the user's entry in the users file  a user bound to a namespace may enter no other
     the listener                        server.mqtt.….namespace
     "/"                                 the default of the listener
 
-RabbitMQ divides at the last colon, for its users have none in their names. Here namespaces have none, and users may:
-a name with one colon means the same to both.
+RabbitMQ splits at the last colon, because its user names contain none. Here namespace names contain none, and user
+names may; a name with one colon has the same meaning in both.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the configuration says about MQTT clients, as the edge needs it."""
+"""The configuration of MQTT clients, as the edge needs it."""
 import msgspec
 
 __all__ = ["FrontOptions"]

@@ -1,4 +1,4 @@
-"""What MQTT clients say about queues in user properties: of a SUBSCRIBE to `$queue/…`, of a PUBLISH to `$queue/…/$ack`.
+"""User properties about queues: in a SUBSCRIBE to `$queue/…`, and in a command, a PUBLISH to `$queue/…/$ack` or alike.
 
     SUBSCRIBE   consumer-group, ack (auto | manual), prefetch, offset (first | last | next | n | offset=n |
                 timestamp=<ms or ISO 8601>), visibility-timeout (seconds), exclusive (true | false);

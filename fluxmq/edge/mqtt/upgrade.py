@@ -1,7 +1,6 @@
 """The HTTP half of a WebSocket connection: RFC 6455 section 4.2, MQTT 5.0 section 6.
 
-h11 reads the request, so that what is odd about HTTP is its business; here is what a broker must judge: path, origin,
-version, key, subprotocol.
+h11 parses the request; this module checks what concerns a broker: path, origin, version, key, subprotocol.
 """
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The cold verbs of exchanges: declare, delete, bind, unbind; virtual hosts. Without I/O, without time.
+"""The cold operations of exchanges: declare, delete, bind, unbind; virtual hosts. Without I/O, without time.
 
-Where a message goes is compiled (_core/exchange/exchange.pyx): one Exchanges for each virtual host, shared by all
-connections. This object decides what may be done to them and records it; what the records are is in
-records.py, how they come back in store.py.
+Routing is compiled (_core/exchange/exchange.pyx): one Exchanges for each virtual host, shared by all connections. This
+object decides which changes are allowed and records them; the records are defined in records.py and restored in
+store.py.
 
-What is refused, and in which words, is RabbitMQ's: clients look for parts of its texts. Names are bytes as they came;
-arguments are field tables as they came, without their length.
+Refusals and their texts are those of RabbitMQ, because clients look for parts of its texts. Names are bytes, unchanged;
+arguments are field tables in their wire encoding, without their length.
 """
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What is on disk of exchanges and bindings: records of the journal, which are the values of the view as well.
+"""Exchanges and bindings on disk: records of the journal, which are also the values of the view.
 
     journal    EXCHANGE, EXCHANGE_END, BIND, UNBIND (_core/disk/record_kinds.pxd)
     view       e<number> StoredExchange    b<number> BindingRecord
 
-Only durable exchanges are here, and bindings between what is durable. A binding names its ends by their numbers, which
-are never used twice: so the end of a queue (QUEUE_END) or of an exchange is the end of its bindings without a word
-about them, and a queue of the same name made later inherits none.
+Only durable exchanges are stored, and bindings whose source and destination are durable. A binding refers to both by
+number, and numbers are not reused: so the end of a queue (QUEUE_END) or of an exchange ends its bindings without
+further records, and a later queue with the same name inherits none.
 """
 from __future__ import annotations
 

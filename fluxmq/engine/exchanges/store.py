@@ -1,8 +1,7 @@
-"""Exchanges on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
+"""Storage of exchanges: their part of recovery and of checkpoints (Keeper in durability.py).
 
-Nothing is made before everything is read: the view and then the journal say, number by number, what there is in the
-end. So records that the view knows already change nothing, and a binding whose ends are gone is found when all is
-known.
+Recovery first reads the view and then the journal into tables by number, and creates objects only at the end. So
+records that the view includes already have no effect, and bindings whose source or destination is gone are detected.
 """
 from __future__ import annotations
 

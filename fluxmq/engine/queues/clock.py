@@ -1,9 +1,9 @@
-"""What becomes due in queues: leases, backoffs, delayed messages, retention, queues that nobody uses.
+"""Timers of queues: leases, backoffs, delayed messages, retention, unused queues.
 
-A tick looks at the queues that something happened to since the last one (Ledger.take_stirred), and at those whose time
-has come; a look says when the next one is needed. So queues that nothing happens to cost nothing, however many there
-are. All of it is on the steady clock (_core/memory/node.pxd), but leases, which are on the monotonic one, and the age
-of a stream's messages, which their stamps tell.
+A tick checks the queues changed since the last one (Ledger.take_stirred) and those that are due; a check returns when
+the next one is needed. So idle queues cost nothing, however many there are. All timers use the steady clock
+(_core/memory/node.pxd), except leases, which use the monotonic one, and the age of a stream's messages, which uses
+their timestamps.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Consumers of queues whose carrier is a session: MQTT clients that subscribed to `$queue/<name>[/<filter>]`.
+"""Consumers of queues through MQTT sessions: clients that subscribed to `$queue/<name>[/<filter>]`.
 
-A subscription is remembered with the session like any other. While the client is connected it is a member of its group
-(or a reader of a stream); when the connection ends it leaves, and what it had is anybody's again.
+A subscription is stored with the session like any other. While the client is connected, it is a member of its group (or
+a reader of a stream); when the connection ends it leaves, and its unsettled messages are ready for others.
 
     subscribe ──► kept with the session ──► attached: member joins ◄──► detached: member leaves
 """

@@ -1,5 +1,5 @@
-"""Dead letters: a message that nobody could settle, or that had to give way, is copied to the queue for such, in the
-batch in which it ends where it was."""
+"""Dead letters: a message that is rejected, expired, delivered too often or dropped is copied to the dead-letter queue,
+in the same batch of the journal that ends it in its own queue."""
 from __future__ import annotations
 
 from collections.abc import Mapping

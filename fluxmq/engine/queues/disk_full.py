@@ -1,5 +1,5 @@
-"""What queues do when the disk is full, or something else is short that the journal needs: nothing new is taken, so
-that what is there can be consumed and settled.
+"""Queues while the disk is full, or the journal lacks another resource: they refuse new messages, so that the stored
+ones can be consumed and settled.
 
     held ──journal finds no space──► given ──the reserve can be taken again──► held
     all is well                      durable queues refuse publishes (0x97); claims, settlements, dead letters and
