@@ -1,4 +1,4 @@
-"""After users or the access list changed: who is still here, and what may still be subscribed."""
+"""After a change of users or of the access list: checks again which clients and subscriptions are still allowed."""
 from __future__ import annotations
 
 from fluxmq._core.pubsub.session import Session

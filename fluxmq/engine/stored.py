@@ -1,10 +1,10 @@
 """Rows of the view and records of the journal, each decoded and checked by itself.
 
-A CRC says that bytes are those that were written; it does not say that they mean anything. A row or record may hold and
-yet have the wrong shape: written by a program with a defect, or by hand. A start, which refuses it with its name and
-the way out, and a repair, which gives it up, decide with the functions of this file, so that both find the same.
+A valid CRC proves that the bytes are those that were written, not that they are meaningful: a defective program, or a
+user, may have written a row or record of the wrong shape. A start refuses it, with its name and a remedy; a repair
+drops it. Both use the functions of this file, so that they agree.
 
-Each decoder raises one of WRONG_SHAPE, or CorruptError, when what it is given is not what it says.
+Each decoder raises one of WRONG_SHAPE, or CorruptError, for invalid input.
 """
 from __future__ import annotations
 

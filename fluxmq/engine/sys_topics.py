@@ -1,4 +1,4 @@
-"""`$SYS/broker/…`: the broker's own figures as retained messages, for whoever subscribes to them."""
+"""`$SYS/broker/…`: the broker's statistics as retained messages."""
 from __future__ import annotations
 
 from fluxmq.engine.broker import Broker

@@ -1,10 +1,9 @@
-"""The port through which the broker asks who a client is and what it may do.
+"""The port for authentication and authorization of clients.
 
-The hot path asks nothing where `open_publish` or `open_subscribe` is true; elsewhere it keeps decisions per connection
-and topic, for as long as `generation` stays the same. An Authority that must ask somebody else answers None there and
-goes on in decide_publish or decide_subscribe; the connection waits meanwhile (decision 0008). An identity is the user
-name that has been proved, None for a client that is let in without one; what a CONNECT merely claims is never an
-identity.
+The hot path does not call it while `open_publish` or `open_subscribe` is true; otherwise it caches decisions per
+connection and topic until `generation` changes. An Authority that needs an external decision returns None, and the
+broker awaits decide_publish or decide_subscribe while the connection is paused (decision 0008). An identity is an
+authenticated user name, or None for an anonymous client; the unproved name in a CONNECT is never an identity.
 """
 from collections.abc import Mapping
 from typing import Any, Protocol

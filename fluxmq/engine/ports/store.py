@@ -1,4 +1,4 @@
-"""What the engine needs from the outside, as Protocols. Whoever implements one is bound by its docstrings.
+"""The services that the engine needs, as Protocols. The docstrings are the contract for implementations.
 
 `StateStore` is the durable state behind one journal (docs/internals/storage.md).
 """

@@ -1,4 +1,4 @@
-"""What compiled queues and groups ask the engine, and tell it (Queue.events in _core/queue/queue.pxd)."""
+"""Callbacks of compiled queues and groups to the engine (Queue.events in _core/queue/queue.pxd)."""
 from __future__ import annotations
 
 from fluxmq._core.queue.group import Group

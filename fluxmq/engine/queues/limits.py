@@ -1,9 +1,9 @@
-"""Consumers that have as many unsettled messages as they may have: the operator is told, and they are tried again.
+"""Consumers at their limit of unsettled messages: logs them for the operator, and retries them.
 
-Such a consumer gets nothing more until it settles some; the others of its queue go on. What limits it is one of three
-(_core/queue/claim.pxd, may_hold): its own number; what is left free of the node's, for its connection; of a group, what
-was returned and waits for its time. The first two come with a settlement of its own, which pumps its queue. The others
-may come from anywhere, so each tick tries those again that stand still: they are few, or the log is full of them.
+Such a consumer gets nothing more until it settles some; the others of its queue go on. There are three limits
+(_core/queue/claim.pxd, may_hold): its own number; the node's free claims, for its connection; for a group, the messages
+returned and delayed. A settlement of its own makes room under the first two and pumps its queue. Room may also come
+from elsewhere (settlements of others, a delay that ends), so each tick retries the stopped consumers, which are few.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of a queue and pages of their messages as bytes, for whoever reads queues by the million over the admin ring."""
+"""Logs of a queue and pages of their messages as bytes, for reading millions of messages over the admin ring."""
 from __future__ import annotations
 
 from typing import Any

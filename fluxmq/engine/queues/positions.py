@@ -1,4 +1,4 @@
-"""Positions in a stream as people write them: first, last, next, 17, offset=17, -5, timestamp=…, resume."""
+"""Positions in a stream as text: first, last, next, 17, offset=17, -5, timestamp=…, resume."""
 from __future__ import annotations
 
 from datetime import UTC, datetime

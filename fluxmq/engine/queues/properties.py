@@ -1,4 +1,4 @@
-"""Headers that queues write (user properties of MQTT); what they read of a message: _core/envelope."""
+"""Headers that queues write (user properties of MQTT). Options that they read from a message: _core/envelope."""
 from __future__ import annotations
 
 from fluxmq._core.envelope.envelope import FORMAT_MQTT, Envelope

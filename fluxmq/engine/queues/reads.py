@@ -1,12 +1,12 @@
-"""What readers of queues miss in memory is brought in from the segments, and what nobody reads gives way again.
+"""Loads messages that readers of queues need from the segments into memory, where they are cached.
 
-Nobody waits on the loop's thread: a reader that needs what is on disk stalls, an executor's thread reads, and its queue
-is pumped again. Whoever reads on where the last part ended gets more at a time, up to READ_BYTES_MAX, so that a replay
-is limited by the disk and not by trips to it; the cache bounds what that costs.
+The loop's thread never waits: a reader that needs data from disk stalls, an executor's thread reads, and the queue is
+pumped again. Sequential reads get larger parts, up to READ_BYTES_MAX, so that a replay is limited by the disk's
+throughput and not by its latency; the cache bounds the memory.
 
-A read that the disk refuses is tried again a few times. What is damaged stops its queue and no other: consumers get
-nothing more of it (those of AMQP are told: basic.cancel), publishes and new consumers are refused, what is in hand can
-be settled, and nothing goes that was not settled, until a start finds it repaired (`Queue.damage` says why).
+A failed read is repeated a few times. Damaged data stops its own queue only: consumers get nothing more from it (those
+of AMQP get basic.cancel), publishes and new consumers are refused, claimed messages can be settled, and unsettled ones
+are kept, until a start finds the queue repaired (`Queue.damage` has the reason).
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cold verbs of queues write into the journal, and keep in the view (docs/internals/queues.md, Records)."""
+"""Records of the cold operations of queues in journal and view (docs/internals/queues.md, Records)."""
 from __future__ import annotations
 
 from typing import Annotated

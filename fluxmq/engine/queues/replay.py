@@ -1,7 +1,7 @@
-"""Dead letters as an operator has them: which are whose, what of them is still there, back they go.
+"""Dead letters for operators: list them by the queue they come from, and replay them to it.
 
-A queue of dead letters is a queue: whoever consumes it settles them. It may be that of several queues; each dead letter
-says where it comes from.
+A dead-letter queue is an ordinary queue: its consumers settle the messages. Several queues may share one; each dead
+letter has a header with its origin.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Retries of a group: how often a message is redelivered, and after which backoff.
 
-Consumers may set a retry policy when they subscribe; what it leaves open is as the queue's `retry` says. The policy
-belongs to the group, not to the consumer that set it: it outlives the consumer, and is kept in the group's record. Each
-field has the value that was set last.
+Consumers may set a retry policy when they subscribe; fields not set have the values of the queue's `retry`. The policy
+belongs to the group, not to the consumer that set it: it outlives the consumer and is stored in the group's record.
+Each field has the value that was set last.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue's declaration sets in the compiled queue and its groups."""
+"""Applies the settings of a queue's declaration to the compiled queue and its groups."""
 from __future__ import annotations
 
 import string

@@ -1,8 +1,8 @@
-"""What consumers say about messages they have: `$ack`, `$nack`, `$reject`, `$extend`, `$commit`.
+"""Commands of consumers about messages they hold: `$ack`, `$nack`, `$reject`, `$extend`, `$commit`.
 
-An order names a message of a queue (user property `message-id`, or `partition` and `offset`) and is about the claim
-that the client has on it. A client may consume a queue several times, in several groups or with several filters: the
-order is about the subscription that has the message in hand; `group-id` is needed only where that leaves a choice.
+A command names a message of a queue (user property `message-id`, or `partition` and `offset`) and applies to the
+client's claim on it. A client may consume a queue several times, in several groups or with several filters: the command
+applies to the subscription that holds the message; `group-id` is needed only if that is ambiguous.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine keeps with a compiled Queue: its declaration, its groups, and what is counted or due of it."""
+"""The engine's state of a compiled Queue: its declaration, its groups, its counters and timers."""
 from __future__ import annotations
 
 from collections.abc import Mapping

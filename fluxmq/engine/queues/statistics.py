@@ -1,10 +1,10 @@
-"""Queues in numbers: of one, of all. For metrics, `$SYS` and the admin ring; nothing here looks at a message.
+"""Statistics of one queue and of all, for metrics, `$SYS` and the admin ring. Nothing here reads a message.
 
-What has happened is counted where it happens (queue_counts_t in _core/queue/claim.pxd, QueueState.died); what is there
-now is measured when somebody asks. What a deleted queue had counted stays in the totals: a counter never falls.
+Events are counted where they happen (queue_counts_t in _core/queue/claim.pxd, QueueState.died); gauges are computed on
+request. The counts of a deleted queue stay in the totals, because a counter must not decrease.
 
-Totals are sums that follow what changes (QueueSums in _core/queue/stats.pyx): with a hundred thousand queues, to add
-them all up takes a second.
+Totals are updated with every change (QueueSums in _core/queue/stats.pyx), because adding up a hundred thousand queues
+takes a second.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The queues of a node, as the rules about them see them: the tables, what the view must hear, who is told.
+"""The tables of a node's queues, the changes for the next checkpoint, and callbacks.
 
-A rule (dead letters, delays, settings) takes the table; QueueManager is the table with the verbs that change it.
+Functions for dead letters, delays and settings take the table; QueueManager adds the operations that change it.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the configuration says about the sessions of a Broker."""
+"""The configuration of a Broker's sessions."""
 from __future__ import annotations
 
 import msgspec

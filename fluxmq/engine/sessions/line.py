@@ -1,9 +1,9 @@
 """The records of one commit line, applied to sessions: at a start the journal's, while the node runs those of another
 node's line as they are committed there.
 
-Numbers of sessions and messages are unique within their line. So each line has tables of its own (Loader), and a
-session that comes of another line is a copy: nothing is routed to it, no client reaches it and no checkpoint writes it,
-until Broker.restore puts it to work. What is retained has no number but a topic, and is where everybody looks for it.
+Numbers of sessions and messages are unique within their line only. So each line has its own tables (Loader), and a
+session of another line is a passive copy: it gets no messages, clients or checkpoints until Broker.restore activates
+it. Retained messages are identified by topic, so they are stored in the common tree.
 """
 from __future__ import annotations
 

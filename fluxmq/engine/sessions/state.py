@@ -1,6 +1,6 @@
-"""What the cold verbs keep with each session, and what of it goes to disk.
+"""The cold half's state of each session, and the part of it that is stored.
 
-A Session (_core/pubsub/session.pyx) holds what the hot verbs need; `Session.data` holds a SessionState. `Head` and
+A Session (_core/pubsub/session.pyx) has the state of hot operations; `Session.data` has a SessionState. `Head` and
 `Link` are the bodies of the SESSION and LINK records (after the session's number) and part of the view's copy;
 msgpack arrays, so that a field added at the end is read as its default from an older file.
 """

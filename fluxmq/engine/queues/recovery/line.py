@@ -5,12 +5,12 @@ another instance leads.
     follower                                                           └─► QueueLine.apply ─► the same queues
                                                                            lead() ─► it decides itself from now on
 
-Numbers of queues, logs and groups are unique within their line, and two nodes have given the same ones. So what a
-record names is looked up in tables of its line, and a queue, which has a name, is put among the others when it is led.
+Numbers of queues, logs and groups are unique within their line only. So the numbers in a record are looked up in tables
+of its line, and a queue is added to the manager's tables, by name, when this instance becomes its leader.
 
-A queue that follows decides nothing: it is not in the manager's tables, so nobody publishes to it, no clock looks at
-it and no checkpoint writes it, and it is never pumped. What its leader has in somebody's hands is here as if it had
-been given back; that is what becomes of it when this instance leads.
+A following queue makes no decisions: it is not in the manager's tables, so it gets no publishes, timers or checkpoints,
+and it is never pumped. Messages that consumers of the leader hold are in the state of returned ones here, which is what
+they become when this instance leads.
 """
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""When files of logs go: because a deletion says so, which is itself on the disk, and never because nobody knows them.
+"""Removal of log files: only after a deletion that is recorded on disk, never because a file is unknown.
 
     ended ──view: `l` goes, `x` comes──► files and directory go ──names synced, next view: `x` goes──► nothing is left
     first moves ──view: `l` says so──► files that lie below it go
 
-A start that finds an `x` finishes the removal before it looks at any file. Of a log that has files, and that neither
-view nor journal names, one of these two has lost what it knew, and the files are all there is: they are kept aside.
+A start that finds an `x` finishes the removal before it reads any file. If neither view nor journal names a log with
+files, one of them has lost data and the files are the only copy: they are moved aside and kept.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue as a whole: as bytes, made anew in place from such, and whether two instances of it know the same."""
+"""Snapshots of a whole queue: to bytes, restored in place, and compared between two instances."""
 from __future__ import annotations
 
 import hashlib

@@ -1,17 +1,17 @@
-"""Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
+"""Storage of queues: their part of recovery and of checkpoints (Keeper in durability.py).
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
                x<number> a log that has ended and whose files are going    k<number> messages of a small log
     segments   messages that outlived a journal file
     journal    the rest
 
-One file, because the view's keys are written and read side by side here. Messages come to life in this order: the view
-says what there is and from where to where, the segments have what is below `next` there, `k` what was above it, the
-journal appends. What one of them says of messages that an earlier one holds already changes nothing.
+One file, because the view's keys are written and read side by side here. Messages are restored in this order: the view
+defines the logs and their ranges, the segments have messages below `next`, `k` has those above it, the journal appends
+the rest. A message that an earlier source has already is skipped.
 
-A file for each of many queues with a message or two would cost a checkpoint, and the next start, more than all else. So
-what no segment has of a log stays in the view while it is little: as `k`, which is u64 the log's next offset and the
-messages, written anew when there are more, gone by the write that tells of the segment that has them, or of their end.
+A file for each of many queues with one or two messages would dominate the cost of a checkpoint and of the next start.
+So messages that no segment has stay in the view while they are few: as `k`, which is the log's next offset (u64) and
+the messages. It is rewritten when there are more, and deleted with the write that records their segment or their end.
 
 When files of a log go: removal.py.
 """
