@@ -1,4 +1,4 @@
-"""What a run of the AMQP 0-9-1 load generator is: declared once, read by the command line, rows and tests."""
+"""Options of the AMQP 0-9-1 load generator: declared once, used by the command line, rows and tests."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The AMQP side of the rows about queues: what RabbitMQ does where FluxMQ does the row's work.
+"""The AMQP side of the rows about queues: RabbitMQ's setup for the same work.
 
 The keys are those of the rows. RabbitMQ's durable queue that loses nothing is the quorum queue; messages are persistent
 and confirmed, and what is in flight is bounded as on the other side: by confirm and delivery. Where acknowledging in

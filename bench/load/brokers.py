@@ -1,4 +1,4 @@
-"""What stands at the other end of a comparison: FluxMQ, mosquitto, RabbitMQ, or a floor.
+"""The brokers of a comparison: FluxMQ, mosquitto, RabbitMQ, or a floor.
 
 Started here (RabbitMQ in rabbitmq.py), stopped here, by pid.
 """

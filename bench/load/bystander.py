@@ -1,4 +1,4 @@
-"""A client that does nothing but ask whether the broker is there: PINGREQ after PINGREQ, each with the time it waited.
+"""A client that measures the broker's latency under load: PINGREQ after PINGREQ, each with the time until its answer.
 
 A process of its own (`python -m fluxmq.bench.load.bystander HOST:PORT`), so that whoever loads the broker does not
 hold it up. Writes a line "<sent> <waited>" for each answer, seconds of the monotonic clock; ends when the broker says

@@ -1,4 +1,4 @@
-"""FluxMQ beside others: every row of scenarios.py as interleaved rounds, one table, one JSON document.
+"""Compares FluxMQ with other brokers: every row of scenarios.py in interleaved rounds; one table, one JSON document.
 
 A round starts each side's broker afresh, alone on the first processor, loads it from the second, and stops it. (At
 smoke size nobody reads the figures, and what is slow to start, or done several times, is started and done once.) Sides

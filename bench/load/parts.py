@@ -1,4 +1,4 @@
-"""What the side-by-side tables are made of: rows, their sides, and what is to be reached.
+"""The parts of side-by-side tables: rows, their sides, and goals.
 
 A row has sides; a round runs each side once, on a broker started for it, in turn. A goal compares one figure of two
 sides round by round, or takes one figure of one side as it is.

@@ -1,4 +1,4 @@
-"""What recording costs the broker: the same open loop with and without it, in turns, against one broker.
+"""Measures the cost of recording: the same open loop with and without it, in turns, against one broker.
 
 What is measured is the CPU time of the broker's process alone, of its threads, from /proc; the writer is a process of
 its own (`fluxmq record --attach`, or a reader that throws away what it takes). Sides take turns within a round, and

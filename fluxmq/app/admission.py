@@ -1,5 +1,4 @@
-"""The part of the composition root that is about who is kept out: what one address may have, and who
-guesses passwords."""
+"""The part of the composition root for admission: limits per address, and bans of clients that guess passwords."""
 from __future__ import annotations
 
 import secrets

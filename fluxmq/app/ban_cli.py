@@ -1,4 +1,4 @@
-"""`fluxmq ban …`: who is banned for failed logins at a running broker, over its admin socket (admin/bans.py)."""
+"""`fluxmq ban …`: bans for failed logins at a running broker, over its admin socket (admin/bans.py)."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the exit status of `fluxmq` says. A supervisor may restart on 1; 2 and 4 need a person; 3 another port."""
+"""Exit codes of `fluxmq`. A supervisor may restart on 1; 2 and 4 need an operator; 3 needs another port."""
 import errno
 
 from fluxmq._core.errors import ConfigError, FluxError, StorageError

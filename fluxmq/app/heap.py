@@ -1,4 +1,4 @@
-"""What the C library does with memory that was given back, so that a burst does not make the process large for good."""
+"""Returns freed memory of the C library to the system, so that a burst does not leave the process large."""
 from __future__ import annotations
 
 import asyncio
