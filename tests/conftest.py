@@ -182,8 +182,8 @@ def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 @pytest.fixture
 def topic(name: Callable[[str], str]) -> str:
-    """A Topic Name of one level that no other test uses: tests add levels to it, or call a queue so."""
-    return name("t")
+    """A Topic Name of two levels that no other test uses; tests add levels to it."""
+    return f"test/{name('t')}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

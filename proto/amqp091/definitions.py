@@ -121,7 +121,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 {consts}
 from fluxmq._core.amqp091.fields cimport (
-    expect_end, peek_u64, read_longstr, read_longtext, read_number, read_shortstr, read_table, write_longstr,
+    expect_end, read_longstr, read_longtext, read_number, read_shortstr, read_table, write_longstr,
     write_longtext, write_number, write_shortstr, write_table, writer_bytes, writer_close, writer_more, writer_open,
     writer_t)
 from fluxmq._core.wire.primitives cimport Cursor, peek_u32, put_u8, put_u16, put_u32

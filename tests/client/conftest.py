@@ -25,6 +25,12 @@ def address(client_broker: Broker) -> str:
     return f"{host}:{port}"
 
 
+@pytest.fixture
+def topic(name: Callable[[str], str]) -> str:
+    """A Topic Name of one level, which may also be the name of a queue."""
+    return name("t")
+
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 

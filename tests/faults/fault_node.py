@@ -22,14 +22,15 @@ from typing import Any
 
 from faults.hosts import QUEUES, settle, small_files
 
-from fluxmq.app import cli, queue_setup, server
+from fluxmq.app import cli, server
+from fluxmq.app.queue_setup import Queues
 from fluxmq.engine import durability
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.queues import QueueSpec
 
 NEVER = 1 << 40
 TICK_S = 0.01
-_tick = queue_setup.tick
+_tick = Queues.tick
 orders = Path()
 
 
@@ -53,24 +54,24 @@ class Keeper(durability.Keeper):
         self.file_bytes = NEVER
 
 
-def obey(node: Any) -> None:
+def obey(queues: Queues) -> None:
     """A tick of the clock."""
     for order in sorted(orders.iterdir()):
         verb, _, name = order.name.partition(" ")
         if verb == "declare":
-            node.queue_manager.declare(QueueSpec(name=name))
+            queues.manager.declare(QueueSpec(name=name))
             order.unlink()
         elif verb == "delete":
-            if (b"/", name.encode()) in node.queue_manager.queues:
-                node.queue_manager.delete((b"/", name.encode()))
+            if (b"/", name.encode()) in queues.manager.queues:
+                queues.manager.delete((b"/", name.encode()))
             order.unlink()
-    _tick(node)
+    _tick(queues)
 
 
-def declare(node: Any) -> None:
+def declare(queues: Queues) -> None:
     """The queues of the story."""
     for queue in QUEUES:
-        node.queue_manager.declare(QueueSpec(**queue))      # type: ignore[arg-type]
+        queues.manager.declare(QueueSpec(**queue))      # type: ignore[arg-type]
 
 
 def spawn(asked: dict[str, Any]) -> int:
@@ -101,8 +102,8 @@ def main() -> None:
     small_files()
     server.Keeper = Keeper                  # type: ignore[misc]
     server.TICK_S = TICK_S                  # type: ignore[misc]
-    queue_setup.tick = obey                 # type: ignore[assignment]
-    queue_setup.declare = declare           # type: ignore[assignment]
+    Queues.tick = obey                      # type: ignore[method-assign]
+    Queues.declare = declare                # type: ignore[method-assign]
     durability.SPACE_RETRIES_S = 1
     for line in sys.stdin:
         verb, asked = json.loads(line)

@@ -52,7 +52,7 @@ def test_options_travel_as_json() -> None:
     ("record.protocols=[http]", "'http' is no protocol; there are: mqtt, amqp091"),
     ("record.topics=[a/#/b]", "'a/#/b' is no filter of topics"),
     ("record.topics=[$share/g/a]", "is no filter of topics"),
-    ("record.clients=['']", "a client id is empty"),
+    ("record.clients=['']", "a client id may not be empty"),
     ("record.sample=0", "1 to 100"), ("record.ring_size=1MiB", "4MiB"), ("record.payload=none", "full, hash, size"),
     (f"record.dir={__file__}", "is not a directory")])
 def test_what_cannot_be_is_refused(setting: str, part: str) -> None:

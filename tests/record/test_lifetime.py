@@ -299,7 +299,7 @@ def test_the_configuration_says_where_and_what(start: Start, record: Command, tm
 @pytest.mark.parametrize(("arguments", "text"), [
     (("--duration", "soon"), "duration"), (("--max-size", "much"), "size"), (("--sample", "0"), "sample"),
     (("--topic", "a/#/b"), "'a/#/b' is no filter of topics"), (("--topic", "$share/g/a"), "is no filter of topics"),
-    (("--client", ""), "a client id is empty"), (("import", "x.pcap", "y", "--mqtt-port", "0"), "mqtt-port"),
+    (("--client", ""), "a client id may not be empty"), (("import", "x.pcap", "y", "--mqtt-port", "0"), "mqtt-port"),
     (("--attach", "nowhere.sock"), "no broker answers at nowhere.sock")])
 def test_mistakes_are_one_sentence(record: Command, arguments: tuple[str, ...], text: str) -> None:
     command = record(*arguments, attach=False)

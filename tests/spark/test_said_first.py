@@ -133,4 +133,4 @@ def test_a_result_is_shown(tmp_path: Path) -> None:
     lines = said.output.splitlines()
     assert lines[0] == f"result {tmp_path / 'r'}: partial: the broker went away"
     assert "  deliveries                  3        2" in lines and "  not replayed: 4 repeated publishes" in lines
-    assert any(line.split() == ["Latency,", "99", "%", "30", "µs"] for line in lines)
+    assert any(line.split() == ["Latency,", "p99", "30", "µs"] for line in lines)
