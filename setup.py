@@ -45,10 +45,10 @@ PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "flux
 
 # Modules that read what comes from a socket or a disk, and what these import: nothing else of the core.
 PARSERS = {
-    "wire": {"levels", "text"},
+    "wire": {"levels", "queue_address", "text"},
     "mqtt": {"decode", "encode", "fields", "packets", "props"},
     "amqp091": {"edit", "fields", "methods", "names", "properties", "topics", "values"},
-    "disk": {"journal", "journal_format", "segment_format"},
+    "disk": {"journal", "journal_format", "record_kinds", "segment_format"},
     "memory": {"link", "message", "tap"},
     "pubsub": {"trie"},
     "envelope": {"envelope"},

@@ -23,7 +23,7 @@ class MqttSession(ClientMachine):
 
     def __init__(self, address: str, client_id: str, *, level: int = 5, clean: bool = True, session_expiry: int = 0,
                  timeout: float = 60.0) -> None:
-        super().__init__(self._came)
+        super().__init__(self._came, manual_ack=True)     # nothing is acknowledged: a kept session keeps its messages
         self.delivered = self.waiting = 0
         host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host, int(port)), timeout)

@@ -140,6 +140,7 @@ class ScramServer:
         self._salt = b""
         self._first = True
         self._over = False
+        self._fault: Exception | None = None    # of the look-up: scramp turns it into a refusal
         self.claimed = ""  # claimed user name; "" before the first message
         self.username: str | None = None  # user name after a valid proof
 
@@ -159,6 +160,8 @@ class ScramServer:
         except UnicodeDecodeError:
             raise _refused("the SCRAM message is not UTF-8") from None
         except self._refusal as error:
+            if self._fault is not None:
+                raise self._fault from None
             wrong = error.server_error is not None and error.server_error.value == "invalid-proof"
             raise _refused(WRONG if wrong else f"the SCRAM message is refused: {error.args[0]}") from None
         self._over = not first
@@ -171,6 +174,7 @@ class ScramServer:
         exchange = self._exchange
         if authzid.startswith("a="):
             if not bare.startswith(f"n={authzid[2:]},"):
+                self.claimed = bare.partition(",")[0].removeprefix("n=")    # the refusal counts as this one's
                 raise _refused("acting for another user is not allowed")
             text = f"{flag},,{bare}"
         exchange.set_client_first(text)
@@ -180,7 +184,12 @@ class ScramServer:
         return str(exchange.get_server_first())
 
     def _stored(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        self.claimed, self._verifier = name, self._lookup(name)
+        self.claimed = name
+        try:
+            self._verifier = self._lookup(name)
+        except Exception as error:
+            self._fault = error
+            raise
         # An unknown user gets random keys, so that refusing it takes the same work as refusing a known one.
         key = self._decoy_key.ljust(32)
         stored = self._verifier or ScramVerifier(

@@ -51,7 +51,7 @@ class Queues:
     @property
     def refusing(self) -> str:
         """Why the disk takes no more of what is published to queues; "": it does."""
-        return self.space.why if self.space is not None and self.space.full else ""
+        return (self.space.why or "the disk is full") if self.space is not None and self.space.full else ""
 
     def declare(self) -> None:
         """The queues of the configuration, after what is on disk is known. Raises ConfigError for one that is there and

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -302,9 +303,9 @@ class Server:
         self.listeners.close()
         if self._initialized:
             await self._end_service()
-        for close in self._closing:
-            close()
-        self.notes.close()
+        with contextlib.ExitStack() as closing:     # one that fails keeps none of the others from being closed
+            for close in reversed((*self._closing, self.notes.close)):
+                closing.callback(close)
 
     async def _end_service(self) -> None:
         self.recording.recorder.stopping = True  # the recording of an attached client ends with the last goodbye
@@ -313,6 +314,7 @@ class Server:
         if self._started:
             self.permissions.reviewing.stop()
             await self._say_goodbye()
+            self.permissions.authority.close()      # nobody waits for a password check any more
             self.amqp091.channels.departures.finish()
             if self._timer is not None:
                 self._timer.cancel()

@@ -176,7 +176,7 @@ def spreads(sizes: DataFrame, latencies: DataFrame) -> tuple[Spreads, Spreads]:
 
 def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: DataFrame, clients: DataFrame,
             sizes: DataFrame, latencies: DataFrame, top: int = 10) -> dict[str, Any]:
-    """What --json prints, but for what the manifest says. rates, topics, connections: of profile_scans, computed
+    """What --json prints, but for what the manifest says. rates, topics, connections: of scans, computed
     already; sizes, latencies: by_bucket(). top: how many topics and subtrees are named. Times: ns since 1970."""
     total = rates.agg(F.sum("rows"), F.sum("bytes"), F.min("first"), F.max("last"), F.sum("lost"),
                       F.sum("lost_bytes")).first()

@@ -147,6 +147,22 @@ def test_escapes_in_names() -> None:
     assert base64.b64encode(SALT) in reply
 
 
+def test_a_fault_of_the_look_up_is_no_refusal() -> None:
+    def lookup(name: str) -> ScramVerifier | None:
+        raise OSError("the users file is gone")
+
+    exchange = ScramServer(lookup, SERVER_NONCE, decoy_key=b"k" * 16)
+    with pytest.raises(OSError, match="the users file is gone"):
+        exchange.step(b"n,,n=user,r=abc")
+
+
+def test_a_refused_authorization_identity_names_who_tried() -> None:
+    exchange = server()
+    with pytest.raises(AuthError, match="acting for another user"):
+        exchange.step(b"n,a=admin,n=user,r=abc")
+    assert exchange.claimed == "user"
+
+
 def test_a_nonce_with_a_comma_is_our_mistake() -> None:
     with pytest.raises(UsageError):
         server(nonce="a,b")

@@ -11,8 +11,9 @@ import pytest
 from unit.test_repair import Node, flip, good
 
 from fluxmq._core.errors import CorruptError, ShortageError
+from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.export import restore_unflushed, unflushed
-from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
 from fluxmq.engine.queues.recovery.store import QueueExport
@@ -23,6 +24,20 @@ from fluxmq.storage.state_repair import mend
 
 SMALL = limits.QUEUE_SMALL_BYTES
 SIZE = 100  # of a message's payload, padded: each is SIZE + 52 bytes or the like
+
+
+def test_a_message_of_an_unknown_format_is_refused() -> None:
+    """As a later version may write it: what is not known cannot be read as something else."""
+    log = Log(Hub(None).ledger, 1)
+    log.append_message(b"t", b"payload")
+    message = bytearray(unflushed(log))
+    assert bytes(message) and envelope_of(bytes(message)).format == 0
+    message[46] = 2 << 4    # record_t.qos, the high half
+    with pytest.raises(CorruptError, match="format 2, which this version does not know"):
+        envelope_of(bytes(message))
+    other = Log(Hub(None).ledger, 1)
+    with pytest.raises(CorruptError):
+        restore_unflushed(other, (1).to_bytes(8, "big") + bytes(message))
 
 
 def payload(number: int) -> bytes:

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Property lists of AMQP 0-9-1 as they lie in queues, read and changed for the cold half: what an operator sees of a
-message, what a dead letter tells of itself. Values of headers are text as amqp091_values writes it."""
+message, what a dead letter tells of itself. Values of headers are text as amqp091/values writes it."""
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 

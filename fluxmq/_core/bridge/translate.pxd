@@ -8,7 +8,7 @@ docs/interop.md has the table; what is behind it:
     a property      that both have goes over; what only one side has becomes a user property (`amqp-…`) or a header
                     (`x-mqtt-…`) of the other, and is on its return what it was
     a header        is a user property of that name. What is no string is followed by the user property
-                    `amqp-is:<name>`, a code of amqp091_values
+                    `amqp-is:<name>`, a code of amqp091/values
     not to be said  in this way, or with a name that means something here: `amqp-header64`, the entry in base64; longer
                     ones in pieces, all but the last of them called `amqp-header64+`
     user properties that headers cannot hold as they are (a name twice, a name that means something here): the header

@@ -27,6 +27,7 @@ cdef enum:
                             # alias, expiry or subscription identifier
     FORMAT_AMQP091 = 1      # topic: u8 length of the exchange's name, that name, the routing key; properties: the
                             # property flags and the property list of the content header, unchanged. Only in queues
+    FORMAT_LAST = 1
 
 cdef struct body_t:
     const uint8_t* topic

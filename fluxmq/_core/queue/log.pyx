@@ -18,6 +18,7 @@ from libc.string cimport memcpy, memmove, memset
 from fluxmq._core.disk.record_kinds cimport RECORD_APPEND
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.envelope.envelope cimport Envelope
+from fluxmq._core.memory.message cimport FORMAT_LAST
 from fluxmq._core.memory.spans cimport spans_add, spans_end, spans_wait
 from fluxmq._core.queue.cache cimport cache_in, cache_out
 from fluxmq._core.queue.lanes cimport first_of, lane_of
@@ -86,6 +87,8 @@ def envelope_of(bytes message not None) -> Envelope:
     if len(message) < HEAD_BYTES or len(message) < HEAD_BYTES + <Py_ssize_t>record.topic_length + \
             record.properties_length:
         raise CorruptError("a message is shorter than it says")
+    if record.qos >> 4 > FORMAT_LAST:
+        raise CorruptError(f"a message has format {record.qos >> 4}, which this version does not know")
     return Envelope(record.qos >> 4, at[:record.topic_length],
                     (at + record.topic_length)[:record.properties_length])
 
@@ -720,10 +723,11 @@ cdef class Log:
 
 
 cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
-    """Whether a whole message with lengths that fit stands here."""
+    """Whether a whole message with lengths that fit stands here, of a format that this version knows."""
     cdef const record_t* record = <const record_t*>at
     cdef uint64_t inside
-    if n < HEAD_BYTES or record.size < HEAD_BYTES or record.size > n or record.size & 7:
+    if n < HEAD_BYTES or record.size < HEAD_BYTES or record.size > n or record.size & 7 \
+            or record.qos >> 4 > FORMAT_LAST:
         return 0
     inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
     return inside <= record.size

@@ -64,7 +64,7 @@ cdef class Queue(GroupOwner):
     cdef public bint following
     cdef readonly Line line               # commit line of its records
     cdef uint32_t turn_partition
-    cdef uint64_t[7] told                   # its share of QueueSums (queue_stats)
+    cdef uint64_t[7] told                   # its share of QueueSums (queue/stats)
     cdef queue_counts_t told_counts
     cdef uint32_t* behind                   # by log: the group that had settled least in the last lowest_floor()
     # bindings of amq.topic, maintained by Targets.bind_queue

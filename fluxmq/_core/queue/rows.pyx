@@ -19,7 +19,7 @@ from fluxmq._core.envelope.envelope cimport (
     FORMAT_NAMES, KEY_CONTENT_TYPE, KEY_HEADER, KEY_PRIORITY, TOPIC_ROOM, field_t, fields_of, fields_t, next_field,
     read_topic,
 )
-from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.memory.message cimport FORMAT_LAST, body_t
 from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.wire.primitives cimport peek_u64
 from fluxmq._core.wire.text cimport utf8_valid
@@ -273,6 +273,8 @@ cdef class Rows:
             if record.size < HEAD or record.size > total - at or <uint64_t>HEAD + record.topic_length + \
                     record.properties_length + record.payload_length > record.size:
                 raise CorruptError(f"a run of {total} bytes does not divide into messages")
+            if record.qos >> 4 > FORMAT_LAST:
+                raise CorruptError(f"a message has format {record.qos >> 4}, which this version does not know")
             body_of(&record, &raw[at] + HEAD, &body)
             at += record.size
             if record.offset < self.next:

@@ -36,8 +36,9 @@ class QueueEvents:
 
     def refused(self, queue: Queue, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
         """A message did not get in, for the queue is full, and goes to dead letters (Queue.dead_letter_refused)."""
-        if self.table.amqp_dead_letters is not None:
-            self.table.amqp_dead_letters.refused(self.table.states[queue], topic, properties, payload, format_)
+        state = self.table.states.get(queue)        # None: a stale route led to a queue that is no more
+        if state is not None and self.table.amqp_dead_letters is not None:
+            self.table.amqp_dead_letters.refused(state, topic, properties, payload, format_)
 
     def first_delayed(self, queue: Queue) -> None:
         """Gives the queue `delays`."""

@@ -1,0 +1,20 @@
+"""The planted defects of the simulator (tests/simulator/defects) still fit the sources that they change."""
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from kit.tree import ROOT
+
+PATCHES = sorted((ROOT / "tests" / "simulator" / "defects").glob("*.patch"))
+
+
+def test_there_are_some() -> None:
+    assert PATCHES
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_a_planted_defect_fits(patch: Path) -> None:
+    check = subprocess.run(["git", "apply", "--check", str(patch)], cwd=ROOT, capture_output=True, text=True)
+    assert check.returncode == 0, check.stderr
