@@ -51,7 +51,7 @@ from fluxmq._core.disk.journal_format cimport (
     crc_seed,
     encode_file_header,
     file_id_of,
-    put_u32,
+    put_u32_le,
     seal_batch,
 )
 from fluxmq._core.disk.journal_system cimport (
@@ -230,7 +230,7 @@ cdef class Journal:
                 raise MemoryError
         cdef uint8_t* at = self.gather.data + self.gather.length
         at[0] = kind
-        put_u32(at + 1, length)
+        put_u32_le(at + 1, length)
         self.gather.length = end
         self.gather.records += 1
         return at + RECORD_HEADER_BYTES

@@ -14,30 +14,30 @@ cdef enum:
     BATCH_BYTES_MAX = 1 << 30
 
 
-cdef inline void put_u32(uint8_t* at, uint32_t value) noexcept nogil:
+cdef inline void put_u32_le(uint8_t* at, uint32_t value) noexcept nogil:
     at[0] = <uint8_t>value
     at[1] = <uint8_t>(value >> 8)
     at[2] = <uint8_t>(value >> 16)
     at[3] = <uint8_t>(value >> 24)
 
 
-cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept nogil:
-    put_u32(at, <uint32_t>value)
-    put_u32(at + 4, <uint32_t>(value >> 32))
+cdef inline void put_u64_le(uint8_t* at, uint64_t value) noexcept nogil:
+    put_u32_le(at, <uint32_t>value)
+    put_u32_le(at + 4, <uint32_t>(value >> 32))
 
 
-cdef inline uint32_t get_u32(const uint8_t* at) noexcept nogil:
+cdef inline uint32_t peek_u32_le(const uint8_t* at) noexcept nogil:
     return <uint32_t>at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24
 
 
-cdef inline uint64_t get_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>get_u32(at) | <uint64_t>get_u32(at + 4) << 32
+cdef inline uint64_t peek_u64_le(const uint8_t* at) noexcept nogil:
+    return <uint64_t>peek_u32_le(at) | <uint64_t>peek_u32_le(at + 4) << 32
 
 
 # Where every CRC of a file begins: the file's own id, so that a batch is valid in one file only.
 cdef inline uint32_t crc_seed(uint64_t file_id) noexcept nogil:
     cdef uint8_t raw[8]
-    put_u64(raw, file_id)
+    put_u64_le(raw, file_id)
     return crc32c_extend(0, raw, 8)
 
 
@@ -59,7 +59,7 @@ cdef inline int journal_next_record(const uint8_t** at, const uint8_t* end, uint
         return 0
     if end - here < RECORD_HEADER_BYTES:
         return -1
-    cdef uint32_t size = get_u32(here + 1)
+    cdef uint32_t size = peek_u32_le(here + 1)
     if <size_t>(end - here) - RECORD_HEADER_BYTES < size:
         return -1
     kind[0] = here[0]

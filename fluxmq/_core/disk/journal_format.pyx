@@ -52,22 +52,22 @@ BATCH_HEADER_SIZE = BATCH_HEADER_BYTES
 
 cdef void encode_file_header(uint8_t* into, uint64_t number, uint64_t first_batch, uint64_t file_id) noexcept nogil:
     memcpy(into, <const char*>b"FMQJ", 4)
-    put_u32(into + 4, FORMAT_VERSION)
-    put_u64(into + 8, number)
-    put_u64(into + 16, first_batch)
-    put_u64(into + 24, file_id)
-    put_u32(into + 32, 0)
-    put_u32(into + 36, crc32c_extend(0, into, 36))
+    put_u32_le(into + 4, FORMAT_VERSION)
+    put_u64_le(into + 8, number)
+    put_u64_le(into + 16, first_batch)
+    put_u64_le(into + 24, file_id)
+    put_u32_le(into + 32, 0)
+    put_u32_le(into + 36, crc32c_extend(0, into, 36))
 
 
 cdef void seal_batch(uint8_t* batch, uint64_t number, uint64_t synced, uint32_t length, uint32_t records,
                      uint32_t seed) noexcept nogil:
-    put_u64(batch, number)
-    put_u64(batch + 8, synced)
-    put_u32(batch + 16, length)
-    put_u32(batch + 20, records)
-    put_u32(batch + 24, crc32c_extend(seed, batch + BATCH_HEADER_BYTES, length))
-    put_u32(batch + 28, crc32c_extend(seed, batch, 28))
+    put_u64_le(batch, number)
+    put_u64_le(batch + 8, synced)
+    put_u32_le(batch + 16, length)
+    put_u32_le(batch + 20, records)
+    put_u32_le(batch + 24, crc32c_extend(seed, batch + BATCH_HEADER_BYTES, length))
+    put_u32_le(batch + 28, crc32c_extend(seed, batch, 28))
 
 
 def decode_file_header(const uint8_t[::1] data not None):
@@ -80,15 +80,15 @@ def decode_file_header(const uint8_t[::1] data not None):
     cdef const uint8_t* raw = &data[0]
     if bytes(raw[:4]) != b"FMQJ":
         raise CorruptError("it does not begin with the letters FMQJ, so it is no journal file")
-    if crc32c_extend(0, raw, 36) != get_u32(raw + 36):
+    if crc32c_extend(0, raw, 36) != peek_u32_le(raw + 36):
         raise CorruptError("the CRC of its header does not hold")
-    if get_u32(raw + 4) != FORMAT_VERSION:
-        raise CorruptError(f"its format is version {get_u32(raw + 4)}, this program reads version {FORMAT_VERSION}")
-    return get_u64(raw + 8), get_u64(raw + 16), get_u64(raw + 24)
+    if peek_u32_le(raw + 4) != FORMAT_VERSION:
+        raise CorruptError(f"its format is version {peek_u32_le(raw + 4)}, this program reads version {FORMAT_VERSION}")
+    return peek_u64_le(raw + 8), peek_u64_le(raw + 16), peek_u64_le(raw + 24)
 
 
 cdef inline bint header_holds(const uint8_t* at, uint32_t seed) noexcept nogil:
-    return crc32c_extend(seed, at, 28) == get_u32(at + 28)
+    return crc32c_extend(seed, at, 28) == peek_u32_le(at + 28)
 
 
 def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t number):
@@ -98,15 +98,15 @@ def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint
         return None
     cdef const uint8_t* raw = &data[at]
     cdef uint32_t seed = crc_seed(file_id)
-    if get_u64(raw) != number or not header_holds(raw, seed):
+    if peek_u64_le(raw) != number or not header_holds(raw, seed):
         return None
-    cdef uint32_t length = get_u32(raw + 16)
+    cdef uint32_t length = peek_u32_le(raw + 16)
     if total - at - BATCH_HEADER_BYTES < length:
         return None
     cdef uint32_t crc
     with nogil:
         crc = crc32c_extend(seed, raw + BATCH_HEADER_BYTES, length)
-    if crc != get_u32(raw + 24):
+    if crc != peek_u32_le(raw + 24):
         return None
     return at + BATCH_HEADER_BYTES, at + BATCH_HEADER_BYTES + length
 
@@ -116,7 +116,7 @@ def synced_at(const uint8_t[::1] data not None, size_t at):
     cdef size_t total = <size_t>data.shape[0]
     if at > total or total - at < BATCH_HEADER_BYTES:
         raise IndexError("no batch is there")
-    return get_u64(&data[at + 8])
+    return peek_u64_le(&data[at + 8])
 
 
 def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above, uint64_t synced=0):
@@ -133,8 +133,8 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
     with nogil:
         while cursor <= total - BATCH_HEADER_BYTES:
             # The comparisons of numbers come first: they let almost nothing through to the CRC.
-            if (get_u64(raw + cursor) > above and get_u64(raw + cursor + 8) >= synced
-                    and get_u64(raw + cursor + 8) < get_u64(raw + cursor) and header_holds(raw + cursor, seed)):
+            if (peek_u64_le(raw + cursor) > above and peek_u64_le(raw + cursor + 8) >= synced
+                    and peek_u64_le(raw + cursor + 8) < peek_u64_le(raw + cursor) and header_holds(raw + cursor, seed)):
                 found = True
                 break
             cursor += 1

@@ -53,7 +53,7 @@ from libc.stdint cimport uint8_t, uint16_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fluxmq._core.disk.journal_format cimport crc_seed, get_u32, get_u64, put_u32, put_u64
+from fluxmq._core.disk.journal_format cimport crc_seed, peek_u32_le, peek_u64_le, put_u32_le, put_u64_le
 from fluxmq._core.wire.crc32c cimport crc32c_extend
 
 from fluxmq._core.errors import CorruptError, UsageError
@@ -91,7 +91,7 @@ cdef struct summary_t:
     uint32_t dues
 
 
-cdef inline uint16_t get_u16(const uint8_t* at) noexcept nogil:
+cdef inline uint16_t peek_u16_le(const uint8_t* at) noexcept nogil:
     return <uint16_t>(at[0] | at[1] << 8)
 
 
@@ -102,13 +102,13 @@ def encode_header(uint64_t log, uint64_t first, uint64_t follows, uint64_t file_
     """The 48 bytes that open a file."""
     cdef uint8_t raw[SEGMENT_HEADER_BYTES]
     memcpy(raw, <const char*>b"FMQS", 4)
-    put_u32(raw + 4, SEGMENT_VERSION)
-    put_u64(raw + 8, log)
-    put_u64(raw + 16, first)
-    put_u64(raw + 24, follows)
-    put_u64(raw + 32, file_id)
-    put_u32(raw + 40, 0)
-    put_u32(raw + 44, crc32c_extend(0, raw, 44))
+    put_u32_le(raw + 4, SEGMENT_VERSION)
+    put_u64_le(raw + 8, log)
+    put_u64_le(raw + 16, first)
+    put_u64_le(raw + 24, follows)
+    put_u64_le(raw + 32, file_id)
+    put_u32_le(raw + 40, 0)
+    put_u32_le(raw + 44, crc32c_extend(0, raw, 44))
     return <bytes>raw[:SEGMENT_HEADER_BYTES]
 
 
@@ -119,33 +119,34 @@ def decode_header(const uint8_t[::1] data not None):
     cdef const uint8_t* raw = &data[0]
     if memcmp(raw, <const char*>b"FMQS", 4) != 0:
         raise CorruptError("it does not begin with the letters FMQS, so it is no segment file")
-    if crc32c_extend(0, raw, 44) != get_u32(raw + 44):
+    if crc32c_extend(0, raw, 44) != peek_u32_le(raw + 44):
         raise CorruptError("the CRC of its header does not hold")
-    if get_u32(raw + 4) != SEGMENT_VERSION:
-        raise CorruptError(f"its format is version {get_u32(raw + 4)}, this program reads version {SEGMENT_VERSION}")
-    return get_u64(raw + 8), get_u64(raw + 16), get_u64(raw + 24), get_u64(raw + 32)
+    if peek_u32_le(raw + 4) != SEGMENT_VERSION:
+        raise CorruptError(
+            f"its format is version {peek_u32_le(raw + 4)}, this program reads version {SEGMENT_VERSION}")
+    return peek_u64_le(raw + 8), peek_u64_le(raw + 16), peek_u64_le(raw + 24), peek_u64_le(raw + 32)
 
 
 # ----------------------------------------------------------------------------------------------------------- batches
 
 
 cdef inline bint header_holds(const uint8_t* at, uint32_t seed) noexcept nogil:
-    return crc32c_extend(seed, at, 76) == get_u32(at + 76)
+    return crc32c_extend(seed, at, 76) == peek_u32_le(at + 76)
 
 
 cdef inline void take_batch(const uint8_t* at, batch_t* out) noexcept nogil:
-    out.first = get_u64(at)
-    out.last = get_u64(at + 8)
-    out.time_min = <int64_t>get_u64(at + 16)
-    out.time_max = <int64_t>get_u64(at + 24)
-    out.due_min = <int64_t>get_u64(at + 32)
-    out.due_max = <int64_t>get_u64(at + 40)
-    out.synced = get_u64(at + 48)
-    out.count = get_u32(at + 56)
-    out.raw = get_u32(at + 60)
-    out.stored = get_u32(at + 64)
-    out.how = get_u32(at + 68)
-    out.crc = get_u32(at + 72)
+    out.first = peek_u64_le(at)
+    out.last = peek_u64_le(at + 8)
+    out.time_min = <int64_t>peek_u64_le(at + 16)
+    out.time_max = <int64_t>peek_u64_le(at + 24)
+    out.due_min = <int64_t>peek_u64_le(at + 32)
+    out.due_max = <int64_t>peek_u64_le(at + 40)
+    out.synced = peek_u64_le(at + 48)
+    out.count = peek_u32_le(at + 56)
+    out.raw = peek_u32_le(at + 60)
+    out.stored = peek_u32_le(at + 64)
+    out.how = peek_u32_le(at + 68)
+    out.crc = peek_u32_le(at + 72)
 
 
 # Whether a batch header that holds stands in data[cursor:total], with all of its bytes behind it.
@@ -169,21 +170,21 @@ def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None
     cdef uint32_t crc
     if whole == 0 or length == 0 or whole > SEGMENT_BLOCK_BYTES_MAX or length > SEGMENT_BLOCK_BYTES_MAX:
         raise UsageError(f"a batch holds 1 to {SEGMENT_BLOCK_BYTES_MAX} bytes, not {whole}")
-    put_u64(raw, block[0])
-    put_u64(raw + 8, block[1])
-    put_u64(raw + 16, <uint64_t><int64_t>block[3])
-    put_u64(raw + 24, <uint64_t><int64_t>block[4])
-    put_u64(raw + 32, <uint64_t><int64_t>block[5])
-    put_u64(raw + 40, <uint64_t><int64_t>block[6])
-    put_u64(raw + 48, synced)
-    put_u32(raw + 56, block[2])
-    put_u32(raw + 60, <uint32_t>whole)
-    put_u32(raw + 64, <uint32_t>length)
-    put_u32(raw + 68, how)
+    put_u64_le(raw, block[0])
+    put_u64_le(raw + 8, block[1])
+    put_u64_le(raw + 16, <uint64_t><int64_t>block[3])
+    put_u64_le(raw + 24, <uint64_t><int64_t>block[4])
+    put_u64_le(raw + 32, <uint64_t><int64_t>block[5])
+    put_u64_le(raw + 40, <uint64_t><int64_t>block[6])
+    put_u64_le(raw + 48, synced)
+    put_u32_le(raw + 56, block[2])
+    put_u32_le(raw + 60, <uint32_t>whole)
+    put_u32_le(raw + 64, <uint32_t>length)
+    put_u32_le(raw + 68, how)
     with nogil:
         crc = crc32c_extend(seed, &stored[0], length)
-    put_u32(raw + 72, crc)
-    put_u32(raw + 76, crc32c_extend(seed, raw, 76))
+    put_u32_le(raw + 72, crc)
+    put_u32_le(raw + 76, crc32c_extend(seed, raw, 76))
     return <bytes>raw[:SEGMENT_BATCH_BYTES]
 
 
@@ -225,9 +226,10 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
     with nogil:
         while cursor <= total - SEGMENT_BATCH_BYTES:
             # The comparisons come first: they let almost nothing through to the CRC.
-            if (get_u32(raw + cursor + 68) <= 1 and get_u64(raw + cursor + 48) <= cursor
-                    and get_u64(raw + cursor + 48) >= synced and get_u64(raw + cursor) >= above
-                    and get_u64(raw + cursor + 8) >= get_u64(raw + cursor) and header_holds(raw + cursor, seed)):
+            if (peek_u32_le(raw + cursor + 68) <= 1 and peek_u64_le(raw + cursor + 48) <= cursor
+                    and peek_u64_le(raw + cursor + 48) >= synced and peek_u64_le(raw + cursor) >= above
+                    and peek_u64_le(raw + cursor + 8) >= peek_u64_le(raw + cursor)
+                    and header_holds(raw + cursor, seed)):
                 found = True
                 break
             cursor += 1
@@ -321,8 +323,8 @@ cdef class SegmentIndex:
                 continue
             cursor = &data[self.entries[at].position]
             with nogil:
-                crc = crc32c_extend(seed, cursor + SEGMENT_BATCH_BYTES, get_u32(cursor + 64))
-            if crc != get_u32(cursor + 72):
+                crc = crc32c_extend(seed, cursor + SEGMENT_BATCH_BYTES, peek_u32_le(cursor + 64))
+            if crc != peek_u32_le(cursor + 72):
                 return at
         return self.count
 
@@ -402,33 +404,33 @@ cdef class SegmentIndex:
         if dues:
             memcpy(at, &pairs[0], dues)
         memcpy(raw, <const char*>b"FMQI", 4)
-        put_u32(raw + 4, self.count)
-        put_u64(raw + 8, dues // 16)
-        put_u32(raw + 16, crc32c_extend(seed, raw + SEGMENT_INDEX_BYTES, entries))
-        put_u32(raw + 20, crc32c_extend(seed, at, dues))
-        put_u32(raw + 28, crc32c_extend(seed, raw, 28))
+        put_u32_le(raw + 4, self.count)
+        put_u64_le(raw + 8, dues // 16)
+        put_u32_le(raw + 16, crc32c_extend(seed, raw + SEGMENT_INDEX_BYTES, entries))
+        put_u32_le(raw + 20, crc32c_extend(seed, at, dues))
+        put_u32_le(raw + 28, crc32c_extend(seed, raw, 28))
         at += dues
-        put_u64(at, self.end)
-        put_u64(at + 8, reach)
-        put_u64(at + 16, self.entries[self.count - 1].last if self.count else 0)
-        put_u64(at + 24, self.messages)
-        put_u64(at + 32, self.raw)
-        put_u64(at + 40, <uint64_t>self.time_max)
-        put_u64(at + 48, <uint64_t>self.due_max)
+        put_u64_le(at, self.end)
+        put_u64_le(at + 8, reach)
+        put_u64_le(at + 16, self.entries[self.count - 1].last if self.count else 0)
+        put_u64_le(at + 24, self.messages)
+        put_u64_le(at + 32, self.raw)
+        put_u64_le(at + 40, <uint64_t>self.time_max)
+        put_u64_le(at + 48, <uint64_t>self.due_max)
         memcpy(at + 56, <const char*>b"FMQT", 4)
-        put_u32(at + 60, crc32c_extend(seed, at, 60))
+        put_u32_le(at + 60, crc32c_extend(seed, at, 60))
         return bytes(out)
 
 
 cdef inline void put_entry(uint8_t* at, const entry_t* entry) noexcept nogil:
-    put_u64(at, entry.first)
-    put_u64(at + 8, entry.last)
-    put_u64(at + 16, entry.position)
-    put_u64(at + 24, <uint64_t>entry.time_max)
-    put_u64(at + 32, <uint64_t>entry.due_min)
-    put_u64(at + 40, <uint64_t>entry.due_max)
-    put_u32(at + 48, entry.raw)
-    put_u32(at + 52, entry.count)
+    put_u64_le(at, entry.first)
+    put_u64_le(at + 8, entry.last)
+    put_u64_le(at + 16, entry.position)
+    put_u64_le(at + 24, <uint64_t>entry.time_max)
+    put_u64_le(at + 32, <uint64_t>entry.due_min)
+    put_u64_le(at + 40, <uint64_t>entry.due_max)
+    put_u32_le(at + 48, entry.raw)
+    put_u32_le(at + 52, entry.count)
 
 
 def decode_trailer(const uint8_t[::1] data not None, uint64_t size, uint64_t file_id):
@@ -437,13 +439,14 @@ def decode_trailer(const uint8_t[::1] data not None, uint64_t size, uint64_t fil
     if data.shape[0] != SEGMENT_TRAILER_BYTES:
         return None
     cdef const uint8_t* at = &data[0]
-    if memcmp(at + 56, <const char*>b"FMQT", 4) != 0 or crc32c_extend(crc_seed(file_id), at, 60) != get_u32(at + 60):
+    if (memcmp(at + 56, <const char*>b"FMQT", 4) != 0
+            or crc32c_extend(crc_seed(file_id), at, 60) != peek_u32_le(at + 60)):
         return None
-    cdef uint64_t index = get_u64(at)
+    cdef uint64_t index = peek_u64_le(at)
     if index < SEGMENT_HEADER_BYTES or index + SEGMENT_INDEX_BYTES + SEGMENT_TRAILER_BYTES > size:
         return None
-    return (index, get_u64(at + 8), get_u64(at + 16), get_u64(at + 24), get_u64(at + 32), <int64_t>get_u64(at + 40),
-            <int64_t>get_u64(at + 48))
+    return (index, peek_u64_le(at + 8), peek_u64_le(at + 16), peek_u64_le(at + 24), peek_u64_le(at + 32),
+            <int64_t>peek_u64_le(at + 40), <int64_t>peek_u64_le(at + 48))
 
 
 def decode_index(const uint8_t[::1] data not None, uint64_t position, uint64_t file_id):
@@ -454,25 +457,26 @@ def decode_index(const uint8_t[::1] data not None, uint64_t position, uint64_t f
     if total < SEGMENT_INDEX_BYTES:
         return None
     cdef const uint8_t* raw = &data[0]
-    if memcmp(raw, <const char*>b"FMQI", 4) != 0 or crc32c_extend(seed, raw, 28) != get_u32(raw + 28):
+    if memcmp(raw, <const char*>b"FMQI", 4) != 0 or crc32c_extend(seed, raw, 28) != peek_u32_le(raw + 28):
         return None
-    cdef size_t count = get_u32(raw + 4)
+    cdef size_t count = peek_u32_le(raw + 4)
     cdef size_t entries = count * SEGMENT_ENTRY_BYTES
-    cdef uint64_t dues = get_u64(raw + 8) * 16
+    cdef uint64_t dues = peek_u64_le(raw + 8) * 16
     if total - SEGMENT_INDEX_BYTES < entries or total - SEGMENT_INDEX_BYTES - entries != dues:
         return None
-    if crc32c_extend(seed, raw + SEGMENT_INDEX_BYTES, entries) != get_u32(raw + 16):
+    if crc32c_extend(seed, raw + SEGMENT_INDEX_BYTES, entries) != peek_u32_le(raw + 16):
         return None
     cdef SegmentIndex index = SegmentIndex(position)
     cdef entry_t entry
     cdef size_t number
     cdef const uint8_t* at = raw + SEGMENT_INDEX_BYTES
     for number in range(count):
-        entry = entry_t(get_u64(at), get_u64(at + 8), get_u64(at + 16), <int64_t>get_u64(at + 24),
-                        <int64_t>get_u64(at + 32), <int64_t>get_u64(at + 40), get_u32(at + 48), get_u32(at + 52))
+        entry = entry_t(peek_u64_le(at), peek_u64_le(at + 8), peek_u64_le(at + 16), <int64_t>peek_u64_le(at + 24),
+                        <int64_t>peek_u64_le(at + 32), <int64_t>peek_u64_le(at + 40), peek_u32_le(at + 48),
+                        peek_u32_le(at + 52))
         at += SEGMENT_ENTRY_BYTES
         index.append(&entry, position)
-    if crc32c_extend(seed, at, dues) != get_u32(raw + 20):
+    if crc32c_extend(seed, at, dues) != peek_u32_le(raw + 20):
         return index, None
     return index, <bytes>at[:dues]
 
@@ -488,17 +492,17 @@ cdef size_t summarize(const uint8_t* raw, size_t total, summary_t* out) noexcept
     cdef int64_t time, due
     memset(out, 0, sizeof(summary_t))
     while total - cursor >= SEGMENT_MESSAGE_BYTES:
-        size = get_u32(raw + cursor)
-        offset = get_u64(raw + cursor + 8)
+        size = peek_u32_le(raw + cursor)
+        offset = peek_u64_le(raw + cursor + 8)
         if size < SEGMENT_MESSAGE_BYTES or size % 8 != 0 or size > total - cursor:
             break
-        if (<uint64_t>SEGMENT_MESSAGE_BYTES + get_u32(raw + cursor + 4) + get_u32(raw + cursor + 40)
-                + get_u16(raw + cursor + 44) > size):
+        if (<uint64_t>SEGMENT_MESSAGE_BYTES + peek_u32_le(raw + cursor + 4) + peek_u32_le(raw + cursor + 40)
+                + peek_u16_le(raw + cursor + 44) > size):
             break
         if out.count and offset <= out.last:
             break
-        time = <int64_t>get_u64(raw + cursor + 16)
-        due = <int64_t>get_u64(raw + cursor + 32)
+        time = <int64_t>peek_u64_le(raw + cursor + 16)
+        due = <int64_t>peek_u64_le(raw + cursor + 32)
         if out.count == 0:
             out.first, out.time_min, out.time_max = offset, time, time
         out.last = offset
@@ -526,8 +530,8 @@ def block_of(raw, uint64_t first=0):
     cdef size_t good = summarize(&view[0], total, &all)
     if good != total:
         raise CorruptError(f"a block of {total} bytes does not divide into messages behind byte {good}")
-    while skip < total and get_u64(&view[skip] + 8) < first:
-        skip += get_u32(&view[skip])
+    while skip < total and peek_u64_le(&view[skip] + 8) < first:
+        skip += peek_u32_le(&view[skip])
     if skip == total:
         return None
     if skip:
@@ -547,11 +551,11 @@ def due_pairs(const uint8_t[::1] raw not None):
     cdef bytearray out = bytearray(<size_t>all.dues * 16)
     cdef uint8_t* at = out
     while cursor < good:
-        if get_u64(&raw[cursor] + 32) != 0:
+        if peek_u64_le(&raw[cursor] + 32) != 0:
             memcpy(at, &raw[cursor] + 32, 8)
             memcpy(at + 8, &raw[cursor] + 8, 8)
             at += 16
-        cursor += get_u32(&raw[cursor])
+        cursor += peek_u32_le(&raw[cursor])
     return bytes(out)
 
 
@@ -568,15 +572,15 @@ def take_messages(const uint8_t[::1] raw not None, list offsets not None):
     cdef size_t good = summarize(&raw[0], total, &all)
     cdef uint64_t wanted = offsets[0]
     while cursor < good:
-        offset = get_u64(&raw[cursor] + 8)
+        offset = peek_u64_le(&raw[cursor] + 8)
         while wanted < offset:
             at += 1
             if at == len(offsets):
                 return found
             wanted = offsets[at]
         if wanted == offset:
-            found[offset] = (<const char*>&raw[cursor])[:get_u32(&raw[cursor])]
-        cursor += get_u32(&raw[cursor])
+            found[offset] = (<const char*>&raw[cursor])[:peek_u32_le(&raw[cursor])]
+        cursor += peek_u32_le(&raw[cursor])
     return found
 
 
@@ -589,9 +593,9 @@ def find_time(const uint8_t[::1] raw not None, int64_t time_ms):
         return None
     cdef size_t good = summarize(&raw[0], total, &all)
     while cursor < good:
-        if <int64_t>get_u64(&raw[cursor] + 16) >= time_ms:
-            return get_u64(&raw[cursor] + 8)
-        cursor += get_u32(&raw[cursor])
+        if <int64_t>peek_u64_le(&raw[cursor] + 16) >= time_ms:
+            return peek_u64_le(&raw[cursor] + 8)
+        cursor += peek_u32_le(&raw[cursor])
     return None
 
 
@@ -610,12 +614,13 @@ def messages_of(const uint8_t[::1] raw not None):
         raise CorruptError(f"a block of {total} bytes does not divide into messages")
     while cursor < total:
         at = &raw[cursor]
-        payload, properties, topic = get_u32(at + 4), get_u32(at + 40), get_u16(at + 44)
+        payload, properties, topic = peek_u32_le(at + 4), peek_u32_le(at + 40), peek_u16_le(at + 44)
         body = at + SEGMENT_MESSAGE_BYTES
-        found.append((get_u64(at + 8), <int64_t>get_u64(at + 16), <int64_t>get_u64(at + 24), <int64_t>get_u64(at + 32),
-                      at[46], at[47], <bytes>body[:topic], <bytes>body[topic:topic + properties],
+        found.append((peek_u64_le(at + 8), <int64_t>peek_u64_le(at + 16), <int64_t>peek_u64_le(at + 24),
+                      <int64_t>peek_u64_le(at + 32), at[46], at[47], <bytes>body[:topic],
+                      <bytes>body[topic:topic + properties],
                       <bytes>body[topic + properties:topic + properties + payload]))
-        cursor += get_u32(at)
+        cursor += peek_u32_le(at)
     return found
 
 
@@ -627,13 +632,13 @@ def encode_message(uint64_t offset, int64_t time_ms, bytes topic not None, bytes
     cdef uint8_t head[SEGMENT_MESSAGE_BYTES]
     if size > SEGMENT_BLOCK_BYTES_MAX or len(topic) > 0xFFFF:
         raise UsageError(f"a message holds at most {SEGMENT_BLOCK_BYTES_MAX} bytes and a topic of 65535, not {size}")
-    put_u32(head, <uint32_t>size)
-    put_u32(head + 4, <uint32_t>len(payload))
-    put_u64(head + 8, offset)
-    put_u64(head + 16, <uint64_t>time_ms)
-    put_u64(head + 24, <uint64_t>expires_at)
-    put_u64(head + 32, <uint64_t>not_before)
-    put_u32(head + 40, <uint32_t>len(properties))
+    put_u32_le(head, <uint32_t>size)
+    put_u32_le(head + 4, <uint32_t>len(payload))
+    put_u64_le(head + 8, offset)
+    put_u64_le(head + 16, <uint64_t>time_ms)
+    put_u64_le(head + 24, <uint64_t>expires_at)
+    put_u64_le(head + 32, <uint64_t>not_before)
+    put_u32_le(head + 40, <uint32_t>len(properties))
     head[44] = <uint8_t>len(topic)
     head[45] = <uint8_t>(len(topic) >> 8)
     head[46] = qos

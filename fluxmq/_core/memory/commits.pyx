@@ -10,7 +10,7 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from fluxmq._core.debug cimport count_live
-from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX, RECORD_HEADER_BYTES, put_u32
+from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX, RECORD_HEADER_BYTES, put_u32_le
 from fluxmq._core.memory.link cimport link_drop
 from fluxmq._core.memory.message cimport live
 from fluxmq._core.memory.namespace cimport Namespace
@@ -93,7 +93,7 @@ cdef class Line:
             self.gather_room = room
         at = self.gather + self.gather_length
         at[0] = kind
-        put_u32(at + 1, length)
+        put_u32_le(at + 1, length)
         self.gather_length = end
         self.given = True               # the next submit includes it even if nothing waits for it
         return at + RECORD_HEADER_BYTES

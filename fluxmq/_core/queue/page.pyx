@@ -15,7 +15,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from fluxmq._core.disk.journal_format cimport get_u32, get_u64, put_u32, put_u64
+from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le, put_u64_le
 from fluxmq._core.queue.log cimport NOTHING_WANTED, Log, Needed, chunk_t, record_t
 
 from fluxmq._core.errors import CorruptError
@@ -67,11 +67,11 @@ def encode_page(Log log not None, Needed needs, uint64_t start, uint64_t stop, s
                 here = upto
     head = <uint8_t*>made
     memcpy(head, <const char*>b"FMQM", 4)
-    put_u32(head + 4, PAGE_VERSION)
-    put_u64(head + 8, log.number)
-    put_u64(head + 16, log.first)
-    put_u64(head + 24, end)
-    put_u64(head + 32, here)
+    put_u32_le(head + 4, PAGE_VERSION)
+    put_u64_le(head + 8, log.number)
+    put_u64_le(head + 16, log.first)
+    put_u64_le(head + 24, end)
+    put_u64_le(head + 32, here)
     return bytes(made), here, loading
 
 
@@ -79,7 +79,8 @@ def decode_page(const uint8_t[::1] page not None):
     """(log, first, end, next, messages) of a page; messages: a view of it. Raises CorruptError, with what is wrong."""
     if page.shape[0] < HEAD or memcmp(&page[0], <const char*>b"FMQM", 4) != 0:
         raise CorruptError("it does not begin with the letters FMQM, so it is no page of messages")
-    if get_u32(&page[4]) != PAGE_VERSION:
-        raise CorruptError(f"it is a page of version {get_u32(&page[4])}, this program reads version {PAGE_VERSION}")
-    return (get_u64(&page[8]), get_u64(&page[16]), get_u64(&page[24]), get_u64(&page[32]),
+    if peek_u32_le(&page[4]) != PAGE_VERSION:
+        raise CorruptError(
+            f"it is a page of version {peek_u32_le(&page[4])}, this program reads version {PAGE_VERSION}")
+    return (peek_u64_le(&page[8]), peek_u64_le(&page[16]), peek_u64_le(&page[24]), peek_u64_le(&page[32]),
             memoryview(page)[HEAD:])
