@@ -118,7 +118,7 @@ def left(node: Node, queues: int) -> dict[str, int]:
     """A census when all connections are gone, and all queues but so many."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        # Routes to queues that are no more are forgotten by the hundred; what was stirred, by the next tick.
+        # Routes to queues that are no more are forgotten by the hundred; what the clock looks at, by the next tick.
         open_ = node.call(lambda server: [exchanges.let_go() for exchanges in server.amqp091.exchanges.vhosts.values()]
                           and len(server.amqp091.clients.open))
         found = census()
@@ -186,6 +186,6 @@ def test_a_channel_that_outlives_its_queues(node: Node) -> None:
         if all(found.get(kind) == before.get(kind) for kind in kinds):
             break
         assert time.monotonic() < deadline, (before, found)
-        time.sleep(0.05)                # the clock forgets what was stirred with its next tick
+        time.sleep(0.05)                # the clock forgets what it had to look at with its next tick
     wire.drop()
     other.drop()

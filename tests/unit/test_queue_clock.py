@@ -244,7 +244,7 @@ def test_an_ephemeral_queue_that_nobody_uses_goes() -> None:
 
 
 def test_a_tick_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred thousand consumers that leave at once stir as many queues."""
+    """A hundred thousand consumers that leave at once give the clock as many queues to look at."""
     monkeypatch.setattr(queue_clock, "LOOKS_MAX", 10)
     node = Node()
     queues = [node.declare(f"q{number}") for number in range(25)]

@@ -41,7 +41,7 @@ cdef class Ledger:
     cdef uint32_t clock_records
     cdef list news             # changed queues, to be pumped before the batch of this turn is submitted
     cdef list limited          # Members, StreamReaders and Groups that got nothing because of the limits of claims
-    cdef list stirred          # queues changed since the last timer sweep (take_stirred)
+    cdef list clock_dirty      # queues changed since the last timer sweep (take_clock_dirty)
     cdef dict marked           # durable queues changed since the last checkpoint: keys
     cdef cache_t cache         # chunks of logs that may be evicted
     cdef readonly list dead             # numbers of messages that are in the view but no longer in use

@@ -39,7 +39,7 @@ cdef class Ledger:
         self.dead = []
         self.losing = []
         self.news = []
-        self.stirred = []
+        self.clock_dirty = []
         self.marked = {}
         self.limited = []
         self.node.member_claims_max = MEMBER_CLAIMS_MAX
@@ -258,12 +258,12 @@ cdef class Ledger:
         self.limited = []
         return limited
 
-    def take_stirred(self) -> list:
+    def take_clock_dirty(self) -> list:
         """Returns and clears the list of queues that were pumped or whose earliest due time may have changed. The
-        caller resets their `stirred`."""
-        stirred = self.stirred
-        self.stirred = []
-        return stirred
+        caller resets their `clock_dirty`."""
+        dirty = self.clock_dirty
+        self.clock_dirty = []
+        return dirty
 
     def take_news(self) -> list:
         """Returns and clears the list of queues to be pumped, so that they are not: for recovery."""

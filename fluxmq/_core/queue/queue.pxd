@@ -72,7 +72,7 @@ cdef class Queue(GroupOwner):
     cdef list patterns                      # bytes, for levels_match: bindings narrower than their filter
     cdef uint64_t passed                    # number of the last publish appended (pub_t.passing)
     cdef bint news                          # in ledger.news
-    cdef public bint stirred                # in ledger.stirred
+    cdef public bint clock_dirty            # in ledger.clock_dirty
     cdef public bint marked                 # in ledger.marked
     cdef bint ended                         # deleted: must not be in ledger.marked
 
@@ -86,7 +86,7 @@ cdef class Queue(GroupOwner):
     cdef int append(self, const body_t* body, uint8_t qos, const options_t* options) except -1
     cdef int pump(self) except -1
     cdef int tidy_heads(self, Group group) except -1
-    cdef int stir(self) except -1
+    cdef int mark_clock_dirty(self) except -1
     cdef int end(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)

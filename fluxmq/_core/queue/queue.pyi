@@ -35,7 +35,7 @@ class Queue(GroupOwner):
     capture_confirmed: bool
     events: Any
     delays: Delays | None
-    stirred: bool
+    clock_dirty: bool
     marked: bool
     wake: Callable[[], Any] | None
     damage: str | None

@@ -205,11 +205,11 @@ cdef class Queue(GroupOwner):
                 self.wake()
         return 0
 
-    cdef int stir(self) except -1:
+    cdef int mark_clock_dirty(self) except -1:
         """The timer checks the queue with its next tick, because something may be due earlier than known."""
-        if not self.stirred and not self.following:
-            self.stirred = True
-            self.ledger.stirred.append(self)
+        if not self.clock_dirty and not self.following:
+            self.clock_dirty = True
+            self.ledger.clock_dirty.append(self)
         return 0
 
     cdef int note_change(self) except -1:
@@ -262,7 +262,7 @@ cdef class Queue(GroupOwner):
 
     def remove_reader(self, StreamReader reader not None):
         self.readers = [one for one in self.readers if one is not reader]
-        self.stir()
+        self.mark_clock_dirty()
 
     @property
     def depth(self) -> int:
@@ -324,7 +324,7 @@ cdef class Queue(GroupOwner):
     cdef int refused(self, uint64_t* count) except -1:
         """Counts a refusal, which needs no pump."""
         count[0] += 1
-        return self.stir()
+        return self.mark_clock_dirty()
 
     cdef bint is_bound(self, const body_t* body) noexcept:
         """Whether a binding that is narrower than its filter matches the topic."""
@@ -374,7 +374,7 @@ cdef class Queue(GroupOwner):
             producer = (<const char*>options.producer)[:options.producer_length]
             if self.events.is_repeated(self, producer, options.sequence):
                 self.counts.repeated += 1
-                self.stir()
+                self.mark_clock_dirty()
                 self.ledger.wait_for_earlier(self.line)
                 return 0
         if not options.forced and self.namespace.bytes_max and self.namespace_is_full(body):
@@ -499,7 +499,7 @@ cdef class Queue(GroupOwner):
         if self.delays is None:
             self.events.first_delayed(self)
         self.delays.append(body, qos, options.priority, options.not_before)
-        self.stir()
+        self.mark_clock_dirty()
         self.note_change()
         if self.durable:
             self.ledger.recorded(self.line)
@@ -603,13 +603,13 @@ cdef class Queue(GroupOwner):
         cdef bint stalled = 0
         self.news = False
         if self.damage is not None:
-            self.stir()
+            self.mark_clock_dirty()
             for group in self.groups:
                 group.write_records()           # consumers of a damaged queue may still settle their messages
             return 0
         self.pumping = True
         try:
-            self.stir()
+            self.mark_clock_dirty()
             self.note_change()
             if self.delays is not None:
                 self.move_due()

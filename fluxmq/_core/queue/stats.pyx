@@ -130,7 +130,7 @@ cdef class QueueSums:
 
     def catch_up(self, dict states not None):
         """Measures what the clock has not come to yet. states: Queue -> what has its `groups`."""
-        for queue in self.ledger.stirred + self.ledger.news:
+        for queue in self.ledger.clock_dirty + self.ledger.news:
             state = states.get(queue)
             if state is not None:
                 self.measure(<Queue>queue, state.groups.values())

@@ -1,7 +1,7 @@
 """Timers of queues: leases, backoffs, delayed messages, retention, unused queues.
 
-A tick checks the queues changed since the last one (Ledger.take_stirred) and those that are due; a check returns when
-the next one is needed. So idle queues cost nothing, however many there are. All timers use the steady clock
+A tick checks the queues changed since the last one (Ledger.take_clock_dirty) and those that are due; a check returns
+when the next one is needed. So idle queues cost nothing, however many there are. All timers use the steady clock
 (_core/memory/node.pxd), except leases, which use the monotonic one, and the age of a stream's messages, which uses
 their timestamps.
 """
@@ -38,7 +38,7 @@ class QueueClock:
         self.looked = 0
         self.behind = False
         self._began = False
-        self._stirred: deque[Queue] = deque()
+        self._dirty: deque[Queue] = deque()
         self._heap: list[tuple[int, int, QueueState]] = []  # steady clock, queue's number; stale unless state.due_at
 
     def tick(self) -> bool:
@@ -47,10 +47,10 @@ class QueueClock:
         hub = self.manager.hub
         now = hub.steady_ms
         states: dict[QueueState, None] = {}
-        self._stirred.extend(hub.ledger.take_stirred())
-        for _ in range(min(len(self._stirred), LOOKS_MAX)):
-            queue = self._stirred.popleft()
-            queue.stirred = False
+        self._dirty.extend(hub.ledger.take_clock_dirty())
+        for _ in range(min(len(self._dirty), LOOKS_MAX)):
+            queue = self._dirty.popleft()
+            queue.clock_dirty = False
             found = self.manager.states.get(queue)
             if found is not None:
                 states[found] = None
@@ -59,7 +59,7 @@ class QueueClock:
             self._began = True
             for state in self.manager.queues.values():
                 # What a start found was made while the clock was not yet where it goes on.
-                # Of most nothing becomes due; what else a start has to do stirs them.
+                # Of most nothing becomes due; what else a start has to do marks them dirty.
                 if state.queue.kind == QUEUE_STREAM or idle_max_ms(state) is not None:
                     state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
                     state.idle_since_ms = now
@@ -73,7 +73,7 @@ class QueueClock:
         for state in states:
             if self.manager.states.get(state.queue) is state:
                 self._plan(state, now, self._look(state, now))
-        self.behind = bool(self._stirred) or bool(self._heap and self._heap[0][0] <= now)
+        self.behind = bool(self._dirty) or bool(self._heap and self._heap[0][0] <= now)
         return self.behind
 
     def _plan(self, state: QueueState, now: int, wait: int | None) -> None:
@@ -123,7 +123,7 @@ class QueueClock:
         # all of them: a commit of the first is no reason to leave out the others
         if any([reader.auto_commit() for reader in state.queue.readers]):
             state.commit_due_ms = self.manager.hub.mono_ms + self._auto_commit_ms
-        return None  # whoever acknowledges more stirs the queue
+        return None  # whoever acknowledges more marks the queue
 
     def _retention(self, state: QueueState, now: int) -> int | None:
         age = state.spec.retention.max_age
