@@ -37,6 +37,7 @@ def test_histories(part: int, seed: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", range(SOAK // SOAK_EACH))
 def test_many_histories(part: int, seed: int) -> None:
     """Each part in a process of its own: nodes that died stay in memory, in cycles that cannot be cleared."""
