@@ -24,8 +24,8 @@ from fluxmq.model.mqtt import ReasonCode
 __all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]
 
 PUBLISH, SUBSCRIBE, CLAIM = "publish", "subscribe", "claim"
-NO_ANSWER = -1  # a refusal that is not to be remembered: nobody has said no
-ASKED_AT_ONCE_MAX = 256  # questions about one packet that are under way; further ones follow when these are answered
+NO_ANSWER = -1  # a refusal that must not be cached: nobody has answered
+ASKED_AT_ONCE_MAX = 256  # questions about one packet under way at the same time; further ones follow later
 
 # PUBLISH or SUBSCRIBE, the topic or filter, and the namespace that it is in; CLAIM, the client identifier, nothing.
 Question = tuple[str, str, str]
@@ -33,7 +33,7 @@ ROOT = "/"
 
 
 class Undecided(Exception):
-    """Raised by a check of the cold half before it has done anything: the question is under way."""
+    """Raised by a check of the cold half before it has changed anything: the question is under way."""
 
 
 class Asker(Protocol):
@@ -48,11 +48,11 @@ class Asker(Protocol):
 
     @property
     def place_name(self) -> str:
-        """The namespace that it is in."""
+        """The namespace of the client."""
 
 
 class Verdicts:
-    """What was answered about the packet in front of a connection, under one generation of the permissions."""
+    """The answers about the packet that a connection waits with, under one generation of the permissions."""
 
     __slots__ = ("found", "generation")
 
@@ -62,7 +62,7 @@ class Verdicts:
 
 
 class _Pending:
-    """What one connection waits for. then: called when it is all there, instead of handling a packet again."""
+    """What one connection waits for. then: called when every answer is there, instead of handling a packet again."""
 
     __slots__ = ("client_id", "connection", "found", "generation", "identity", "tasks", "then", "timer")
 
@@ -71,15 +71,15 @@ class _Pending:
         self.identity = identity
         self.client_id = client_id
         self.generation = generation
-        self.tasks: dict[Question, asyncio.Task[Any]] = {}  # those without an answer
+        self.tasks: dict[Question, asyncio.Task[Any]] = {}  # questions without an answer yet
         self.found: dict[Question, int] = {}
         self.then: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Asking:
-    """Machine. authority: whom to ask. limit_s: how long it may take (auth.ask_timeout). on_log: (level, cause, text,
-    fields)."""
+    """Machine. authority: answers the questions. limit_s: time allowed for an answer (auth.ask_timeout). on_log: called
+    with (level, cause, text, fields)."""
 
     def __init__(self, authority: Authority, on_log: Callable[[str, str, str, dict[str, Any]], None],
                  limit_s: float = 5.0) -> None:
@@ -96,8 +96,8 @@ class Asking:
         return len(self._pending)
 
     def decide(self, client: Asker, action: str, topic: str, namespace: str | None = None) -> int | None:
-        """1, 0 or NO_ANSWER; None: it is being asked, the connection is paused and goes on by itself. namespace: None:
-        that of the client."""
+        """Returns 1, 0 or NO_ANSWER. None: the question is under way, and the connection is paused until the answer is
+        there. namespace: None means the client's."""
         authority, connection = self.authority, client.connection
         question = action, topic, client.place_name if namespace is None else namespace
         verdicts: Verdicts | None = connection.asked
@@ -114,9 +114,9 @@ class Asking:
         return known
 
     def may_enter(self, client: Asker, namespace: str) -> bool:
-        """Whether this client may be in a namespace: publish or subscribe to the topic `$vhost/<namespace>` says so, of
-        which a rule for `$vhost/<namespace>/#`, or one with that `namespace`, is one. "/" is open to all. Raises
-        Undecided; what it may do there is asked again for each thing."""
+        """Whether this client may use a namespace: it may if it may publish or subscribe to `$vhost/<namespace>`. A
+        rule for `$vhost/<namespace>/#`, or one with that `namespace`, permits that. Everybody may use "/". Raises
+        Undecided. Each operation in the namespace is checked separately."""
         authority, topic = self.authority, f"$vhost/{namespace}"
         if namespace == ROOT or authority.open_publish or authority.open_subscribe:
             return True
@@ -129,7 +129,7 @@ class Asking:
         return False
 
     def decide_filters(self, client: Asker, filters: Iterable[str]) -> dict[str, int] | None:
-        """Of each filter, as `decide`. None: some are being asked."""
+        """Returns the decision for each filter, as `decide` does. None: some questions are under way."""
         decided: dict[str, int] = {}
         asked = 0
         for filter_ in filters:
@@ -145,24 +145,24 @@ class Asking:
         return None if asked else decided
 
     def claim(self, connection: Transport, client_id: str, taking: Coroutine[Any, Any, object]) -> None:
-        """A session is being taken for who connects. When it is, what `then` is given is done; else the connection is
-        refused."""
+        """Waits while `taking` claims a session for a client that connects. When the claim has succeeded, the function
+        given to `then` is called; otherwise the connection is refused."""
         pending = self._wait(connection, None, client_id, None)
         task = pending.tasks[CLAIM, client_id, ""] = asyncio.ensure_future(taking)
         task.add_done_callback(partial(self._claimed, pending))
 
     def then(self, connection: Transport, what: Callable[[], None]) -> None:
-        """When what this connection waits for is there, that is done before its next packet."""
+        """Calls `what` when the answers for this connection are there, before its next packet is handled."""
         self._pending[connection].then = what
 
     def forget(self, connection: Transport) -> None:
-        """The connection has ended: nobody waits for the answers any more."""
+        """Called when the connection has ended: its answers are not needed any more."""
         pending = self._pending.pop(connection, None)
         if pending is not None:
             self._end(pending)
 
     async def decide_alone(self, identity: str | None, client_id: str, filter_: str, namespace: str) -> bool:
-        """Whether a subscription that stands is allowed; no connection waits for it."""
+        """Whether an existing subscription is still allowed; no connection waits for this."""
         question = SUBSCRIBE, filter_, namespace
         try:
             async with asyncio.timeout(self.limit_s):
@@ -195,14 +195,14 @@ class Asking:
         pending = self._pending[connection] = _Pending(connection, identity, client_id, self.authority.generation)
         if limit_s is not None:
             pending.timer = asyncio.get_running_loop().call_later(limit_s, self._late, pending)
-        connection.hub.awaited += 1  # the loop must come to its turn, or the answer waits for the end of a linger
+        connection.hub.awaited += 1  # the loop must take its turns, or the answer is delayed until a linger ends
         connection.ask()
         return pending
 
     def _claimed(self, pending: _Pending, task: asyncio.Task[object]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if pending.tasks.pop((CLAIM, pending.client_id, ""), None) is None:
-            return  # its connection has ended
+            return  # the connection has ended
         connection = pending.connection
         if error is not None:
             if not isinstance(error, ProtocolError):
@@ -218,7 +218,7 @@ class Asking:
         if error is None:
             error = task.exception()
         if pending.tasks.get(question) is not task:
-            return  # its time was up, or its connection has ended
+            return  # the time limit has passed, or the connection has ended
         del pending.tasks[question]
         if error is not None:
             self.answers["failed"] += 1
@@ -232,7 +232,7 @@ class Asking:
             self._finish(pending)
 
     def _late(self, pending: _Pending) -> None:
-        """The time limit: what is not decided is refused, once."""
+        """Refuses once, when the time limit has passed, everything that is still undecided."""
         late = list(pending.tasks)
         self.answers["late"] += len(late)
         for question in late:
@@ -251,7 +251,7 @@ class Asking:
         connection = pending.connection
         del self._pending[connection]
         self._end(pending)
-        if pending.generation == self.authority.generation:     # else it is asked again under the new permissions
+        if pending.generation == self.authority.generation:     # else asked again under the new permissions
             verdicts: Verdicts | None = connection.asked
             if verdicts is None or verdicts.generation != pending.generation:
                 verdicts = connection.asked = Verdicts(pending.generation)

@@ -23,17 +23,18 @@ from fluxmq.model.origins import show_origin
 __all__ = ["Accepting", "Refusals", "SocketListener"]
 
 BACKLOG = 4096  # connections that wait to be accepted; the kernel caps it at net.core.somaxconn
-PAUSE_S = 1.0  # after a failed accept, for instance without descriptors: time for some to come back
+PAUSE_S = 1.0  # delay after a failed accept, for instance when there are no descriptors left
 
 
 class Refusals(Protocol):
-    """Counts why connections never began."""
+    """Counts refused connections by reason."""
 
     refusals: dict[str, int]
 
 
 class Accepting(Protocol):
-    """What the handler of a listener's connections shows to it. connections: open now; on_end takes them off."""
+    """What a listener needs from the handler of its connections. connections: open now; on_end subtracts those that
+    end."""
 
     connections: int
 
@@ -48,12 +49,12 @@ class Accepting(Protocol):
 
 
 class SocketListener:
-    """One slot of the configuration, with a socket per address family. Abstract: `make` is the protocol's.
+    """One listener of the configuration, with a socket per address family. Abstract: `make` depends on the protocol.
 
-    front: handler of its connections. all_connections_max: of all listeners of the poller together. context: called for
-    each connection, so that renewed certificates are used at once; None = plain. origins: of all listeners together.
-    guard: who is banned; None = nobody. read_timeout_s: until the client must have said who it is. later: schedules a
-    call after some seconds.
+    front: handler of the connections. all_connections_max: limit for all listeners of the poller together. context:
+    called for each connection, so that renewed certificates are used at once; None = no TLS. origins: shared by all
+    listeners. guard: the bans; None = none. read_timeout_s: time until the client must have identified itself. later:
+    schedules a call after some seconds.
     """
 
     def __init__(self, front: Accepting, poller: Poller, *, context: Callable[[], SSLContext] | None,
@@ -90,26 +91,26 @@ class SocketListener:
                 listening.close()
                 raise
             self._sockets.append(listening)
-            port = port or listening.getsockname()[1]  # further families of the same name share the port that was free
+            port = port or listening.getsockname()[1]  # the name's other address families use the same port
         for listening in self._sockets:
             self.poller.add_listener(listening.fileno(), self)
         return [listening.getsockname()[:2] for listening in self._sockets]
 
     def close(self) -> None:
-        """Accepts nobody any more."""
+        """Stops accepting connections."""
         for listening in self._sockets:
             self.poller.remove_listener(listening.fileno())
             listening.close()
         self._sockets.clear()
 
     def make(self, fd: int, tls: SSLSocket | None) -> Transport:
-        """A connection that owns this socket."""
+        """Makes a connection that owns this socket."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ called by the poller
 
     def accepted(self, fd: int, address: bytes) -> Transport | None:
-        """A new connection. address: the other end's, 4 or 16 bytes."""
+        """Called with a new connection. address: the peer's, 4 or 16 bytes."""
         front = self.front
         origin = self.origins.find(address)
         if front.connections >= self.max_connections:
@@ -145,14 +146,14 @@ class SocketListener:
         return connection
 
     def _refuse(self, fd: int, reason: str, why: str) -> None:
-        """reason: as the metric of refusals counts it."""
+        """Refuses a connection. reason: the label in the metric of refusals."""
         os.close(fd)
         self.front.tally.refusals[reason] += 1
         self.front.on_log("warning", f"{reason} {self.front.name}", f"connection refused: {why}",
                           {"listener": self.front.name})
 
     def accept_failed(self, code: int) -> None:
-        """accept(2) failed; the poller has let go of the socket. Tries again a little later."""
+        """Called when accept(2) failed and the poller has removed the socket. Tries again a little later."""
         self.accept_failures += 1
         hint = " (raise the limit of open files)" if code in (errno.EMFILE, errno.ENFILE) else ""
         self.front.on_log("error", f"accept {code}", f"cannot accept connections: {os.strerror(code)}{hint}",

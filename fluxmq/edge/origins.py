@@ -11,7 +11,7 @@ __all__ = ["Origin", "Origins"]
 
 
 class Origin:
-    """One address, or one IPv6 /64. key: as model/origins.py makes it. connections: open now."""
+    """One address, or one IPv6 /64. key: made by model/origins.py. connections: open now."""
 
     __slots__ = ("_table", "connections", "key")
 
@@ -21,19 +21,20 @@ class Origin:
         self._table = table
 
     def enter(self) -> None:
-        """A connection of it is open."""
+        """Counts a connection from this origin."""
         self.connections += 1
         self._table[self.key] = self
 
     def leave(self) -> None:
-        """One that entered has ended."""
+        """Subtracts a counted connection that has ended."""
         self.connections -= 1
         if not self.connections:
             del self._table[self.key]
 
 
 class Origins:
-    """Machine. exempt: whose connections are not counted, nor their failed logins. connections_max: of one origin."""
+    """Machine. exempt: addresses whose connections and failed logins are not counted. connections_max: limit per
+    origin."""
 
     def __init__(self, exempt: Networks, connections_max: int) -> None:
         self.connections_max = connections_max
@@ -41,13 +42,13 @@ class Origins:
         self._open: dict[bytes, Origin] = {}
 
     def find(self, address: bytes) -> Origin | None:
-        """address: of a connection that has come, 4 or 16 bytes. None: it does not count. The same Origin for the
-        same place while a connection of it is open."""
+        """The Origin of a new connection's address, which has 4 or 16 bytes. None: the address is exempt. All open
+        connections of one address have the same Origin."""
         if address in self._exempt:
             return None
         key = origin_of(address)
         return (self._open.get(key) or Origin(key, self._open)) if key else None
 
     def __len__(self) -> int:
-        """Origins with a connection."""
+        """Number of origins with an open connection."""
         return len(self._open)

@@ -17,25 +17,25 @@ class Shares:
     def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
         self._later = later
         self._going: deque[Iterator[None]] = deque()
-        self._left = STEPS_MAX  # of this turn
-        self._waits = False  # for the next turn
+        self._left = STEPS_MAX  # in this turn
+        self._waits = False  # a call for the next turn is scheduled
         self._runs = False
 
     def begin(self, steps: Iterator[None]) -> bool:
-        """Goes through the steps, after those that began before: at once, as far as this turn's share goes. Returns
-        whether that was all of them."""
+        """Runs the steps, after those that began earlier, as far as this turn's share allows. Returns whether all of
+        them have been run."""
         self._going.append(steps)
         self._go_on()
         return steps not in self._going
 
     def finish(self) -> None:
-        """Nothing is left to do: the node stops."""
+        """Runs all remaining steps at once, because the node stops."""
         while self._going:
             self._left = STEPS_MAX
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._runs:  # a step that ends something else
+        if self._runs:  # a step may end something that begins steps itself
             return
         self._runs = True
         try:

@@ -16,11 +16,12 @@ __all__ = ["PRESENT", "tell_accepted", "tell_opened"]
 # As in fluxmq/_core/memory/tap.pxd.
 _OPENED = 1
 _ACCEPTED = 2
-PRESENT = 1  # flag: the connection was there when the recording began
+PRESENT = 1  # flag: the connection was open when the recording began
 
 
 def tell_opened(connection: Transport, listener: str, flags: int = 0) -> None:
-    """A connection was accepted from a listener, or (PRESENT) is there. With it the recording of its bytes begins."""
+    """Records that a listener accepted a connection, or (PRESENT) that it is open. The recording of its bytes begins
+    here."""
     if connection.hub.recording:
         connection.tell(_OPENED, msgspec.json.encode({
             "listener": listener, "peer": connection.peer, "tls": connection.secure,
@@ -28,5 +29,5 @@ def tell_opened(connection: Transport, listener: str, flags: int = 0) -> None:
 
 
 def tell_accepted(connection: Transport, who: dict[str, Any], flags: int = 0) -> None:
-    """CONNACK or connection.open-ok was written, now or (PRESENT) before. who: what is said about the client."""
+    """Records that CONNACK or connection.open-ok was written, now or (PRESENT) earlier. who: describes the client."""
     connection.tell(_ACCEPTED, msgspec.json.encode(who), flags)

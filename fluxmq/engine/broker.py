@@ -43,10 +43,11 @@ OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subsc
 
 
 class Broker:
-    """The cold half of a node. A client is who it is within its namespace; methods that take None for one mean "/".
+    """The cold half of a node. A client identifier is unique within its namespace; where a namespace may be None, that
+    means "/".
 
-    hub: the hot half. limits: see Limits. on_log: called with (level, cause, text, fields) for what an operator
-    should see. cluster: the nodes beside this one.
+    hub: the hot half. limits: see Limits. on_log: called with (level, cause, text, fields) for what an operator should
+    see. cluster: the other nodes.
     """
 
     def __init__(self, hub: Hub, limits: Limits | None = None,
@@ -76,17 +77,19 @@ class Broker:
                 namespace: Namespace | None = None) -> tuple[Session, bool]:
         """Makes or finds the session of a client and takes it over. Returns (session, session present).
 
-        expiry_s: 0 ends with the connection, EXPIRY_NEVER is kept until cleaned; already capped by `cap_expiry`.
-        The edge attaches it (Connection.accept) when CONNACK has been written.
-        Raises ProtocolError(0x97) when there are `sessions_max` already, no room for the will (`state_bytes_max`), or
-        the namespace has as many connections or sessions as it may; 0x87 when it has ended; OwnedElsewhere when
-        another node serves the session; Unclaimed when that must be asked first, before anything was done.
+        expiry_s: 0 means that the session ends with the connection, EXPIRY_NEVER that it is kept until a Clean Start;
+        already capped by `cap_expiry`. The edge attaches the session (Connection.accept) when CONNACK has been written.
+        Raises ProtocolError(0x97) when there are `sessions_max` sessions already, when there is no room for the will
+        (`state_bytes_max`), or when the namespace has as many connections or sessions as it may; ProtocolError(0x87)
+        when the namespace has ended; OwnedElsewhere when another node serves the session; Unclaimed, before anything is
+        changed, when another node must be asked first.
         MQTT 5.0 sections 3.1.2.4, 3.1.4, 4.1; MQTT 3.1.1 section 3.1.2.4.
         """
         namespace = namespace or self.hub.root
         address = namespace.name, name
         if self.hub.namespaces.get(namespace.name) is not namespace:
-            # It ended while the client logged in: nothing may come into it any more, nor into one of the same name.
+            # The namespace ended while the client logged in: neither it nor a new one of the same name may get this
+            # session.
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"namespace {namespace.text} was deleted")
         session = self.sessions.get(address)
         self._check_limits(namespace, session)
@@ -106,8 +109,8 @@ class Broker:
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(address)
         if session is not None and session.data.expiry_s == 0:
-            # It ended with its connection, when the broker did; only its will waited for the client, who is back. Who
-            # went on with it would keep a session of which no message is on disk.
+            # The session ended with its connection, when the broker ended; only its will was kept. Continuing it would
+            # keep a session whose messages are not on disk.
             self._set_will(session.data, None)
             self.end_session(session, replaced=True)
             session = None
@@ -144,7 +147,7 @@ class Broker:
 
     @staticmethod
     def _check_limits(namespace: Namespace, session: Session | None) -> None:
-        """Before anybody is displaced. A client that takes over or returns to its session adds none."""
+        """Checks the limits before a connection is taken over. A client that returns to its session adds no session."""
         again = session is not None and session.data.connection is not None
         if not again and namespace.connections_max and namespace.connections >= namespace.connections_max:
             namespace.refused_connections += 1
@@ -179,7 +182,7 @@ class Broker:
         session.queue_rejects = self.limits.queue_rejects
 
     def cap_expiry(self, expiry_s: int) -> int:
-        """A client's wish for session expiry under session.max_expiry_interval, seconds."""
+        """The session expiry interval that a client asked for, limited by session.max_expiry_interval; seconds."""
         most = self.limits.expiry_max_s
         return min(expiry_s, most) if most else expiry_s
 
@@ -187,10 +190,10 @@ class Broker:
 
     def disconnect(self, session: Session, connection: ClientConnection, *, publish_will: bool,
                    expiry_s: int | None = None, taken_over: bool = False, clean: bool = False) -> None:
-        """A connection of the session has ended. Does nothing when another one has taken its place.
+        """Handles the end of a session's connection. Does nothing if the session has another connection by now.
 
-        publish_will: false after a DISCONNECT with reason 0x00, [MQTT-3.1.2-10]. expiry_s: the override in DISCONNECT.
-        taken_over, clean: by another CONNECT, with Clean Start.
+        publish_will: false after a DISCONNECT with reason 0x00, [MQTT-3.1.2-10]. expiry_s: the interval given in
+        DISCONNECT. taken_over: another CONNECT takes the session over; clean: with Clean Start.
         """
         state: SessionState = session.data
         if state is None or state.connection is not connection:
@@ -201,7 +204,8 @@ class Broker:
         if self.consumers is not None:
             self.consumers.detach(session)
         if self.stopping:
-            # Clients will be back after the restart: sessions stay, wills wait for those who are not.
+            # Clients return after the restart: their sessions are kept, and so are the wills, for clients that do not
+            # return.
             return
         state.epoch += 1
         state.since_ms = self.hub.steady_ms
@@ -216,15 +220,16 @@ class Broker:
             if state.will.delay_s == 0 or clean:
                 self.publish_will(session)
             elif not taken_over:
-                # The delay never outlives the session: end_session publishes what is left, [MQTT-3.1.3-9].
+                # The delay never outlives the session: end_session publishes a will that still waits, [MQTT-3.1.3-9].
                 self._after(session, state.will.delay_s * 1000, self._will_due)
         if state.expiry_s != EXPIRY_NEVER:
             self._after(session, state.expiry_s * 1000, self._expired)
         self._record(session, RecordKind.LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
 
     def end_session(self, session: Session, *, replaced: bool = False, publish_will: bool = True) -> None:
-        """Forgets a session and everything in it; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
-        client has connected again, and its name stays this node's. publish_will: false when its namespace goes, too."""
+        """Ends a session and discards its contents; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
+        client has connected again, so this node keeps the client identifier. publish_will: false when the namespace
+        ends as well."""
         state: SessionState = session.data
         state.epoch += 1
         if publish_will:
@@ -245,10 +250,10 @@ class Broker:
             self.ended.append(session.number)
             self.dirty.discard(session)
         session.clear()
-        session.data = None  # timers and connections of its life find nothing
+        session.data = None  # timers and connections that still refer to the session find no state
 
     def remove_session(self, session: Session) -> None:
-        """An administrator ends it: its client is disconnected, its will is not published."""
+        """Ends a session for an administrator: disconnects its client and does not publish its will."""
         self._set_will(session.data, None)
         if session.data.connection is not None:
             session.data.connection.displaced(ReasonCode.ADMINISTRATIVE_ACTION)
@@ -283,12 +288,11 @@ class Broker:
 
     def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int,
                   consume: Consume | None = None) -> tuple[int, bool]:
-        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what
-        is retained under the filter is due (`deliver_retained`, after SUBACK).
+        """Handles one topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and
+        whether retained messages must be sent (`deliver_retained`, after SUBACK).
 
-        filter_: UTF-8, not yet checked beyond that. options: the Subscription Options byte. identifier: 0 = none.
-        consume: with a filter below `$queue/`, what was asked for with it.
-        Permission is the caller's business.
+        filter_: UTF-8, not checked further. options: the Subscription Options byte. identifier: 0 = none. consume: for
+        a filter below `$queue/`, the options of the queue subscription. The caller has checked the permission.
         """
         granted = min(options & 3, self.limits.qos_max)
         options = options & ~3 | granted
@@ -323,13 +327,14 @@ class Broker:
             handling == RETAIN_HANDLING_NEW_ONLY and known)
 
     def deliver_retained(self, session: Session, filters: Iterable[tuple[bytes, int]], identifier: int) -> None:
-        """Sends what is retained under each (filter, options), if the session still is there and wants it."""
+        """Sends the retained messages that match each (filter, options), if the session and the subscription still
+        exist."""
         for filter_, options in filters:
             if session.data is not None and filter_ in session.subscriptions:
                 self.hub.deliver_retained(session, filter_, min(options & 3, self.limits.qos_max), identifier)
 
     def unsubscribe(self, session: Session, filter_: bytes) -> int:
-        """One filter of an UNSUBSCRIBE. Returns the reason code for UNSUBACK."""
+        """Handles one filter of an UNSUBSCRIBE. Returns the reason code for UNSUBACK."""
         if filter_ not in session.subscriptions:
             return ReasonCode.NO_SUBSCRIPTION_EXISTED
         self._drop_subscription(session, filter_)
@@ -352,13 +357,13 @@ class Broker:
 
     @staticmethod
     def remember_consume(session: Session, filter_: bytes, consume: Consume | None) -> None:
-        """What was asked for with a subscription to a queue; None: it is an ordinary one."""
+        """Stores the options of a subscription to a queue; None: the subscription is an ordinary one."""
         state: SessionState = session.data
         if consume is not None:
             state.consumes = (state.consumes or {}) | {filter_: consume}
 
     def attached(self, session: Session) -> None:
-        """CONNACK has left, and the session sends: its subscriptions to queues begin to take messages."""
+        """Called when CONNACK has been written: the session's subscriptions to queues begin to take messages."""
         state: SessionState = session.data
         for filter_ in state.consumes or ():
             if filter_ in session.subscriptions and filter_ not in state.resting:
@@ -403,8 +408,8 @@ class Broker:
     # ------------------------------------------------------------------ other nodes
 
     def learn(self, node: str, namespace: bytes, filter_: bytes, wanted: bool) -> None:
-        """For the Directory: somebody on another node wants what matches a filter, or nobody there does any more. Said
-        again, it changes nothing. Raises UsageError for a node that is not there."""
+        """For the Directory: clients on another node have subscribed to a filter (wanted), or none has any more.
+        Repeating a call changes nothing. Raises UsageError for an unknown node."""
         hop = self.peers.hop(node)
         if wanted:
             self.hub.targets.add_peer(hop, filter_, self.hub.namespaces.add(namespace))
@@ -412,8 +417,8 @@ class Broker:
             self.hub.targets.remove_peer(hop, filter_, self.hub.namespaces[namespace])
 
     def forget_node(self, node: str) -> None:
-        """For the Directory, before the node is no more: nothing is forwarded to it from now on. What its hop was given
-        before is decided by whoever has its line."""
+        """For the Directory, before a node is removed: forwards nothing to it from now on. The owner of the connection
+        to it decides about messages that its hop already has."""
         self.hub.targets.remove_peer(self.peers.hop(node))
 
     # ------------------------------------------------------------------ time
@@ -423,7 +428,8 @@ class Broker:
         heapq.heappush(self._timers, (session.data.since_ms + delay_ms, self._timer_count, session.data.epoch, session,
                                       call))
         if len(self._timers) > 4 * len(self.sessions) + STALE_TIMERS_MAX:
-            # A session has two at most; those of its earlier lives would stay until they are due, for days perhaps.
+            # A session has at most two current timers; older ones would otherwise stay in the heap until they are due,
+            # perhaps for days.
             self._timers = [timer for timer in self._timers if self._holds(timer[3], timer[2])]
             heapq.heapify(self._timers)
 
@@ -432,7 +438,7 @@ class Broker:
         return session.data is not None and session.data.epoch == epoch
 
     def tick(self) -> None:
-        """Everything that is due by Hub.steady_ms: delayed wills, session expiry."""
+        """Handles everything that is due by Hub.steady_ms: delayed wills and session expiry."""
         now = self.hub.steady_ms
         while self._timers and self._timers[0][0] <= now:
             _, _, epoch, session, call = heapq.heappop(self._timers)
@@ -461,8 +467,8 @@ class Broker:
         self._record(session, RecordKind.SESSION, state.head())
 
     def restore(self, sessions: Iterable[Session]) -> None:
-        """After load and replay: puts what came from disk to work. Subscriptions are live from here on, so that what is
-        published before a client returns reaches its session."""
+        """Activates the loaded and replayed sessions. Their subscriptions take effect here, so messages that are
+        published before a client returns reach its session."""
         for session in sessions:
             state: SessionState = session.data
             self._add(session)
@@ -473,7 +479,8 @@ class Broker:
             state.epoch += 1
             patience = 0
             if state.restored:
-                # It was connected when the broker died; the client may come back within its patience.
+                # The client was connected when the broker ended; it may return until its will delay and keep alive have
+                # passed.
                 patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
                 state.since_ms = self.hub.steady_ms
                 if state.will is not None:

@@ -24,25 +24,25 @@ from fluxmq._core.hub.hub import Hub
 __all__ = ["CLOCK_KEY", "SteadyClock"]
 
 CLOCK_KEY = b"c"
-SET_MS = 20  # two clocks that are read one after the other agree to a millisecond, unless one was set in between
-STEPS_MAX = 64  # times that the clock was set, remembered one by one: of more, the oldest count as one
-TOLD_MS = 5000  # less is a correction that no operator need hear of
+SET_MS = 20  # two clocks read one after the other agree within this time, unless one of them was set in between
+STEPS_MAX = 64  # changes of the wall clock that are kept one by one; older ones are merged into one
+TOLD_MS = 5000  # smaller changes are corrections that are not worth a log line
 
 
 class SteadyClock:
-    """Machine. hub: whose clock. on_log: called with (level, cause, text, fields)."""
+    """Machine. hub: the hub whose clock this is. on_log: called with (level, cause, text, fields)."""
 
     def __init__(self, hub: Hub, on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self._hub = hub
         self._log = on_log
-        self._last: tuple[int, int] | None = None  # steady and wall clock of the latest turn that is on disk
-        self._lead: int | None = None  # steady clock minus wall clock, as the disk knows it
-        self._steps: list[tuple[int, int]] = []  # (until when by the steady clock, lead up to then), oldest first
+        self._last: tuple[int, int] | None = None  # steady and wall clock of the latest batch on disk
+        self._lead: int | None = None  # steady clock minus wall clock, as recorded on disk
+        self._steps: list[tuple[int, int]] = []  # (end by the steady clock, lead until then), oldest first
 
     # ------------------------------------------------------------------ recovery
 
     def load(self, value: bytes) -> None:
-        """What the view has. Raises CorruptError."""
+        """Reads the clocks of the view. Raises CorruptError."""
         try:
             last, *steps = struct.iter_unpack(">qq", value)
         except (struct.error, ValueError):
@@ -50,21 +50,21 @@ class SteadyClock:
         self._last, self._steps = (last[0], last[1]), [(until, lead) for until, lead in steps]
 
     def replay(self, steady_ms: int, body: bytes) -> None:
-        """One CLOCK of the journal. Raises CorruptError."""
+        """Applies one CLOCK record of the journal. Raises CorruptError."""
         try:
             self._seen(steady_ms, *struct.unpack(">q", body))
         except struct.error:
             raise CorruptError(f"the journal has a CLOCK record of {8 + len(body)} bytes") from None
 
     def _seen(self, steady_ms: int, wall_ms: int) -> None:
-        """The latest holds: the view may be younger than a batch that is replayed on top of it."""
+        """Keeps the latest pair: the view may be newer than a batch that is replayed on top of it."""
         if self._last is None or steady_ms >= self._last[0]:
             if self._last is not None:
                 self._moved(self._last[0] - self._last[1], steady_ms - wall_ms, steady_ms)
             self._last = steady_ms, wall_ms
 
     def _moved(self, before: int, now: int, steady_ms: int) -> None:
-        """The lead was one thing and is another."""
+        """Remembers that the lead changed."""
         if abs(now - before) <= SET_MS:
             return
         self._steps.append((steady_ms, before))
@@ -73,7 +73,7 @@ class SteadyClock:
             self._steps[:2] = [(until, max(first, second))]
 
     def resume(self) -> None:
-        """Everything is read, and nothing is due yet: the clock goes on."""
+        """Continues the clock when everything has been read and before anything is due."""
         if self._last is None:
             return
         steady_ms, wall_ms = self._last
@@ -86,21 +86,21 @@ class SteadyClock:
     # ------------------------------------------------------------------ running
 
     def export(self) -> tuple[bytes, bytes]:
-        """For the view, with everything that a checkpoint takes over."""
+        """The row for the view, written with the rest of a checkpoint."""
         now = self._hub.steady_ms
         return CLOCK_KEY, b"".join(struct.pack(">qq", *pair) for pair in
                                    [(now, now + self._hub.wall_lead_ms), *self._steps])
 
     def stamp_of_age(self, age_ms: int) -> int:
-        """What is stamped before this, by the wall clock, is older than so many ms, whatever that clock was set to
-        since. While such a change is not as old itself, not all of what is older need be stamped before."""
+        """The wall-clock time before which every time stamp is older than `age_ms`, whatever the wall clock was set to
+        since. Until a change of the clock is itself that old, some messages that are older have later time stamps."""
         since = self._hub.steady_ms - age_ms
         leads = [lead for until, lead in self._steps if until > since]
         return since - max([*leads, self._hub.steady_ms - self._hub.now_ms])
 
     def tick(self) -> None:
-        """Whether somebody has set the wall clock: the disk learns of it at once, for there may be no other batch until
-        the next start. Raises StorageError."""
+        """Detects that the wall clock was set, and records it at once, because no other batch may follow before the
+        next start. Raises StorageError."""
         hub = self._hub
         lead = hub.steady_ms - hub.now_ms
         if self._lead is not None and abs(lead - self._lead) <= SET_MS:

@@ -47,23 +47,23 @@ from fluxmq.engine.sessions.state import SessionState, Subscription
 
 __all__ = ["Keeper"]
 
-# Queues that changed since the last checkpoint, for a last one at stop: it may write a file for each, which costs more
-# than to replay what the journal says of them.
+# Number of changed queues up to which the checkpoint at stop is taken: it may write a file for each queue, which for
+# more queues takes longer than replaying the journal.
 LAST_QUEUES_MAX = 1000
-SLICE_SESSIONS = 500  # exported in one go: a few milliseconds
+SLICE_SESSIONS = 500  # exported in one turn: a few milliseconds
 DURABLE_POLL_S = 0.005
-SPACE_RETRIES_S = 5  # RocksDB looks for space as often by itself, and takes nothing before it has found some
+SPACE_RETRIES_S = 5  # RocksDB itself checks for space this often, and accepts no writes before it has found some
 
 
 class _Taken:
-    """What a checkpoint took over, in all of its attempts."""
+    """What a checkpoint has exported so far, over all of its attempts."""
 
     def __init__(self) -> None:
         self.puts: dict[bytes, bytes] = {}
         self.deletes: set[bytes] = set()
 
     def add(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
-        """What came of a part of an export, after all before. A key that is in both is deleted."""
+        """Adds a part of an export, which replaces earlier values. A key that is in both is deleted."""
         put = dict(puts)
         self.deletes.difference_update(put)
         self.puts.update(put)
@@ -73,8 +73,8 @@ class _Taken:
 
 
 class Keeper:
-    """Keeps a Broker's state in a StateStore. file_bytes: what the journal grows by until a checkpoint begins. driver:
-    of what takes longer than a turn. failed: what ended the last checkpoint; after that there is none."""
+    """Keeps a Broker's state in a StateStore. file_bytes: growth of the journal after which a checkpoint begins.
+    driver: runs work that takes longer than one turn. failed: the error of the last checkpoint; no other follows it."""
 
     def __init__(self, broker: Broker, store: StateStore, file_bytes: int, driver: Driver) -> None:
         self.broker = broker
@@ -86,7 +86,7 @@ class Keeper:
         self._task: Work[None] | None = None
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
-        self._stale: list[bytes] = []  # rows in the form of an earlier version
+        self._stale: list[bytes] = []  # keys of rows in the format of an earlier version
         self._replayed_bytes = 0  # of journal files that are not in the view yet
         self._relief_due_ms = 0
         self._patience_ends: float | None = None
@@ -97,7 +97,7 @@ class Keeper:
     # ------------------------------------------------------------------ recovery
 
     def recover(self) -> dict[str, Any]:
-        """Loads everything into the broker; before any connection. Returns what was found, for the log."""
+        """Loads everything into the broker, before any connection. Returns counts for the log."""
         if self.store.journal is None:
             return {}
         line = SessionLine(self.broker, self.broker.hub.commits.local, self._on_other)
@@ -109,7 +109,7 @@ class Keeper:
                 self._load(loader, values, key, value)
             except (CorruptError, *stored.WRONG_SHAPE) as error:
                 raise stored.refused(self.store.path, key, error) from error
-        for number, value in values:  # 's' sorts after 'm': every message is there by now
+        for number, value in values:  # 's' sorts after 'm': every message is loaded already
             try:
                 line.load_session(number, value)
             except (CorruptError, *stored.WRONG_SHAPE) as error:
@@ -126,9 +126,9 @@ class Keeper:
             self._replayed_bytes += len(batch)
         self.clock.resume()
         line.one_per_client()
-        # Messages of the view that no session names, neither there nor after the journal: what settled them let go of
-        # them before the checkpoint that would have said so. A session that was damaged cannot look like this, for
-        # every read of the view is checked: load() would have raised, and there were no start.
+        # Messages of the view that no session refers to after the replay: they were settled before the checkpoint that
+        # would have deleted them. A damaged session cannot cause this, because every read of the view is verified:
+        # load() would have raised.
         self._orphans = loader.orphans()
         self._stale = loader.stale_keys
         found = {"sessions": len(loader.sessions), "retained": self.broker.hub.retained.count,
@@ -145,7 +145,8 @@ class Keeper:
         return found if any(found.values()) else {}
 
     def _load(self, loader: Loader, sessions: list[tuple[int, bytes]], key: bytes, value: bytes) -> None:
-        """One row of the view that is not about queues; of sessions, which come after all else, into `sessions`."""
+        """Loads one row of the view that is not about queues; sessions, which need all other rows, are put into
+        `sessions`."""
         kind, rest = key[:1], key[1:]
         if kind == b"m":
             loader.add_message(int.from_bytes(rest, "big"), value)
@@ -163,7 +164,7 @@ class Keeper:
             raise CorruptError("the store has a key of an unknown kind: it was written by a newer version")
 
     def _on_other(self, kind: int, number: int, body: bytes) -> None:
-        """A record that is not about sessions."""
+        """Applies a record that is not about sessions."""
         if kind == RecordKind.CLOCK:
             self.clock.replay(number, body)
         elif kind >= RecordKind.EXCHANGE:
@@ -175,7 +176,8 @@ class Keeper:
     # ------------------------------------------------------------------ checkpoints
 
     def tick(self) -> None:
-        """Begins a checkpoint when the journal has grown to its size, or something is short. Raises StorageError."""
+        """Begins a checkpoint when the journal has grown by `file_bytes`, or when something is short. Raises
+        StorageError."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:      # close() takes the last one
             return
@@ -216,7 +218,7 @@ class Keeper:
         self.broker.hub.wake_up()  # who was too far ahead of it is read again
         self._replayed_bytes = 0
         taken = _Taken()
-        # The same batch number in every attempt: a new file would need space, and would be taken over only in part.
+        # Every attempt uses the same batch number: a new file would need space, and would be only partly exported.
         await self._patiently(lambda: self._attempt(journal, upto, taken))
         self.checkpoints += 1
         self._log.debug("checkpoint", extra={"upto": upto, "puts": len(taken.puts), "deletes": len(taken.deletes)})
@@ -244,10 +246,10 @@ class Keeper:
             await self.queues.written()
 
     async def _take_over(self, taken: _Taken) -> None:
-        """Sessions, retained messages, exchanges: what changed since the last attempt, or the last checkpoint."""
+        """Exports sessions, retained messages and exchanges that changed since the last attempt or checkpoint."""
         broker, hub = self.broker, self.broker.hub
-        # In one instant: a message is dead when nobody holds it, and every session that let go of one since the view's
-        # copy is dirty now. One that dies while sessions are exported below is still named by a copy made here.
+        # In one turn: a message is dead when nobody refers to it, and every session that released one since the last
+        # view is dirty now. A message that dies during the export below is still referred to by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
         self._orphans = []
         work = [session for session in list(broker.sessions.values()) if session.number
@@ -291,7 +293,7 @@ class Keeper:
             raise StorageError("the journal's writer has failed")
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Tries again for as long as something is short: acknowledgements wait then, but the node lives."""
+        """Retries as long as there is a shortage: acknowledgements wait meanwhile, but the node keeps running."""
         while True:
             try:
                 await step()
@@ -313,10 +315,10 @@ class Keeper:
         return export_session(session, msgspec.msgpack.encode(stored.SessionCopy(state.head(), subscriptions)))
 
     async def close(self, patience_s: float = 0.0) -> None:
-        """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last
-        one, so that the next start has nothing to replay. That is a convenience: if it does not come about in
-        `patience_s`, or is about many queues, it is left, and the journal has everything. `failed` tells what was in
-        its way."""
+        """Called before the store closes, when nothing changes any more: waits for a running checkpoint and takes a
+        last one, so that the next start has nothing to replay. This is only an optimization: it is skipped if it takes
+        longer than `patience_s` or concerns many queues, because the journal has everything. `failed` has the error
+        that prevented it."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return

@@ -29,12 +29,12 @@ __all__ = ["NamespaceAdmin", "in_order"]
 
 
 def in_order(namespace: Namespace) -> tuple[bool, bytes]:
-    """The key of lists of namespaces: "/" is first."""
+    """The sort key for lists of namespaces: "/" comes first."""
     return namespace.name != ROOT, namespace.name
 
 
 class NamespaceAdmin:
-    """Machine. See the port. clients: of all protocols. configured: () -> names that the configuration has."""
+    """Machine. See the port. clients: of all protocols. configured: returns the names in the configuration."""
 
     def __init__(self, broker: Broker, queues: QueueManager, exchanges: ExchangeManager, clients: Sequence[ClientsPort],
                  configured: Callable[[], Container[str]]) -> None:
@@ -107,7 +107,7 @@ class NamespaceAdmin:
         self._end_sessions(namespace)
         self._end_connections(namespace)
         for address in [address for address in self._queues.queues if address[0] == namespace.name]:
-            # one may have gone with another, or with its connection
+            # the queue may have been deleted together with another one, or with its connection
             if address in self._queues.queues:
                 self._queues.delete(address)
         self._exchanges.end_vhost(namespace.name)
@@ -115,8 +115,8 @@ class NamespaceAdmin:
         return gone
 
     def _end_sessions(self, namespace: Namespace) -> None:
-        """Those of MQTT, with their connections. A will would be published into what is no more, or into what somebody
-        makes under the same name."""
+        """Ends the namespace's MQTT sessions and their connections. Wills are not published: the namespace is ending,
+        and another one may be created under the same name."""
         broker = self._broker
         for session in broker.sessions.of_namespace(namespace.name):
             connection = session.data.connection
@@ -127,7 +127,7 @@ class NamespaceAdmin:
                 broker.end_session(session, publish_will=False)
 
     def _end_connections(self, namespace: Namespace) -> None:
-        """What is left: those that have no session."""
+        """Ends the remaining connections: those without a session."""
         for port in self._clients:
             for of, client_id in list(port.ids()):
                 if of == namespace.text:
@@ -135,5 +135,5 @@ class NamespaceAdmin:
 
 
 if TYPE_CHECKING:
-    # mypy holds the class against the port here.
+    # Lets mypy check the class against the port.
     _port: type[NamespacesPort] = NamespaceAdmin

@@ -11,9 +11,9 @@ __all__ = ["apply_verdict", "review"]
 
 
 def review(broker: Broker, authority: Authority) -> list[tuple[Session, bytes]]:
-    """Users or permissions may have changed: who is gone is disconnected (0x87); a subscription that would be
-    refused now rests until it would not be, also in sessions whose client is away. Returns the subscriptions about
-    which the Authority must ask somebody; they are as they were, until apply_verdict."""
+    """Applies changed users or permissions. Clients of removed users are disconnected (0x87). A subscription that would
+    be refused now is suspended until it would be allowed again, also in sessions without a connection. Returns the
+    subscriptions about which the Authority must ask an external service; they are unchanged until apply_verdict."""
     undecided: list[tuple[Session, bytes]] = []
     for session in list(broker.sessions.values()):
         state: SessionState = session.data
@@ -35,7 +35,7 @@ def review(broker: Broker, authority: Authority) -> list[tuple[Session, bytes]]:
 
 
 def apply_verdict(broker: Broker, session: Session, filter_: bytes, allowed: bool) -> None:
-    """A subscription that stands is routed from now on, or rests."""
+    """Routes an existing subscription from now on, or suspends it."""
     state: SessionState = session.data
     options, identifier = session.subscriptions[filter_]
     if allowed and filter_ in state.resting:

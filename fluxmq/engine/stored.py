@@ -41,18 +41,18 @@ KINDS_OF_ROWS = {b"n": "namespace", b"m": "message", b"s": "session", b"q": "que
                  b"d": "producers of queue", b"e": "exchange", b"b": "binding", b"k": "messages of log",
                  b"x": "removal of log"}
 
-# The least of their bytes.
+# Minimum sizes.
 _SHORT: dict[int, int] = {RecordKind.SENT: 18, RecordKind.SETTLED: 16, RecordKind.RELEASED: 16, RecordKind.RECEIVED: 10,
                           RecordKind.COMPLETED: 10}
 _GROUPS = {RecordKind.CLAIM: 30, RecordKind.SETTLE: 28, RecordKind.RETURN: 34, RecordKind.CURSOR: 24}
 _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
-_ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; then 4 bytes each of the last
+_ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; the last counts 4-byte fields
 _VERSION = 1
 _MODES = ("shared", "exclusive", "single")
 
 
 class SessionCopy(msgspec.Struct, array_like=True):
-    """The head part of a session in the view."""
+    """The first part of a session's row in the view."""
 
     head: Head
     subscriptions: list[Subscription]
@@ -73,7 +73,7 @@ _binding = msgspec.msgpack.Decoder(BindingRecord).decode
 
 
 def queue_of(value: bytes) -> tuple[QueueRecord, QueueSpec]:
-    """A queue's record, and the queue in the words of `queues:`."""
+    """A queue's record, and its specification as in `queues:`."""
     record = _queue(value)
     spec = record.told()
     lanes = spec.lanes
@@ -91,7 +91,7 @@ def group_of(value: bytes) -> GroupRecord:
 
 
 def copy_of(value: bytes) -> tuple[GroupRecord, bytes]:
-    """A group in the view: its record, and what its cursors say (fluxmq/_core/queue/state.pyx)."""
+    """A group's row in the view: its record, and the state of its cursors (fluxmq/_core/queue/state.pyx)."""
     record, state = _copy(value)
     return _sound(record), state
 
@@ -124,7 +124,7 @@ def binding_of(value: bytes) -> BindingRecord:
 
 
 def row_problem(key: bytes, value: bytes) -> str:
-    """What is wrong with a row of the view, by itself; "" for nothing."""
+    """What is wrong with one row of the view; "" if nothing is."""
     try:
         _row(key, value)
     except CorruptError as error:
@@ -135,8 +135,8 @@ def row_problem(key: bytes, value: bytes) -> str:
 
 
 def record_problem(kind: int, body: bytes) -> str:
-    """What is wrong with a record of the journal, by itself; "" for nothing. Of a kind that this version does not know
-    it says nothing: the caller must refuse it."""
+    """What is wrong with one record of the journal; "" if nothing is. Also "" for a kind that this version does not
+    know: the caller must refuse it."""
     try:
         _record(kind, body)
     except CorruptError as error:
@@ -185,8 +185,8 @@ def _row(key: bytes, value: bytes) -> None:
 
 
 def session_that_holds(value: bytes) -> tuple[bytes, str]:
-    """(the value with what holds of its entries, what is wrong with it) of a session whose head holds. Of one with
-    nothing wrong the first is the value as it is."""
+    """For a session whose first part is valid: (the value with its valid entries only, what is wrong with it). If
+    nothing is wrong, the value is returned unchanged."""
     at = 5 + len(Loader.head_of(value))
     begin = value[:at]
     if at + 10 > len(value):
@@ -285,8 +285,8 @@ def _message_record(body: bytes) -> None:
 
 
 def names_in(value: bytes) -> list[str]:
-    """Names that a row of the wrong shape may still tell, for a report: texts at its top and one level below. Wrong
-    ones do no harm there."""
+    """Names that can still be read from an invalid row, for a report: texts at its top and one level below. Wrong names
+    do no harm in a report."""
     found: list[str] = []
 
     def walk(item: Any, depth: int) -> None:
@@ -308,7 +308,7 @@ def names_in(value: bytes) -> list[str]:
 
 
 def shown(key: bytes) -> str:
-    """A key as people read it."""
+    """A key in readable form."""
     if key[:1] == b"t" and len(key) > 9:
         return f"retained message {key[9:].decode('utf-8', 'replace')!r}"
     if key[:1] == b"r" and len(key) > 2:
@@ -321,21 +321,21 @@ def shown(key: bytes) -> str:
 
 
 def way_out(base: Path | None) -> str:
-    """What an operator does about a directory that a start refuses."""
+    """What an operator can do about a directory that a start refuses."""
     return (f"Restore {base} from a copy; or run `fluxmq log verify {base}`, which shows all of the damage, and "
             f"`fluxmq log repair {base}`, which keeps everything that can still be read and says what is lost "
             f"(`storage.recover_on_startup: true` does it at a start)")
 
 
 def refused(base: Path | None, key: bytes, error: Exception) -> CorruptError:
-    """Why a start refuses a row of the view."""
+    """The error with which a start refuses a row of the view."""
     why = str(error) if isinstance(error, CorruptError) else _why(error)
     return CorruptError(f"{base}/state: what it has of {shown(key)} (key {key.hex()}) is not what a broker writes "
                         f"there: {why}. {way_out(base)}")
 
 
 def refused_batch(base: Path | None, number: int, batch: bytes, error: Exception) -> CorruptError:
-    """Why a start refuses a batch of the journal."""
+    """The error with which a start refuses a batch of the journal."""
     why = str(error) if isinstance(error, CorruptError) else _why(error)
     try:
         records = iter_records(batch)

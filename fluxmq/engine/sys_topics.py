@@ -10,7 +10,7 @@ PREFIX = "$SYS/broker/"
 
 
 class SysTopics:
-    """Publishes the figures; they live in memory only, a restart makes them anew."""
+    """Publishes the statistics; they are kept in memory only and start again after a restart."""
 
     def __init__(self, broker: Broker, version: str) -> None:
         self.broker = broker
@@ -48,7 +48,7 @@ class SysTopics:
         return {"version": f"FluxMQ {self.version}"} | {name: str(number) for name, number in numbers.items()}
 
     def _queues(self) -> dict[str, int]:
-        """Of all queues together, below `queues/`."""
+        """Statistics of all queues together, below `queues/`."""
         if self.broker.consumers is None:
             return {}
         manager = self.broker.consumers.manager
@@ -62,7 +62,7 @@ class SysTopics:
         return {f"queues/{name}": number for name, number in numbers.items()}
 
     def tick(self, mono_ms: int, interval_ms: int) -> None:
-        """Publishes what has changed when the interval has passed."""
+        """Publishes what has changed, once the interval has passed."""
         if mono_ms < self._due_ms:
             return
         self._due_ms = mono_ms + interval_ms
