@@ -28,25 +28,25 @@ __all__ = ["DEFAULT_VHOST", "PREDECLARED", "BoundQueue", "ExchangeManager", "int
            "no_queue"]
 
 DEFAULT_VHOST = b"/"
-# Of every virtual host. They are durable, and nobody deletes them.
+# In every virtual host. They are durable and cannot be deleted.
 PREDECLARED = {b"": b"direct", b"amq.direct": b"direct", b"amq.fanout": b"fanout", b"amq.topic": b"topic",
                b"amq.headers": b"headers", b"amq.match": b"headers"}
-MQTT_EXCHANGE = b"amq.topic"  # its other half are the MQTT topics of the namespace
+MQTT_EXCHANGE = b"amq.topic"  # it also routes to and from the namespace's MQTT topics
 RESERVED = b"amq."
 ALTERNATE = b"alternate-exchange"
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
 class BoundQueue(Protocol):
-    """What is asked of a queue here: fluxmq._core.queue.queue.Queue is one."""
+    """What the exchanges need from a queue: fluxmq._core.queue.queue.Queue is one."""
 
     @property
     def number(self) -> int:
-        """Never used twice."""
+        """Unique, never reused."""
 
     @property
     def durable(self) -> bool:
-        """It is there after a restart."""
+        """Whether it survives a restart."""
 
 
 def where(vhost: bytes, name: bytes) -> str:
@@ -54,7 +54,7 @@ def where(vhost: bytes, name: bytes) -> str:
 
 
 def no_exchange(vhost: bytes, name: bytes) -> AmqpRefused:
-    """404, for whoever publishes too."""
+    """The refusal 404, also for a publish."""
     return AmqpRefused(ReplyCode.NOT_FOUND, f"no {where(vhost, name)}")
 
 
@@ -64,7 +64,7 @@ def no_queue(vhost: bytes, name: bytes) -> AmqpRefused:
 
 
 def internal_exchange(vhost: bytes, name: bytes) -> AmqpRefused:
-    """403, for whoever publishes where Route.internal says that this is not allowed."""
+    """The refusal 403, for a publish where Route.internal forbids it."""
     return AmqpRefused(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal {where(vhost, name)}")
 
 
@@ -80,16 +80,17 @@ def _not_default(*names: bytes) -> None:
 class ExchangeManager:
     """Machine. The exchanges of one node.
 
-    A virtual host is a namespace of the hub. entries: routes that each of them remembers. seed: secret, for hashes.
+    A virtual host is a namespace of the hub. entries: size of each virtual host's cache of routes. seed: secret, for
+    hashes.
     """
 
     def __init__(self, hub: Hub, *, entries: int = 4096, seed: int = 0, cluster: Cluster) -> None:
         self.hub = hub
         self.directory = cluster.directory
-        self.vhosts: dict[bytes, Exchanges] = {}  # by name: those that somebody has used
-        self._hops: dict[bytes, AmqTopicHop] = {}  # of each virtual host
+        self.vhosts: dict[bytes, Exchanges] = {}  # by name: those that have been used
+        self._hops: dict[bytes, AmqTopicHop] = {}  # by virtual host
         self.number_last = 0
-        # What the view must hear of, by its keys. A key is in one of them.
+        # Changes for the view, by key. A key is in one of the two.
         self.puts: dict[bytes, bytes] = {}
         self.deletes: set[bytes] = set()
         self._entries, self._seed = entries, seed
@@ -98,10 +99,11 @@ class ExchangeManager:
     # ------------------------------------------------------------------ virtual hosts and queues
 
     def add_vhost(self, name: bytes) -> Exchanges:
-        """A virtual host with the exchanges that each has; as it is, if it is there. Its namespace is."""
+        """Returns a virtual host; makes it, with its predefined exchanges, if it does not exist. Its namespace
+        exists."""
         known, namespace = self.vhosts.get(name), self.hub.namespaces[name]
         if known is not None and self._hops[name].namespace is namespace:
-            return known  # else it is that of a namespace which ended before this one got its name
+            return known  # otherwise it belongs to an ended namespace of the same name
         made = self.vhosts[name] = Exchanges(self._entries, self._seed)
         for exchange, type_ in PREDECLARED.items():
             it = made.declare(exchange, type_, durable=True, mqtt=exchange == MQTT_EXCHANGE)
@@ -111,11 +113,12 @@ class ExchangeManager:
         return made
 
     def _topics(self, hop: AmqTopicHop, binding: Binding, there: bool) -> None:
-        """An amq.topic has a binding, or has it no more: what MQTT clients publish goes there too."""
+        """Called when a binding of an amq.topic was added or removed, because it also routes what MQTT clients
+        publish."""
         end = binding.destination
         if not isinstance(end, QueueEnd):
             (self.hub.targets.bind_exchange if there else self.hub.targets.unbind_exchange)(hop, binding.key)
-        elif end.queue in self.hub.targets.queues:  # a queue that ends took its filters along
+        elif end.queue in self.hub.targets.queues:  # a queue that has ended has removed its filters itself
             (self.hub.targets.bind_queue if there else self.hub.targets.unbind_queue)(end.queue, binding.key)
         found = filter_of(binding.key)
         if found is not None:
@@ -123,14 +126,14 @@ class ExchangeManager:
                 hop.namespace.name, found[0])
 
     def open_vhost(self, name: bytes) -> Exchanges:
-        """For who connects. Raises AmqpRefused: 530."""
+        """The virtual host for a client that connects. Raises AmqpRefused: 530."""
         namespace = self.hub.namespaces.get(name)
         if namespace is None or not namespace.open:
             raise AmqpRefused(ReplyCode.NOT_ALLOWED, f"vhost {shown(name)} not found")
         return self.add_vhost(name)
 
     def end_vhost(self, name: bytes) -> None:
-        """The virtual host and all of its exchanges are no more; its queues have ended before."""
+        """Removes the virtual host and its exchanges; its queues have been deleted before."""
         exchanges = self.vhosts.pop(name, None)
         if exchanges is None:
             return
@@ -142,11 +145,11 @@ class ExchangeManager:
                     self.note(view_key(RecordKind.BIND, binding.number), None)
         self._hops.pop(name, None)
         for known in list(exchanges.exchanges):
-            exchanges.delete(known)  # topics that its bindings wanted are wanted no more
-        exchanges.let_go()  # remembered routes, which the collector does not see, keep the queues and what they lead to
+            exchanges.delete(known)  # withdraws the topics of its bindings
+        exchanges.let_go()  # cached routes, which the garbage collector does not see, would keep the queues alive
 
     def queue_made(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
-        """From now on the default exchange leads to it."""
+        """Lets the default exchange route to a new queue."""
         exchanges = self.add_vhost(vhost)
         known = exchanges.queues.get(name)
         if known is not None:
@@ -156,7 +159,7 @@ class ExchangeManager:
         exchanges.add_queue(name, queue, queue.durable)
 
     def queue_gone(self, vhost: bytes, name: bytes) -> None:
-        """It is deleted, and its bindings with it."""
+        """Removes the bindings of a deleted queue."""
         exchanges = self.vhosts.get(vhost)
         if exchanges is not None and name in exchanges.queues:
             self._gone(vhost, exchanges.remove_queue(name))
@@ -166,7 +169,7 @@ class ExchangeManager:
     def declare(self, vhost: bytes, name: bytes, type_: bytes = b"direct", *, passive: bool = False,
                 durable: bool = False, auto_delete: bool = False, internal: bool = False,
                 arguments: bytes = b"") -> Exchange:
-        """The exchange of this name, made if it is not there. Raises AmqpRefused: 403, 404, 406, 503."""
+        """Declares an exchange: returns the one of this name, or makes it. Raises AmqpRefused: 403, 404, 406, 503."""
         exchanges, name = self.vhosts[vhost], _cleaned(name)
         if not passive and type_ not in TYPES:
             raise AmqpRefused(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{shown(type_)}'")
@@ -191,7 +194,7 @@ class ExchangeManager:
         return made
 
     def adopt(self, said: ExchangeRecord, durable: bool, number: int) -> Exchange:
-        """Puts an exchange to work that is new, or comes from disk."""
+        """Activates an exchange that is new or was loaded from disk."""
         made = self.vhosts[said.vhost].declare(
             said.name, said.type, durable=durable, auto_delete=said.auto_delete, internal=said.internal,
             alternate=_alternate(said), number=number)
@@ -199,7 +202,7 @@ class ExchangeManager:
         return made
 
     def delete(self, vhost: bytes, name: bytes, if_unused: bool = False) -> None:
-        """The exchange is no more, nor are its bindings; whether it was there or not. Raises AmqpRefused: 403, 406."""
+        """Deletes an exchange and its bindings; it need not exist. Raises AmqpRefused: 403, 406."""
         exchanges, name = self.vhosts[vhost], _cleaned(name)
         _not_default(name)
         if name.startswith(RESERVED):
@@ -207,7 +210,7 @@ class ExchangeManager:
         known = exchanges.exchanges.get(name)
         if known is None:
             return
-        if if_unused and known.outbound:  # to be somebody's destination is no use
+        if if_unused and known.outbound:  # an exchange that is only a destination counts as unused
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
         self._gone(vhost, self._delete(known))
 
@@ -220,7 +223,8 @@ class ExchangeManager:
 
     def bind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"", arguments: bytes = b"",
              *, to_exchange: bool = False) -> bool:
-        """Binds a queue, or an exchange, to an exchange. True: that is new. Raises AmqpRefused: 403, 404, 406."""
+        """Binds a queue or an exchange to an exchange. Returns whether the binding is new. Raises AmqpRefused: 403,
+        404, 406."""
         begin, end = self._ends(vhost, source, destination, to_exchange)
         if begin is None:
             raise no_exchange(vhost, _cleaned(source))
@@ -237,12 +241,12 @@ class ExchangeManager:
 
     def adopt_binding(self, source: Exchange, destination: Destination, key: bytes, arguments: bytes,
                       number: int) -> Binding | None:
-        """Puts a binding to work that is new, or comes from disk; None: there is one like it. arguments: sorted."""
+        """Activates a binding that is new or was loaded from disk; None if an equal one exists. arguments: sorted."""
         return self.vhosts[source.data.vhost].bind(source, destination, key, arguments, number)
 
     def unbind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"",
                arguments: bytes = b"", *, to_exchange: bool = False) -> bool:
-        """The binding is no more. False: there was none. Raises AmqpRefused: 403."""
+        """Removes a binding. Returns whether it existed. Raises AmqpRefused: 403."""
         begin, end = self._ends(vhost, source, destination, to_exchange)
         if begin is None or end is None:
             return False
@@ -262,7 +266,7 @@ class ExchangeManager:
         return exchanges.exchanges.get(source), ends.get(destination)
 
     def _gone(self, vhost: bytes, bindings: list[Binding]) -> None:
-        """These are no more: the view forgets them, and an exchange that deletes itself may have had its last one."""
+        """Removes these bindings from the view, and deletes auto-delete exchanges that have lost their last binding."""
         exchanges = self.vhosts[vhost]
         while bindings:
             binding = bindings.pop()
@@ -279,7 +283,7 @@ class ExchangeManager:
         return self.number_last
 
     def _number_of(self, end: Destination) -> int:
-        """By which a record names it. One that every virtual host has gets its number with its first."""
+        """The number for records. A predefined exchange gets its number with its first binding."""
         if isinstance(end, QueueEnd):
             return int(end.queue.number)
         assert isinstance(end, Exchange)
@@ -299,7 +303,7 @@ class ExchangeManager:
             self.note(view_key(kind, number), value)
 
     def note(self, key: bytes, value: bytes | None) -> None:
-        """The next checkpoint brings this into the view, None: takes it out."""
+        """Registers a change for the next checkpoint. value: None deletes the key."""
         if self.hub.ledger.journal is None:
             return
         if value is None:
@@ -309,7 +313,7 @@ class ExchangeManager:
             self.puts[key] = value
 
     def take_changes(self) -> tuple[dict[bytes, bytes], set[bytes]]:
-        """What the view must hear of since it was asked last."""
+        """The changes for the view since the last call."""
         taken, self.puts, self.deletes = (self.puts, self.deletes), {}, set()
         return taken
 
@@ -326,7 +330,7 @@ def _alternate(said: ExchangeRecord) -> bytes | None:
 
 
 def _assert_equivalent(known: Exchange, said: ExchangeRecord, durable: bool, alternate: bytes | None) -> None:
-    """A second declaration says what the first one did, or nothing is done."""
+    """Refuses a declaration that differs from the existing exchange."""
     was: ExchangeRecord = known.data
 
     def refused(what: str, received: str, current: str) -> AmqpRefused:

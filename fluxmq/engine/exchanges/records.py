@@ -17,7 +17,7 @@ __all__ = ["BindingRecord", "ExchangeRecord", "StoredExchange", "view_key"]
 
 
 class ExchangeRecord(msgspec.Struct, array_like=True, frozen=True):
-    """An exchange. vhost: name of the virtual host. arguments: a field table as it came, without its length."""
+    """An exchange. vhost: name of the virtual host. arguments: a field table as received, without its length."""
 
     vhost: bytes
     name: bytes
@@ -49,6 +49,6 @@ class BindingRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 def view_key(kind: int, number: int) -> bytes:
-    """Where the view has what a record of this kind speaks of."""
+    """The view's key for a record of this kind."""
     prefix = b"e" if kind in (RecordKind.EXCHANGE, RecordKind.EXCHANGE_END) else b"b"
     return prefix + number.to_bytes(8, "big")

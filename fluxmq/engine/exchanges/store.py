@@ -19,7 +19,7 @@ __all__ = ["ExchangeKeeper"]
 
 
 class ExchangeKeeper(QueueListener):
-    """Machine. From its making on, exchanges know all queues of `queues`."""
+    """Machine. As soon as it is made, the exchanges know all queues of `queues`."""
 
     def __init__(self, manager: ExchangeManager, queues: QueueManager) -> None:
         self.manager = manager
@@ -31,21 +31,21 @@ class ExchangeKeeper(QueueListener):
         queues.listeners.append(self)
 
     def queue_made(self, queue: Queue) -> None:
-        """Its name is a routing key of the exchange without a name."""
+        """Makes the queue's name a routing key of the default exchange."""
         self.manager.queue_made(*queue.address, queue)
 
     def queue_gone(self, queue: Queue) -> None:
-        """Nothing is bound to it any more."""
+        """Removes the queue's bindings."""
         self.manager.queue_gone(*queue.address)
 
     # ------------------------------------------------------------------ recovery
 
     def load(self, kind: bytes, number: int, value: bytes) -> None:
-        """One value of the view."""
+        """Reads one row of the view."""
         self._set(RecordKind.EXCHANGE if kind == b"e" else RecordKind.BIND, number, value)
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
-        """One record of the journal that belongs to exchanges; body: what follows its number."""
+        """Applies one record of the journal that belongs to exchanges; body: what follows its number."""
         if kind in (RecordKind.EXCHANGE, RecordKind.BIND):
             self._set(kind, number, body)
             self.manager.note(view_key(kind, number), body)
@@ -65,7 +65,7 @@ class ExchangeKeeper(QueueListener):
             self._bindings[number] = binding_of(value)
 
     def finish(self) -> dict[str, int]:
-        """Everything is replayed, the queues are there. Returns what was found, for the log."""
+        """Creates the objects when everything is replayed and the queues exist. Returns counts for the log."""
         made: dict[int, Exchange] = {}
         for number in sorted(self._exchanges, reverse=True):
             exchange = self._adopt(number, self._exchanges[number])
@@ -90,7 +90,7 @@ class ExchangeKeeper(QueueListener):
         return {"exchanges": len(made), "bindings": bound} if made else {}
 
     def _adopt(self, number: int, stored: StoredExchange) -> Exchange | None:
-        """None: there is a newer one of this name, or its namespace has ended."""
+        """Activates a stored exchange. None: a newer one has its name, or its namespace has ended."""
         hub = self.manager.hub
         # An earlier version wrote the name of the virtual host.
         namespace = (hub.namespaces.add(stored.namespace) if isinstance(stored.namespace, bytes) else
@@ -105,11 +105,11 @@ class ExchangeKeeper(QueueListener):
             return self.manager.adopt(record, True, number)
         if known.number:
             return None
-        known.number = number  # one that every virtual host has
+        known.number = number  # a predefined exchange
         return known
 
     # ------------------------------------------------------------------ checkpoints
 
     def export(self) -> tuple[dict[bytes, bytes], set[bytes]]:
-        """(puts, deletes): all that changed, in one instant."""
+        """Returns (puts, deletes): all changes so far."""
         return self.manager.take_changes()

@@ -16,14 +16,14 @@ class Exchange(Protocol):
 
     @property
     def username(self) -> str | None:
-        """Who has been proved; None before success."""
+        """The authenticated user; None before success."""
 
     @property
     def claimed(self) -> str:
-        """Whom the client says it is; "" before a message of it has said so."""
+        """The user name that the client claims; "" until a message has named it."""
 
     def step(self, data: bytes) -> tuple[bytes, bool]:
-        """The client's Authentication Data in; ours out, and whether the exchange has succeeded with it.
+        """Takes the client's Authentication Data; returns ours, and whether the exchange has succeeded.
 
         Raises AuthError with the reason code for CONNACK or DISCONNECT; the exchange is over then.
         """
@@ -34,27 +34,27 @@ class Authority(Protocol):
 
     @property
     def name(self) -> str:
-        """Who decides, for logs."""
+        """The name of the authority, for logs."""
 
     @property
     def asks(self) -> bool:
-        """Whether may_publish and may_subscribe may answer None."""
+        """Whether may_publish and may_subscribe may return None."""
 
     @property
     def open_publish(self) -> bool:
-        """Every publish is allowed to everybody."""
+        """Whether everybody may publish to every topic."""
 
     @property
     def open_subscribe(self) -> bool:
-        """Every subscription is allowed to everybody."""
+        """Whether everybody may subscribe to every filter."""
 
     @property
     def generation(self) -> int:
-        """Grows whenever an earlier answer may no longer hold."""
+        """Increases whenever an earlier answer may have become invalid."""
 
     @property
     def removed(self) -> frozenset[str]:
-        """Identities that the last change of `generation` took away."""
+        """Identities that were removed by the last change of `generation`."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -71,41 +71,42 @@ class Authority(Protocol):
     async def authenticate(self, client_id: str, username: str | None, password: bytes | None,
                            certificate: Mapping[str, Any] | None = None, username_from: str = "",
                            origin: bytes = b"") -> str | None:
-        """The identity of who sends this CONNECT. certificate: the verified one of the connection, as getpeercert()
-        returns it. username_from: the listener's source of a user name in it: "cn", "san", or "" for none. origin: the
-        address (model/origins.py), so that many logins from one place do not hold up those from others; b"" = exempt.
+        """Returns the identity of the client that sent a CONNECT. certificate: the verified one of the connection, as
+        getpeercert() returns it. username_from: which field of it the listener uses as user name: "cn", "san", or ""
+        for none. origin: the address (model/origins.py), so that many logins from one address do not delay others; b""
+        = exempt.
 
         Raises AuthError: 0x86 user name or password is wrong, 0x87 not allowed, 0x88 no check can be made,
         0x89 too many at once.
         """
 
     def begin_exchange(self, method: str) -> Exchange | None:
-        """A new exchange; None for a method that is not known, to be answered with 0x8C."""
+        """Begins an exchange; None for an unknown method, which is answered with 0x8C."""
 
     def finish_exchange(self, exchange: Exchange, username: str | None = None,
                         certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str:
-        """The identity that a successful exchange gives. username: of the CONNECT, or at re-authentication the identity
-        so far; None when there is none. Raises AuthError(0x87) when it, or the certificate, names somebody else.
+        """Returns the identity after a successful exchange. username: from the CONNECT, or the present identity at
+        re-authentication; None if there is none. Raises AuthError(0x87) if it, or the certificate, names another user.
         """
 
     def has_user(self, name: str) -> bool:
-        """Whether somebody has this name, colons included: then it is not `<namespace>:<user>`."""
+        """Whether a user of exactly this name exists; if so, a colon in it does not separate a namespace."""
 
     def namespace_of(self, identity: str | None) -> str:
-        """The only namespace that this user may enter; "" for any."""
+        """The only namespace that this user may use; "" for any."""
 
     def may_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool | None:
-        """Whether a publish to this topic name is allowed, in a namespace; None: that takes time, decide_publish will
-        say. Publish or subscribe to `$vhost/<namespace>` in "/" is asked of a client that wants to enter one."""
+        """Whether a publish to this topic name is allowed in a namespace; None: call decide_publish, which waits. A
+        client may use a namespace if it may publish or subscribe to `$vhost/<namespace>` in "/"."""
 
     def may_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool | None:
-        """Whether a subscription to this valid filter, `$share/group/filter` included, is allowed; None: that takes
-        time, decide_subscribe will say."""
+        """Whether a subscription to this valid filter, `$share/group/filter` included, is allowed; None: call
+        decide_subscribe, which waits."""
 
     async def decide_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool:
-        """As may_publish, after asking. It is cancelled when its time is up or nobody waits any more; what it raises
-        is a refusal that is not remembered. Who wants an answer to be known to other connections, or to further
-        questions that are not about a publish, remembers it himself for may_publish."""
+        """As may_publish, after asking an external service. It is cancelled at the time limit or when the connection
+        has ended. An exception counts as a refusal that is not cached. An implementation that wants the answer to be
+        used for other connections, or for other questions than publishes, must return it from may_publish later."""
 
     async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool:
         """As may_subscribe, in the same way."""

@@ -10,11 +10,12 @@ __all__ = ["ClientInfo", "ClientsPort"]
 
 
 class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One client that is connected.
+    """One connected client.
 
-    virtual_host: its namespace. user: None = anonymous. name: what it calls its connection, or "". properties: what it
-    said about itself; any value that a field table has. channels: of AMQP. subscriptions: of MQTT; of AMQP consumers.
-    heartbeat_s: or keep alive. since_ms: when it was let in, wall clock. blocked: it was told not to publish.
+    virtual_host: its namespace. user: None = anonymous. name: the connection's name given by the client, or "".
+    properties: given by the client; any value of a field table. channels: of AMQP. subscriptions: of MQTT; consumers of
+    AMQP. heartbeat_s: or keep alive. since_ms: when it was accepted, wall clock. blocked: it was sent
+    connection.blocked.
     """
 
     client_id: str
@@ -34,17 +35,19 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientsPort(Protocol):
-    """Who is connected. A client is named by its namespace and its identifier: two namespaces may have equal ones."""
+    """The connected clients. A client is identified by its namespace and its identifier, which is unique only within
+    it."""
 
     def ids(self) -> Iterable[tuple[str, str]]:
-        """(namespace, client identifier) of those that were let in, in any order."""
+        """(namespace, client identifier) of accepted clients, in any order."""
 
     def info(self, namespace: str, client_id: str) -> ClientInfo | None:
-        """One of them; None: it is gone."""
+        """One client; None: it is not connected any more."""
 
     def subscriptions(self, namespace: str, client_id: str) -> Iterable[Mapping[str, Any]]:
-        """What it is subscribed to, in any order: of MQTT filter, qos, no_local, retain_as_published, identifier; of
-        AMQP queue, consumer_tag, channel, no_ack. Nothing when it is gone."""
+        """The client's subscriptions, in any order: of MQTT filter, qos, no_local, retain_as_published, identifier; of
+        AMQP queue, consumer_tag, channel, no_ack. Empty when it is not connected any more."""
 
     def disconnect(self, namespace: str, client_id: str) -> bool:
-        """Ends its connection, as an administrator's act; its will is published. False: it is gone already."""
+        """Ends the client's connection for an administrator; its will is published. False: it is not connected any
+        more."""

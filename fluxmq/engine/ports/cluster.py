@@ -34,15 +34,15 @@ __all__ = ["Cluster", "Directory", "OwnedElsewhere", "Owner", "Peers", "Replicat
 
 
 class Owner(NamedTuple):
-    """Who serves a session or a queue. epoch: grows with every change of owner, never twice the same for one name; what
-    is sent about it to another node carries it, and with an older one is refused."""
+    """The node that serves a session or a queue. epoch: increases with every change of owner and is never reused for a
+    name. Messages to other nodes about the session or queue carry it; one with an older epoch is refused."""
 
     node: str
     epoch: int
 
 
 class Unclaimed(Exception):
-    """Who owns a session is not known yet. Nothing was done: await take(), which is take_session, then do it again."""
+    """The owner of a session is not known yet. Nothing was changed: await take(), which is take_session, then retry."""
 
     def __init__(self, take: Callable[[], Coroutine[Any, Any, Owner]]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Unclaimed(Exception):
 
 class OwnedElsewhere(ProtocolError):
     """Another node serves the session and keeps it. reference: where a client finds that node (Server Reference, MQTT
-    5.0 section 4.13), "" when nobody knows."""
+    5.0 section 4.13), or "" if unknown."""
 
     def __init__(self, owner: Owner, reference: str) -> None:
         super().__init__(ReasonCode.USE_ANOTHER_SERVER, f"the session is served by node {owner.node}")
@@ -69,7 +69,7 @@ class Directory(Protocol):
 
     @property
     def node(self) -> str:
-        """The name of this node among the others; "" where it has none. Never changes."""
+        """The name of this node in the cluster; "" if it has none. Never changes."""
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
         """A client has connected here. Called for each CONNECT before anything is done for it, also of a session that
@@ -105,7 +105,7 @@ class Directory(Protocol):
         """
 
     def release_queue(self, namespace: bytes, name: bytes) -> None:
-        """The queue was deleted here; the name is free. As release_session."""
+        """The queue was deleted here, and its name is free. See release_session."""
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
         """Somebody here wants what matches a topic filter: a session, a queue that captures or is bound to topics, an
@@ -125,16 +125,16 @@ class Peers(Protocol):
     """The other nodes, by name."""
 
     def hop(self, node: str) -> PeerHop:
-        """The way to another node: the same object for the same node as long as that has not been forgotten
-        (Broker.forget_node). What it is given in a turn leaves as one batch at the turn's end, in order; a message that
-        it cannot take has its ticket given up. Raises UsageError for a node that is not there, and for this one."""
+        """The way to another node: always the same object until the node is forgotten (Broker.forget_node). Messages
+        given to it in a turn are sent as one batch at the end of the turn, in order; the ticket of a message that it
+        cannot take is given up. Raises UsageError for an unknown node and for this one."""
 
     def reference(self, node: str) -> str:
-        """Where clients reach a node, as they are told in a Server Reference; "": unknown."""
+        """The address under which clients reach a node, for a Server Reference; "": unknown."""
 
 
 class Replicator(Protocol):
-    """Who must hold a record before it counts."""
+    """Decides which nodes must have a record before it is committed."""
 
     def line_of_queue(self, namespace: bytes, name: bytes, durable: bool) -> Line | None:
         """The commit line to which everything about a new queue is given: the journal (None), or one that this node has
@@ -146,7 +146,7 @@ class Replicator(Protocol):
 
 
 class Cluster(NamedTuple):
-    """The three together: what the engine is given."""
+    """The three services together, as the engine gets them."""
 
     directory: Directory
     peers: Peers

@@ -13,7 +13,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Work(Protocol[T_co]):
-    """Something that is under way. Awaiting it directly gives its result, and a cancelled caller cancels it."""
+    """A running operation. Awaiting it directly returns its result; cancelling the caller then cancels the
+    operation."""
 
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
@@ -24,33 +25,33 @@ class Work(Protocol[T_co]):
         """Whether it was cancelled."""
 
     def exception(self) -> BaseException | None:
-        """What it ended with; None: its result. Only of what is done and not cancelled."""
+        """The exception that it ended with, or None. Only if it is done and not cancelled."""
 
     def result(self) -> T_co:
-        """What it gave. Raises what it ended with. Only of what is done."""
+        """Its result. Raises the exception that it ended with. Only if it is done."""
 
     def add_done_callback(self, call: Callable[[Any], object], /) -> None:
-        """Calls call(work) on the loop's thread when it has ended, also when it has already."""
+        """Calls call(work) on the loop's thread when it has ended, also if it has ended already."""
 
 
 class Driver(Protocol):
-    """All of it is for the loop's thread."""
+    """All methods are for the loop's thread."""
 
     def now(self) -> float:
-        """Seconds of a clock that nobody sets, from anywhere."""
+        """Seconds of a monotonic clock with an arbitrary start."""
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
-        """Begins it in a later turn of the loop."""
+        """Starts the coroutine in a later turn of the loop."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """0: everybody else has had a turn."""
+        """Waits; with 0 it lets other tasks take their turns."""
 
     def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
-        """Begins step(*what) at once, in a thread of its own kind: it may wait for the disk. It cannot be taken back:
-        whoever is cancelled while it is under way must see to it that nothing is taken away below it."""
+        """Starts step(*what) at once in a thread that may wait for the disk. It cannot be stopped: if the caller is
+        cancelled meanwhile, it must keep everything open that the step uses."""
 
     def result_of(self, work: Work[T]) -> Awaitable[T]:
-        """Waits for it; a cancelled caller does not cancel it. Raises what it ended with."""
+        """Waits for the result; cancelling the caller does not cancel the operation. Raises its exception."""
 
     def end_of(self, work: Work[Any]) -> Awaitable[object]:
-        """Waits until it is done, whatever it ended with; a cancelled caller does not cancel it."""
+        """Waits until the operation has ended, in whatever way; cancelling the caller does not cancel it."""

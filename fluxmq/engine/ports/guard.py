@@ -14,26 +14,26 @@ __all__ = ["BanInfo", "BansPort", "Guard"]
 
 
 class Guard(Protocol):
-    """What failed logins lead to."""
+    """Counts failed logins and bans origins and accounts."""
 
     def shuts_out(self, origin: bytes) -> bool:
-        """Whether nobody could log in from there: a connection need not be taken."""
+        """Whether everybody at this origin is banned, so that its connections need not be accepted."""
 
     def refusal(self, origin: bytes, account: str) -> AuthError | None:
-        """AuthError(0x8A) for an account that is banned there. To be asked before a password is checked, and again
-        behind it: what began before the ban must not tell whether the password was right."""
+        """AuthError(0x8A) for an account that is banned at this origin. The caller must ask before it checks a password
+        and again afterwards: a check that began before the ban must not reveal whether the password was right."""
 
     def failed(self, origin: bytes, account: str, answer: Callable[[], None]) -> bool:
-        """A login failed that `refusal` does not refuse. Calls `answer`, which says so to the client, at once or later;
-        returns whether later. The connection waits meanwhile, and may be gone then."""
+        """Counts a failed login that `refusal` does not refuse. Calls `answer`, which answers the client, at once or
+        later; returns whether later. The connection waits meanwhile, and may have ended by then."""
 
     def succeeded(self, origin: bytes, account: str) -> None:
-        """A login succeeded."""
+        """Counts a successful login."""
 
 
 class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One ban. address: as people write it, of IPv6 a /64. user: None = everybody there. failures: that led to it.
-    until_ms: its end by the wall clock. seconds: until then."""
+    """One ban. address: in readable form, for IPv6 a /64. user: None = everybody at the address. failures: that caused
+    it. until_ms: its end by the wall clock. seconds: until then."""
 
     address: str
     user: str | None
@@ -43,14 +43,14 @@ class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BansPort(Protocol):
-    """Who is banned."""
+    """Shows and lifts bans."""
 
     @property
     def standing(self) -> int:
-        """How many bans stand."""
+        """Number of current bans."""
 
     def bans(self, most: int) -> Sequence[BanInfo]:
-        """Those that stand, the first to end first; at most so many."""
+        """Current bans, ordered by their end; at most `most`."""
 
     def lift(self, address: str, user: str | None = None) -> Sequence[BanInfo]:
-        """Ends the bans of an address, or only that of a user there. Raises ValueError for what is no address."""
+        """Ends the bans of an address, or only that of a user at it. Raises ValueError for an invalid address."""

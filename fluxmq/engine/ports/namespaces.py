@@ -23,8 +23,8 @@ class NamespacesPort(Protocol):
         """One of them. not_found: there is no such namespace."""
 
     def create(self, name: str) -> Literal["created", "opened", "unchanged"]:
-        """Makes a namespace that is kept until somebody deletes it, whatever the configuration says. opened: it was on
-        the disk, and nobody could connect to it. invalid: it cannot be called so."""
+        """Makes a namespace that is kept until it is deleted, whatever the configuration says. opened: it existed on
+        disk, but clients could not connect to it. invalid: the name is not allowed."""
 
     def delete(self, name: str) -> dict[str, int]:
         """Ends the namespace with all that is in it: connections, sessions (their wills are not published), queues and

@@ -22,22 +22,22 @@ class RecordRefused(FluxError):
 
 
 class AttachedRecording(Protocol):
-    """A recording whose writer is somebody else's process."""
+    """A recording that another process writes."""
 
     @property
     def about(self) -> dict[str, Any]:
-        """Where its ring is, and of which broker it is: what the writer must know."""
+        """What the writer must know: where the ring is, and which broker is recorded."""
 
     @property
     def running(self) -> bool:
-        """Whether there is any use in waiting for its end."""
+        """Whether the recording is still running."""
 
     def end(self) -> None:
-        """The writer has gone. Twice does no harm."""
+        """Called when the writer has gone; may be called twice."""
 
 
 class RecordPort(Protocol):
-    """Who records."""
+    """Starts recordings."""
 
     async def attach(self, ring_bytes: int) -> AttachedRecording:
         """Begins a recording into a new ring. ring_bytes: 0 = as configured. Raises RecordRefused."""

@@ -81,8 +81,8 @@ class StateStore(Protocol):
 
 
 class SegmentFiles(Protocol):
-    """Where messages of queues go that outlive a journal file. All methods block and belong into an executor's thread,
-    but open(). `fluxmq.storage.segments.SegmentStore` is one; what it promises stands there."""
+    """Storage of queue messages that outlive a journal file. All methods but open() block and must run in an executor's
+    thread. `fluxmq.storage.segments.SegmentStore` implements it and documents its guarantees."""
 
     def open(self, expect: Mapping[int, range] | None = None, ended: Iterable[int] = (),
              on_damage: Callable[[int, CorruptError], None] | None = None) -> Mapping[int, Any]:
@@ -90,42 +90,42 @@ class SegmentFiles(Protocol):
         those that are damaged, of which on_damage is told. Raises CorruptError where that is None, StorageError."""
 
     def close(self) -> None:
-        """Nothing is synced by it."""
+        """Closes the files without syncing them."""
 
     def write(self, number: int, blocks: Iterable[Any]) -> int:
-        """Appends; returns the offset behind the last message that the log's files hold. Raises ShortageError: nothing
-        of what was written since the last sync() is there any more."""
+        """Appends blocks; returns the offset behind the last message in the log's files. Raises ShortageError:
+        everything written since the last sync() has been removed again."""
 
     def sync(self, numbers: Iterable[int]) -> None:
-        """What was written is on the medium. Raises ShortageError: it may be called again."""
+        """Makes what was written durable. Raises ShortageError: sync() may be called again."""
 
     def read(self, number: int, offset: int, max_bytes: int = 1024 * 1024) -> tuple[int, int, list[bytes]]:
         """(first, covers, blocks)."""
 
     def trim(self, number: int, first: int) -> None:
-        """Files that hold nothing at or above `first` go."""
+        """Deletes files that have nothing at or above `first`."""
 
     def remove(self, number: int) -> None:
-        """The log is no more. Its names are off the medium with the next sync()."""
+        """Removes the log. The removal of its file names is durable after the next sync()."""
 
     def holds(self, number: int) -> bool:
-        """There are files of this log."""
+        """Whether there are files of this log."""
 
     def set_aside(self, number: int) -> Path | None:
-        """Nobody knows this log: its files are put where they harm nobody. None: there are none."""
+        """Moves the files of an unknown log to a separate directory. None: there are none."""
 
     def aside(self) -> Mapping[int, Path]:
-        """What has been put there, by log."""
+        """The logs moved by set_aside, by number."""
 
     def spans(self, number: int, first: int, end: int) -> list[tuple[int, int]]:
-        """(offset behind, bytes) of stretches that hold what there is from `first` up to `end`."""
+        """(offset behind, bytes) of parts that together have all messages from `first` up to `end`."""
 
     def due_pairs(self, number: int) -> Iterator[bytes]:
         """i64 due, u64 offset, due, offset … of a delay log, little-endian, a file at a time."""
 
     def pick(self, number: int, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
-        """Messages by offset: the first of these, and as many more as have about so many bytes; b"" for one that no
-        file holds."""
+        """Messages by offset: the first of `offsets`, and further ones up to about `max_bytes`; b"" for one that no
+        file has."""
 
     def offset_at_time(self, number: int, time_ms: int) -> int | None:
-        """The first offset of this time or later."""
+        """The first offset with this time or a later one."""
