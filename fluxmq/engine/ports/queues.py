@@ -24,12 +24,11 @@ Refusal = Literal["not_found", "conflict", "invalid", "full", "unavailable"]
 
 
 class QueueRefused(FluxError):
-    """Something about queues cannot be done, and whoever asked should hear why.
+    """An operation on queues was refused, for a reason that the user should see.
 
-    kind: not_found, the queue, group or message is not there; conflict, it is there and is otherwise, or is in use;
-    invalid, what was asked for makes no sense; full, a limit of the queue or of the node is reached; unavailable, not
-    now.
-    text: one sentence. hint: what to do about it, or "".
+    kind: not_found, the queue, group or message does not exist; conflict, it exists with other settings, or is in use;
+    invalid, the request makes no sense; full, a limit of the queue or of the node is reached; unavailable, not possible
+    at present. text: one sentence. hint: what to do about it, or "".
     """
 
     def __init__(self, kind: Refusal, text: str, hint: str = "") -> None:
@@ -43,8 +42,8 @@ class QueueRefused(FluxError):
 
 
 class QueueName(str):
-    """What people call a queue, and the namespace and name that are meant: a name may have a '/' of its own, so that
-    two queues can be called the same.
+    """A queue's displayed name, with its namespace and its name in it: a name may contain a '/', so that two queues can
+    have the same displayed name.
 
     namespace, own: as a user wrote them.
     """
@@ -59,12 +58,12 @@ class QueueName(str):
 
 
 class QueueMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it lies in a partition. Times are wall clock in ms, 0 = none.
+    """A message in a partition. Times are wall clock in ms, 0 = none.
 
-    properties: those of MQTT 5 that travel, by their names in the specification in lower case with dashes
-    (content-type, response-topic, …), values of JSON. user_properties: in order, names may repeat. A dead letter has
-    reason, origin, count and times among them. Of a message that came by AMQP the topic is that of its routing key, ""
-    where none can be; properties are `exchange`, `routing-key` and AMQP's own, user_properties its headers.
+    properties: those of MQTT 5 that are forwarded, with their names in the specification in lower case with dashes
+    (content-type, response-topic, …), values of JSON. user_properties: in order, names may repeat; a dead letter's
+    include reason, origin, count and times. For a message from AMQP the topic is derived from its routing key, "" if
+    that is impossible; properties are `exchange`, `routing-key` and AMQP's own, user_properties its headers.
     """
 
     partition: int
@@ -79,10 +78,10 @@ class QueueMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Browsed(msgspec.Struct, frozen=True):
-    """What a browse found. next: a position, of no meaning to others, from which a further browse goes on.
+    """The result of a browse. next: an opaque position from which the next browse continues.
 
-    loading: there is more, but it must be read from disk first; ask again from `next` a little later.
-    Neither messages nor loading: the end, for now.
+    loading: further messages must be read from disk first; ask again from `next` a little later. With neither messages
+    nor loading, there are no more for now.
     """
 
     messages: list[QueueMessage]
@@ -91,8 +90,8 @@ class Browsed(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages as bytes. content: as `_core/queue/page.pyx` draws it. next: the offset from which a further page goes
-    on. loading: nothing yet, it must be read from disk first; ask again a little later."""
+    """Messages as bytes. content: in the format of `_core/queue/page.pyx`. next: the offset from which the next page
+    continues. loading: nothing yet, because it must be read from disk first; ask again a little later."""
 
     content: bytes
     next: int
@@ -100,7 +99,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """How far a replay came. more: it did not finish (the step is bounded, or the disk must be read); call again."""
+    """Progress of a replay. more: it has not finished (steps are bounded, or the disk must be read); call again."""
 
     moved: int
     more: bool = False
@@ -109,7 +108,7 @@ class Moved(msgspec.Struct, frozen=True):
 class Publish(msgspec.Struct, frozen=True, kw_only=True):
     """A message for a queue, as if a client had published it to `$queue/<name>[/<key>]`.
 
-    user_properties: all that a client can ask in them is asked in them here too (partition-key, priority, x-delay,
+    user_properties: may contain every option that a client can set in them (partition-key, priority, x-delay,
     producer-id and producer-sequence, …). expiry_s: Message Expiry Interval.
     """
 
@@ -129,35 +128,36 @@ class QueuesPort(Protocol):
         many), dead_letters (how many)."""
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
-        """Calls `then` once: with None as soon as all that was changed before this call is as durable as the
-        configuration promises (at once, where nothing is), or with the StorageError that prevents it. Sees to it that a
-        batch is submitted, also outside of a turn."""
+        """Calls `then` once: with None as soon as all changes before this call are as durable as the configuration
+        promises (at once if nothing is durable), or with the StorageError that prevents it. Ensures that a batch is
+        submitted, also outside of a turn."""
 
     def describe(self, name: str) -> dict[str, Any]:
-        """As in list_queues(), and: spec (the queue as one would write it under `queues:`), partition_list (of dicts:
-        partition, first, next, messages, bytes), group_list (as groups()), dead_letter_queue (its name, or
-        ""), counts (what has happened, by name: appended, delivered, settled, …)."""
+        """As list_queues(), and: spec (the queue as under `queues:`), partition_list (of dicts: partition, first, next,
+        messages, bytes), group_list (as groups()), dead_letter_queue (its name, or ""), counts (events by name:
+        appended, delivered, settled, …)."""
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
-        """Makes the queue that is described as one would under `queues:` (name, type, topics, …), or changes what may
-        be changed of one that is there. Refused as invalid (which key, and what is allowed) or as conflict (which key
-        may not change)."""
+        """Makes a queue, described as under `queues:` (name, type, topics, …), or changes the settings of an existing
+        one that may be changed. Refused as invalid (which key, and what is allowed) or as conflict (which key may not
+        change)."""
 
     def delete(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
-        """Deletes the queue with its groups. Returns how many messages went with it. conflict: it is used (has
-        consumers), is not empty, or stands in the configuration."""
+        """Deletes the queue with its groups. Returns how many messages it had. conflict: it is used (has consumers), is
+        not empty, or is in the configuration."""
 
     def purge(self, name: str) -> int:
-        """Everything that is in it is gone for every group. Returns how many messages."""
+        """Removes all messages, for every group. Returns how many."""
 
     def publish(self, name: str, message: Publish) -> dict[str, Any]:
-        """Appends. Returns partition and offset, or due_ms where it is delayed, or duplicate=True where its producer
-        and sequence were seen before. Durable when `when_durable` says so. full: the queue's limit, or the disk."""
+        """Appends a message. Returns partition and offset, due_ms if it is delayed, or duplicate=True if its producer
+        and sequence were seen before. It is durable when `when_durable` says so. full: the limit of the queue or of the
+        disk is reached."""
 
     def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None) -> Browsed:
-        """Messages as they lie, claiming and settling nothing: at most `count`, and about bytes_max of payload, but one
-        at least. partition: only that one; None is all, each in order of offset. position: a position, or
-        `Browsed.next` (then of the same partition argument); of several partitions it is taken in each."""
+        """Returns messages without claiming or settling them: at most `count`, with about bytes_max of payload, but at
+        least one. partition: only that one; None means all, each in order of offset. position: a position, or
+        `Browsed.next` (with the same partition argument); with several partitions it applies to each."""
 
     def logs(self, name: str, position: str | None) -> tuple[str, list[dict[str, Any]]]:
         """(type of the queue, its logs): of each partition, lane, log (its number in hex), first, next (what is below
@@ -168,30 +168,30 @@ class QueuesPort(Protocol):
         seen under an offset is never another message after a crash."""
 
     def groups(self, name: str) -> list[dict[str, Any]]:
-        """Each group: name, members (list of dicts: client, held, credit), claimed (messages in hands or waiting to be
-        delivered again), lag (messages not settled), positions (list of dicts: partition, next, settled).
-        Not of a stream: retry (dict: what holds for it, as in a queue's configuration), contract (which of these its
-        consumers said)."""
+        """Each group: name, members (list of dicts: client, held, credit), claimed (messages that are claimed or wait
+        for redelivery), lag (messages not settled), positions (list of dicts: partition, next, settled). Not for a
+        stream: retry (dict of the effective settings, as in a queue's configuration), contract (those of them that its
+        consumers set)."""
 
     def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
-        """Sets where the group goes on: all below counts as settled, nothing above. Returns its positions. conflict: it
-        has claims in members' hands."""
+        """Moves the group to a position: everything below counts as settled, nothing above. Returns its positions.
+        conflict: its members have claims."""
 
     def delete_group(self, name: str, group: str) -> None:
-        """conflict: it has members."""
+        """Deletes a group. conflict: it has members."""
 
     def dead_list(self) -> list[dict[str, Any]]:
-        """Each queue whose dead letters go somewhere: queue, namespace, dead_letter_queue, messages, bytes, oldest_ms,
+        """Each queue with a dead-letter queue: queue, namespace, dead_letter_queue, messages, bytes, oldest_ms,
         newest_ms."""
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
         """As browse(), of the dead letters of queue `name`; their partition and offset name them for dead_replay."""
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
-        """Moves dead letters back to the queue they came from, as new messages, each settled there and appended here in
-        one batch. selected: (partition, offset) of those, of which what is not there (any more) is skipped; None: the
-        oldest, at most `count` of them. A bounded step: while `more`, the caller comes again a little later, with the
-        same selection, or with what is left of its count."""
+        """Moves dead letters back to the queue they came from, as new messages. Each is settled there and appended here
+        in one batch. selected: (partition, offset) of those to move; missing ones are skipped. None: the oldest, at
+        most `count`. A call is a bounded step: while `more`, the caller calls again a little later, with the same
+        selection or the rest of its count."""
 
     def dead_purge(self, name: str) -> int:
-        """All dead letters of queue `name` are gone. Returns how many."""
+        """Removes all dead letters of queue `name`. Returns how many."""

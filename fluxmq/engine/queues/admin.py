@@ -25,7 +25,7 @@ from fluxmq.model.units import format_duration
 
 __all__ = ["QueueAdmin"]
 
-LOOK_STEP = 5000  # messages looked at in one call of browse
+LOOK_STEP = 5000  # messages examined in one call of browse
 CONTENT_TYPE = 0x03
 REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
     ReasonCode.QUOTA_EXCEEDED: ("full", "the queue is full"),
@@ -50,7 +50,7 @@ class QueueAdmin:
     # ------------------------------------------------------------------ queues
 
     def list_queues(self) -> list[dict[str, Any]]:
-        """Those of "/" first, then of each other namespace."""
+        """The queues of "/" first, then those of each other namespace."""
         return [self._short(self.manager.queues[address])
                 for address in sorted(self.manager.queues, key=lambda address: (address[0] != ROOT, address))]
 
@@ -208,7 +208,7 @@ class QueueAdmin:
                               for cursor in group.cursors]}
 
     def _find_group(self, state: QueueState, group: str) -> tuple[tuple[bytes, bytes], Group]:
-        """By its name; of several with one name by name/filter, as they are listed."""
+        """Finds a group by its name; if several have one name, by name/filter, as they are listed."""
         named = [(key, known) for key, known in state.groups.items()
                  if group.encode() in (key[0], key[0] + b"/" + key[1])]
         whole = [one for one in named if not one[0][1]] or named
@@ -231,7 +231,7 @@ class QueueAdmin:
             raise QueueRefused("conflict", f"group {group} has readers, which would not notice the change",
                                "stop them first")
         wanted = [cursor for cursor in found.cursors if partition is None or cursor.partition == partition]
-        # all are read before the first is moved: what makes no sense moves none
+        # all positions are parsed before the first group is moved, so that an invalid one moves none
         for cursor, offset in [(cursor, self.manager.offset_of(state, cursor.log, position, found))
                                for cursor in wanted]:
             found.seek(cursor.log_number, offset)
@@ -249,7 +249,7 @@ class QueueAdmin:
     # ------------------------------------------------------------------ dead letters
 
     def _dead(self, name: str) -> QueueState | None:
-        """Where its dead letters are; None: it has had none yet."""
+        """The queue with its dead letters; None: it has had none yet."""
         state = self._state(name)
         if not state.spec.dead_letter_queue:
             raise QueueRefused("not_found", f"queue {name} keeps no dead letters", "dlq.enabled says that it does")
@@ -299,7 +299,7 @@ def retry_of(retry: Retry) -> dict[str, Any]:
 
 
 def message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
-    """A message of a log in the port's words. expires_at: by the wall clock."""
+    """A message of a log for the port. expires_at: by the wall clock."""
     envelope = record.envelope
     users = [(name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace"))
              for name, value in envelope.headers()]

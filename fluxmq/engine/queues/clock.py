@@ -17,18 +17,18 @@ from fluxmq.engine.queues.manager import QueueManager, QueueState
 
 __all__ = ["LOOKS_MAX", "QueueClock"]
 
-LOOKS_MAX = 2000  # in one turn of the loop: some 15 ms
+LOOKS_MAX = 2000  # checks in one turn of the loop: some 15 ms
 RETENTION_EVERY_MS = 5000
-# A stream that only grows older is looked at when a hundredth of its age has passed, within these bounds.
+# A stream in which only ages change is checked when a hundredth of its maximum age has passed, within these bounds.
 AGEING_PART = 100
 AGEING_EVERY_MAX_MS = 60_000
-UNFINISHED = -1  # what a stream has is not what its caps were applied to
+UNFINISHED = -1  # the retention has not been applied to all that the stream has
 
 
 class QueueClock:
-    """Machine. auto_commit_ms: at least so long between two commits of one stream; 0 = with each look. stamp_of_age:
-    SteadyClock's; None: the wall clock is never set. looked: at how many queues so far, for tests. behind: the last
-    tick left some."""
+    """Machine. auto_commit_ms: minimum time between two commits of one stream; 0 = at each check. stamp_of_age:
+    SteadyClock's; None: the wall clock is never set. looked: number of checked queues so far, for tests. behind: the
+    last tick left some."""
 
     def __init__(self, manager: QueueManager, auto_commit_ms: int = 0,
                  stamp_of_age: Callable[[int], int] | None = None) -> None:
@@ -42,8 +42,8 @@ class QueueClock:
         self._heap: list[tuple[int, int, QueueState]] = []  # steady clock, queue's number; stale unless state.due_at
 
     def tick(self) -> bool:
-        """What is due by now is done or, where the queue does it, told to it; at LOOKS_MAX queues and as many whose
-        time has come. Returns whether that leaves some: they are for a further call soon."""
+        """Does what is due by now, or asks the queue to do it; for at most LOOKS_MAX changed queues and as many whose
+        time has come. Returns whether some are left, for another call soon."""
         hub = self.manager.hub
         now = hub.steady_ms
         states: dict[QueueState, None] = {}
@@ -58,8 +58,8 @@ class QueueClock:
         if not self._began:
             self._began = True
             for state in self.manager.queues.values():
-                # What a start found was made while the clock was not yet where it goes on.
-                # Of most nothing becomes due; what else a start has to do marks them dirty.
+                # A start set these times before the clock was resumed. Most of these queues need no timer; those that
+                # need other work after a start are marked dirty.
                 if state.queue.kind == QUEUE_STREAM or idle_max_ms(state) is not None:
                     state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
                     state.idle_since_ms = now
@@ -85,7 +85,7 @@ class QueueClock:
             heapq.heappush(self._heap, (at, state.queue.number, state))
 
     def _look(self, state: QueueState, now: int) -> int | None:
-        """Does what is due; in how many ms there may be more. None: not before something happens to it."""
+        """Does what is due for a queue. Returns in how many ms to check again; None: not before the queue changes."""
         self.looked += 1
         queue = state.queue
         waits = [group.tick() for group in state.groups.values()]
@@ -96,7 +96,7 @@ class QueueClock:
             waits.append(due - now)
         if queue.kind == QUEUE_STREAM:
             waits.append(self._commit(state))
-            if queue.damage is None:  # of what is damaged nothing goes, but what was settled
+            if queue.damage is None:  # a damaged queue loses no messages but settled ones
                 waits.append(self._retention(state, now))
         elif (idle_ms := idle_max_ms(state)) is not None and unused(state):
             wait = state.idle_since_ms + idle_ms - now
@@ -116,14 +116,14 @@ class QueueClock:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _commit(self, state: QueueState) -> int | None:
-        """What readers have acknowledged becomes their groups' position, unless that happened a short while ago."""
+        """Commits what readers have acknowledged as their groups' positions, unless that happened a short while ago."""
         wait = state.commit_due_ms - self.manager.hub.mono_ms
         if wait > 0:
             return wait
-        # all of them: a commit of the first is no reason to leave out the others
+        # all of them: a commit of the first must not skip the others
         if any([reader.auto_commit() for reader in state.queue.readers]):
             state.commit_due_ms = self.manager.hub.mono_ms + self._auto_commit_ms
-        return None  # whoever acknowledges more marks the queue
+        return None  # further acknowledgements mark the queue dirty
 
     def _retention(self, state: QueueState, now: int) -> int | None:
         age = state.spec.retention.max_age
@@ -136,19 +136,19 @@ class QueueClock:
         elif ends(state) != state.retained:
             state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
         if not age and ends(state) == state.retained:
-            return None  # nothing came since the last time, and nothing grows older
+            return None  # nothing was appended since the last time, and nothing expires by age
         if all(log.next == log.first for log in state.queue.logs):
             return None
         return state.retention_due_ms - now
 
 
 def ends(state: QueueState) -> int:
-    """Changes whenever something is appended."""
+    """A value that changes with every append."""
     return sum(log.next for log in state.queue.logs)
 
 
 def idle_max_ms(state: QueueState) -> int | None:
-    """How long nobody need use a queue before it is deleted; None: for ever."""
+    """Time without use after which a queue is deleted; None: never."""
     if state.arguments is not None:
         return state.arguments.expires_ms if state.arguments.expires_ms > 0 else None
     if state.queue.kind != QUEUE_EPHEMERAL or state.configured:
@@ -161,7 +161,7 @@ def unused(state: QueueState) -> bool:
 
 
 def retain(manager: QueueManager, state: QueueState, stamp_of_age: Callable[[int], int]) -> bool:
-    """The caps of a stream. False: to go on, the disk must be asked how large messages are; it has been."""
+    """Applies the retention of a stream. False: it must continue when the disk has said how large messages are."""
     keep = state.spec.retention
     done = True
     for log in state.queue.logs:

@@ -43,7 +43,7 @@ def is_queue_filter(filter_: bytes) -> bool:
 
 
 def is_order(topic: bytes) -> bool:
-    """Whether a publish to this topic is about a message: `$queue/<name>/$ack` and its kin."""
+    """Whether a publish to this topic is a command about a message, like `$queue/<name>/$ack`."""
     address = split_address(topic)
     return address is not None and address[1].startswith(b"$")
 
@@ -61,9 +61,9 @@ class QueueConsumers:
         self._log = on_log
 
     def refusal(self, namespace: Namespace, filter_: bytes, qos: int, consume: Consume) -> tuple[int, str]:
-        """Why such a subscription cannot be: the reason code of MQTT 5, and a sentence for the client; or (0, "").
+        """Why a subscription is refused: the reason code of MQTT 5, and a sentence for the client; or (0, "").
 
-        A queue that is not there is made where the configuration says so.
+        Makes a queue that does not exist if the configuration says so.
         """
         address = split_address(filter_)
         assert address is not None
@@ -93,7 +93,7 @@ class QueueConsumers:
                 return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
                         f"{PROPERTIES[field]} is not for a stream, which gives nothing a second time")
             return 0, ""
-        if qos == 0:  # nobody would say what has been settled
+        if qos == 0:  # at QoS 0 the client would settle nothing
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a queue is consumed with QoS 1 or 2"
         state = self.manager.states[queue]
         group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
@@ -105,13 +105,13 @@ class QueueConsumers:
 
     @staticmethod
     def with_share(filter_: bytes, consume: Consume) -> Consume:
-        """What is asked for, with the group that `$share/<group>/…` names."""
+        """The options, with the group named by `$share/<group>/…`."""
         return msgspec.structs.replace(consume, group=_without_share(filter_)[0] or consume.group)
 
     def update_retry_policy(self, namespace: Namespace, filter_: bytes, consume: Consume) -> None:
-        """A client has just subscribed so: the retry policy that it sent holds for the group from now on.
+        """Applies the retry policy of a SUBSCRIBE to its group.
 
-        Not when a client is back whose session was kept: others may have said something since.
+        Not called when a client resumes its session, because others may have changed the policy since.
         """
         address = split_address(filter_)
         queue = self.manager.find(address[0], namespace.name) if address is not None else None
@@ -119,14 +119,14 @@ class QueueConsumers:
             self.manager.update_retry_policy(queue, consume.group or GROUP_DEFAULT, address[1], consume.retry_policy)
 
     def make_for(self, topic: bytes, namespace: Namespace) -> bool:
-        """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""
+        """Makes the queue of a publish if it does not exist and the configuration says so (`auto_create`)."""
         address = split_address(topic)
         made = address is not None and self.manager.auto_create(address[0], namespace.name) is not None
         self.manager.refused_unknown += not made
         return made
 
     def attach(self, session: Session, filter_: bytes, options: int, identifier: int, consume: Consume) -> None:
-        """The client is connected: its subscription becomes a member, or a reader for each partition."""
+        """Called when the client is connected: its subscription becomes a member, or a reader for each partition."""
         address = split_address(filter_)
         assert address is not None
         name, rest = address
@@ -151,7 +151,7 @@ class QueueConsumers:
             for reader in members:
                 reader.client = session.name.decode()
                 if group is not None and consume.position:
-                    reader.commit(reader.next)  # whoever resumes goes on from where this one began
+                    reader.commit(reader.next)  # a later reader resumes from this one's start
                 queue.add_reader(reader)
         else:
             group = self.manager.group(queue, consume.group or GROUP_DEFAULT, rest, consume.position, consume.exclusive,
@@ -186,13 +186,13 @@ class QueueConsumers:
         self.manager.left(consumer.queue, consumer.group)
 
     def detach(self, session: Session) -> None:
-        """The connection has ended: what the client had is anybody's again."""
+        """Called when the connection has ended: the client's claimed messages are ready for others again."""
         for filter_ in list(session.data.consumers or ()):
             self.detach_one(session, filter_)
 
     def order(self, session: Session, topic: bytes, asked: dict[str, str]) -> tuple[int, str]:
-        """A publish to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`. asked: its user properties. Returns (0, "")
-        or the reason code of the refusal and a sentence for the client."""
+        """Handles a publish to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`. asked: its user properties. Returns
+        (0, ""), or the reason code of the refusal and a sentence for the client."""
         address = split_address(topic)
         assert address is not None
         name, verb = address
@@ -208,7 +208,7 @@ class QueueConsumers:
         return 0, ""
 
     def _refused(self, member: SessionMember, log_number: int, offset: int, deliveries: int, reason: int) -> None:
-        """The client answered a delivery with an error: as `$nack`."""
+        """Called when the client has answered a delivery with an error: acts like `$nack`."""
         assert member.group is not None
         wait_ms = self.manager.backoff_ms(member.queue, member.group, deliveries)
         member.group.give_back_at(log_number, offset, wait_ms, True)

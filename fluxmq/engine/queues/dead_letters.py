@@ -21,35 +21,36 @@ __all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_state", "make_
 
 
 def dead_letter_queue(table: QueueTable, spec: QueueSpec) -> Queue:
-    """Where the dead letters of such a queue go; made now if it is not there."""
+    """The dead-letter queue of a queue; made now if it does not exist."""
     state = dead_letter_state(table, spec)
     if state is not None:
         return state.queue
-    # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them. However many queues
-    # the namespace may have: without this one they would be lost.
+    # A dead-letter queue has no limits and no dead letters of its own, because its messages wait for an operator. The
+    # namespace's limit of queues does not count: without this queue the messages would be lost.
     return table.make(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False),
                                   namespace=spec.namespace))
 
 
 def dead_letter_state(table: QueueTable, spec: QueueSpec) -> QueueState | None:
-    """The same where it is there."""
+    """The dead-letter queue, or None if it does not exist."""
     return table.queues.get((spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")))
 
 
 def note_death(table: QueueTable, state: QueueState, reason: str) -> None:
-    """A message of the queue was given up; reason: of DEATHS."""
+    """Counts a message that the queue gave up; reason: of DEATHS."""
     state.note_death(reason)
     table.counted[f"died_{reason}"] += 1
 
 
 def note_dead_letter(table: QueueTable, state: QueueState) -> None:
-    """It went to dead letters."""
+    """Counts a message that was copied to the dead letters."""
     state.dead_lettered += 1
     table.counted["dead_lettered"] += 1
 
 
 def make_room(table: QueueTable, state: QueueState) -> bool:
-    """Drop-head: the oldest message goes; with dead letters enabled it goes there, as soon as it is in memory."""
+    """Drop-head: removes the oldest message; if dead letters are enabled, copies it there as soon as it is in
+    memory."""
     queue = state.queue
     logs = [log for log in queue.logs if log.next > log.first]
     if not logs:
@@ -61,7 +62,7 @@ def make_room(table: QueueTable, state: QueueState) -> bool:
         if message is None and log.wanted != NOTHING:
             table.read_on(queue)
             return True
-        first = message.offset if message is not None else log.next - 1  # below it nothing was kept
+        first = message.offset if message is not None else log.next - 1  # no message below it is kept
         if message is not None and queue.is_needed(log, first):
             bury(table, state, log, first, 0, "maxlen", b"")
     elif queue.kind != QUEUE_STREAM and queue.is_needed(log, first):
@@ -72,9 +73,9 @@ def make_room(table: QueueTable, state: QueueState) -> bool:
 
 def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries: int, reason: str,
          group: bytes) -> None:
-    """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
+    """Copies a message, which is in memory, to the dead letters, in spite of their limits: else it would be lost."""
     note_death(table, state, DEATHS.get(reason, "rejected"))
-    if state.arguments is not None:  # its dead letters go to an exchange, or nowhere
+    if state.arguments is not None:  # declared by AMQP: its dead letters go to an exchange, or nowhere
         if table.amqp_dead_letters is not None:
             table.amqp_dead_letters.bury(state, log, offset, reason)
         return
@@ -97,11 +98,11 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
 
 
 class DeadNames:
-    """Machine. The names of queues for dead letters that are not made of their queue's name, so that nobody looks
-    through all queues for one."""
+    """Machine. The explicitly configured names of dead-letter queues, so that a lookup need not go through all
+    queues."""
 
     def __init__(self) -> None:
-        # By namespace and name: whose dead letters go there.
+        # By namespace and name: the queues whose dead letters go there.
         self._by_name: dict[tuple[bytes, bytes], dict[QueueState, None]] = {}
 
     def add(self, state: QueueState) -> None:
@@ -120,7 +121,7 @@ class DeadNames:
         return spec.address[0], spec.dlq.topic.encode("utf-8", "surrogateescape")
 
     def find(self, address: tuple[bytes, bytes], queues: Mapping[tuple[bytes, bytes], QueueState]) -> QueueSpec | None:
-        """A queue whose dead letters go to the queue of this address; None: there is none."""
+        """A queue whose dead letters go to the queue of this address; None if there is none."""
         namespace, name = address
         named = self._by_name.get(address)
         state = next(iter(named)) if named else queues.get(

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 __all__ = ["is_repeated", "with_sequence"]
 
-DEDUPLICATION_WINDOW = 1024  # sequences below a producer's highest that are told apart
+DEDUPLICATION_WINDOW = 1024  # sequences below a producer's highest that are remembered individually
 
 
 def is_repeated(known: tuple[int, int] | None, sequence: int) -> bool:
-    """Whether a producer has appended this sequence: known exactly within the window, taken for yes below it."""
+    """Whether a producer has appended this sequence: exact within the window; below it, always true."""
     if known is None or sequence > known[0]:
         return False
     below = known[0] - sequence
@@ -18,7 +18,7 @@ def is_repeated(known: tuple[int, int] | None, sequence: int) -> bool:
 
 
 def with_sequence(known: tuple[int, int] | None, sequence: int) -> tuple[int, int]:
-    """(highest, bitmap) with one sequence more; bit n is the sequence n below the highest."""
+    """Returns (highest, bitmap) with one more sequence; bit n is the sequence n below the highest."""
     if known is None:
         return sequence, 1
     highest, bits = known

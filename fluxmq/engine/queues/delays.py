@@ -19,7 +19,7 @@ DELAY_GROUP = b"$delay"
 
 
 def adopt_delays(table: QueueTable, state: QueueState, log: Log, group_number: int) -> Delays:
-    """The queue can delay messages; log: theirs, with what is on disk."""
+    """Enables a queue to delay messages; log: its delay log, with what is on disk."""
     group = Group(table.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable,
                   line=state.queue.line)
     group.home = state.queue
@@ -29,7 +29,7 @@ def adopt_delays(table: QueueTable, state: QueueState, log: Log, group_number: i
 
 
 def first_delayed(table: QueueTable, queue: Queue) -> None:
-    """A message is to be delayed, the first one ever of this queue."""
+    """Called when the first message of this queue is to be delayed."""
     state = table.states[queue]
     log = Log(table.hub.ledger, table.number(queue.line), volatile=not queue.durable, line=queue.line)
     adopt_delays(table, state, log, table.number(queue.line))
@@ -37,8 +37,8 @@ def first_delayed(table: QueueTable, queue: Queue) -> None:
 
 
 def more_is_due(table: QueueTable, queue: Queue) -> None:
-    """More is due than one turn moves: what is on disk only is read, else it goes on when this much is durable. So it
-    is no faster than the disk, and publishers and consumers have their turns in between."""
+    """Called when more messages are due than one turn moves: reads those that are only on disk, or continues when the
+    moved ones are durable. So moving is no faster than the disk, and publishers and consumers get turns in between."""
     delays = queue.delays
     assert delays is not None
     if delays.missing():
@@ -51,7 +51,7 @@ def more_is_due(table: QueueTable, queue: Queue) -> None:
 
 
 def go_on(queue: Queue) -> None:
-    """The disk is done. Does nothing when the queue has been deleted meanwhile."""
+    """Continues when the disk is done. Does nothing if the queue has been deleted meanwhile."""
     if queue.delays is not None:
         queue.delays.busy = False
         queue.notify()

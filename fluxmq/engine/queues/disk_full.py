@@ -24,14 +24,14 @@ class SpaceReserve(Protocol):
     """`fluxmq.storage.reserve.Reserve` is one."""
 
     def take(self) -> bool:
-        """The space is ours; False: there is not enough. Blocks; raises OSError."""
+        """Allocates the reserve; False: there is not enough space. Blocks; raises OSError."""
 
     def give(self) -> None:
-        """Gives the space back. Blocks."""
+        """Frees the reserve. Blocks."""
 
 
 class QueueSpace:
-    """Machine. driver: of its blocking steps. retry_ms: between two attempts to take the reserve again."""
+    """Machine. driver: runs the blocking steps. retry_ms: between two attempts to take the reserve again."""
 
     def __init__(self, manager: QueueManager, reserve: SpaceReserve, driver: Driver,
                  on_log: Callable[[str, str, str, dict[str, Any]], None], retry_ms: int = 1000) -> None:
@@ -48,16 +48,16 @@ class QueueSpace:
 
     @property
     def full(self) -> bool:
-        """Publishes to durable queues are refused."""
+        """Whether publishes to durable queues are refused."""
         return self._ledger.full
 
     @property
     def why(self) -> str:
-        """What is short, while `full`."""
+        """The resource that is short, while `full`."""
         return self._ledger.full_why or ""
 
     def tick(self) -> None:
-        """On each tick of the clock."""
+        """Called on each tick of the clock."""
         journal, now = self._ledger.journal, self._manager.hub.mono_ms
         if journal is None or not self._manager.durables:
             return
@@ -77,7 +77,7 @@ class QueueSpace:
             self._task = self._driver.blocking(self._reserve.take)
 
     async def stop(self) -> None:
-        """What is being reserved is done, or has failed, which nobody need hear of any more."""
+        """Waits for a running reservation; its failure does not matter any more."""
         task, self._task = self._task, None
         if task is not None:
             await self._driver.end_of(task)
@@ -86,8 +86,8 @@ class QueueSpace:
     def _taken(self, task: Work[bool]) -> None:
         error = task.exception()
         if error is not None:
-            # It is not want of space, so it is no reason to refuse anything: what is not reserved is missing only on
-            # the day on which the disk is full.
+            # The error is not a lack of space, so it is no reason to refuse anything: the reserve matters only once the
+            # disk is full.
             if str(error) != self._told:
                 self._told = str(error)
                 self._log("warning", "", "no space can be reserved for a full disk", {

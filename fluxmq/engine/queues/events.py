@@ -24,18 +24,18 @@ class QueueEvents:
         return state is not None and is_repeated(state.producers.get(producer), sequence)
 
     def produced(self, queue: Queue, producer: bytes, sequence: int) -> None:
-        """The producer has appended it now."""
+        """Records that the producer has appended this sequence."""
         state = self.table.states.get(queue)
-        if state is not None:  # else a stale route led to a queue that is no more
+        if state is not None:  # otherwise a cached route led to a deleted queue
             state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
             self.table.note_changed(state)
 
     def make_room(self, queue: Queue) -> bool:
-        """The queue is full: the oldest message goes, or will when it is read. False: none does."""
+        """Drops the oldest message of a full queue, now or when it has been read. False: nothing is dropped."""
         return make_room(self.table, self.table.states[queue])
 
     def refused(self, queue: Queue, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
-        """A message did not get in, for the queue is full, and goes to dead letters (Queue.dead_letter_refused)."""
+        """Dead-letters a message that a full queue refused (Queue.dead_letter_refused)."""
         state = self.table.states.get(queue)        # None: a stale route led to a queue that is no more
         if state is not None and self.table.amqp_dead_letters is not None:
             self.table.amqp_dead_letters.refused(state, topic, properties, payload, format_)
@@ -45,15 +45,15 @@ class QueueEvents:
         delays.first_delayed(self.table, queue)
 
     def more_is_due(self, queue: Queue) -> None:
-        """What is due goes on when the disk is done, and notify() is called then."""
+        """Continues with due messages when the disk is done, and calls notify() then."""
         delays.more_is_due(self.table, queue)
 
     def stalled(self, queue: Queue) -> None:
-        """Logs of the queue wait for the disk (Log.wanted)."""
+        """Reads for logs of the queue that wait for the disk (Log.wanted)."""
         self.table.read_on(queue)
 
     def dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
-        """A message died in a group (Group.on_dead)."""
+        """Handles a message that died in a group (Group.on_dead)."""
         state = self.table.states.get(group.owner) if isinstance(group.owner, Queue) else None
         if state is not None:
             bury(self.table, state, log, offset, deliveries, reason, group.name)

@@ -21,7 +21,7 @@ __all__ = ["LimitedConsumers"]
 
 
 def owner_of(one: Any) -> Any:
-    """Whoever pumps it: a Queue, nearly always."""
+    """The object that pumps it: nearly always a Queue."""
     return one.owner if not isinstance(one, Member) else one.group and one.group.owner
 
 
@@ -30,12 +30,11 @@ class LimitedConsumers:
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
-        self._found: deque[Any] = deque()   # not told of yet
+        self._found: deque[Any] = deque()   # not logged yet
         self._limited: dict[Any, None] = {}  # Member, StreamReader, Group: in the order in which they were found
 
     def tick(self) -> None:
-        """Tells of those that were found since the last time, and lets go on those that can; LOOKS_MAX of each, in
-        turn."""
+        """Logs those that were found since the last time, and retries stopped ones; at most LOOKS_MAX of each."""
         self._found.extend(self.manager.hub.ledger.take_limited())
         for _ in range(min(len(self._found), LOOKS_MAX)):
             one = self._found.popleft()

@@ -1,4 +1,4 @@
-"""What the admin ring sees of queues that AMQP declared."""
+"""What the admin ring shows of queues that were declared by AMQP."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ["declared_of", "named"]
 
 
 def named(manager: QueueManager, shown: str) -> QueueState | None:
-    """The queue that people call so: of another namespace than "/" it is <namespace>/<name>."""
+    """The queue with this displayed name: outside of "/" it is <namespace>/<name>."""
     if isinstance(shown, QueueName):
         return manager.queues.get((shown.namespace.encode("utf-8", "surrogateescape"),
                                    shown.own.encode("utf-8", "surrogateescape")))
@@ -24,7 +24,7 @@ def named(manager: QueueManager, shown: str) -> QueueState | None:
 
 
 def declared_of(state: QueueState) -> dict[str, Any]:
-    """amqp: virtual host, what it was declared as, arguments. Nothing, where it was not AMQP that declared it."""
+    """amqp: virtual host, flags of the declaration, arguments. Empty for a queue that was not declared by AMQP."""
     declared = state.declared
     if declared is None:
         return {}
@@ -34,14 +34,14 @@ def declared_of(state: QueueState) -> dict[str, Any]:
 
 
 def text(raw: bytes | str) -> str:
-    """As text that can be written anywhere."""
+    """As text that can be displayed anywhere."""
     if isinstance(raw, str):
         raw = raw.encode("utf-8", "surrogateescape")
     return raw.decode("utf-8", "replace")
 
 
 def plain(value: Any) -> Any:
-    """A field's value as JSON has it."""
+    """A field's value as a JSON value."""
     if isinstance(value, bytes | str):
         return text(value)
     if isinstance(value, dict):

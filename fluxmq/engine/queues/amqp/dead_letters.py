@@ -37,13 +37,13 @@ COUNT_MAX = (1 << 63) - 1
 
 
 class DeadLetterer:
-    """Machine. route: None knows no exchange but the one without a name."""
+    """Machine. route: None knows only the default exchange."""
 
     def __init__(self, table: QueueTable, route: Route | None = None) -> None:
         self.table = table
         self.route = route or self._default
-        # (virtual host, exchange, routing key, headers, properties, payload, queues that have it); amq.topic
-        # leads to MQTT clients as well
+        # (virtual host, exchange, routing key, headers, properties, payload, queues that have it already); amq.topic
+        # also routes to MQTT clients
         self.on_published: Callable[[bytes, bytes, bytes, bytes, bytes, bytes, list[Queue]], None] | None = None
 
     def _default(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
@@ -51,7 +51,7 @@ class DeadLetterer:
         return [state.queue] if state is not None else []
 
     def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
-        """A message dies that is in memory; whoever calls settles it."""
+        """Dead-letters a message that is in memory; the caller settles it."""
         if state.arguments is None or state.arguments.dead_exchange is None:
             return
         message = log.get(offset)
@@ -60,7 +60,7 @@ class DeadLetterer:
                           REASONS.get(reason, "rejected"))
 
     def refused(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
-        """A message did not get in, for the queue is full."""
+        """Dead-letters a message that was refused because the queue is full."""
         note_death(self.table, state, "overflow")
         self._publish(state, topic, properties, payload, format_, "maxlen")
 
@@ -79,7 +79,7 @@ class DeadLetterer:
         if state.arguments.dead_key is not None:
             keys = [state.arguments.dead_key]
             headers.pop("CC", None)
-        headers = dict(sorted(headers.items()))  # as RabbitMQ writes them
+        headers = dict(sorted(headers.items()))  # in RabbitMQ's order
         target = state.arguments.dead_exchange
         table = encode_table(headers)
         found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}
@@ -92,12 +92,12 @@ class DeadLetterer:
                 note_dead_letter(self.table, state)
         if self.on_published is not None:
             for one in keys:
-                if len(one) <= NAME_BYTES_MAX:  # else no topic is so long
+                if len(one) <= NAME_BYTES_MAX:  # otherwise it is too long for a topic
                     self.on_published(vhost, target, one, table, written, payload, list(found))
 
 
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
-    """Further routing keys, of which the publisher spoke in the header CC."""
+    """Further routing keys, from the publisher's header CC."""
     said = headers.get("CC")
     return [one.encode("utf-8", "surrogateescape") for one in said if isinstance(one, str)] if isinstance(
         said, list) else []
@@ -105,8 +105,8 @@ def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
 
 def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str, keys: list[str],
                expiration: str | None, time_s: int) -> dict[str, Any]:
-    """The headers, and that the message died in the queue `name`. One entry for each queue and reason, with a count,
-    the last death first; the first death of all stands in headers of its own."""
+    """Returns the headers with a death in the queue `name` added. There is one entry for each queue and reason, with a
+    count; the last death comes first, and the first death of all has headers of its own."""
     found = dict(headers)
     entry: dict[str, Any] = {"count": Integer(1, "l"), "reason": reason, "queue": name, "time": Timestamp(time_s),
                              "exchange": exchange, "routing-keys": keys}
@@ -114,7 +114,7 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
         entry["original-expiration"] = expiration
     deaths = headers.get("x-death")
     if deaths is not None and not isinstance(deaths, list):
-        found["x-death"] = [entry]  # somebody else wrote that
+        found["x-death"] = [entry]  # the header was not written by a broker
         return found
     if deaths is None:
         found |= {"x-first-death-reason": reason, "x-first-death-queue": name, "x-first-death-exchange": exchange,
@@ -125,7 +125,7 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
         if not isinstance(death, dict):
             continue
         if death.get("queue") == name and death.get("reason") == reason:
-            count = death.get("count")  # of a publisher's own making, perhaps
+            count = death.get("count")  # a publisher may have written it
             told = death | {"count": Integer(min((count if isinstance(count, int) else 0) + 1, COUNT_MAX), "l")}
             entry = {field: told[field] for field in sorted(told)}
         else:
@@ -135,7 +135,7 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
 
 
 def is_cycle(name: str, deaths: list[Any]) -> bool:
-    """Whether a message with these deaths has been in the queue before, and was not rejected since."""
+    """Whether a message with these deaths has been in the queue before without being rejected since."""
     for death in deaths:
         if not isinstance(death, dict) or death.get("reason") == "rejected":
             return False

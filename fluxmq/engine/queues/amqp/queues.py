@@ -40,13 +40,13 @@ RESERVED = b"amq."
 GENERATED = b"amq.gen-"
 REPLY_PREFIX = DIRECT_REPLY_TO + b"."
 RANDOM_BYTES = 16
-# What a message that is thrown away costs, in units of about 20 ns (_core/memory/node.pxd): one method may ask for a
-# million of them, and who asks again and again has a share of each round as everybody else.
+# Cost of each discarded message, in units of about 20 ns (_core/memory/node.pxd): one method may discard a million, and
+# a connection that repeats it must not get more than its share of each round.
 PURGE_WORK, DELETE_WORK = 6, 3
 
 
 class QueueDeclared(msgspec.Struct, frozen=True):
-    """What Declare-Ok tells. messages: those that are ready."""
+    """Content of Declare-Ok. messages: number of ready messages."""
 
     queue: Queue
     name: bytes
@@ -55,9 +55,9 @@ class QueueDeclared(msgspec.Struct, frozen=True):
 
 
 class AmqpQueues(QueueListener):
-    """Machine. random_bytes: (n) -> n random bytes. route: as dead_letters'.
+    """Machine. random_bytes: (n) -> n random bytes. route: as in DeadLetterer.
 
-    An owner is what stands for a connection: anything, compared by identity.
+    An owner represents a connection: any object, compared by identity.
     """
 
     def __init__(self, manager: QueueManager, random_bytes: Callable[[int], bytes], route: Route | None = None) -> None:
@@ -66,18 +66,18 @@ class AmqpQueues(QueueListener):
         self._random = random_bytes
         self._owned: dict[int, set[Queue]] = {}  # by id of the owner: its exclusive queues
         self._owners: dict[Queue, object] = {}
-        self._leaders: dict[Queue, Member] = {}  # consumers that are the only ones allowed
+        self._leaders: dict[Queue, Member] = {}  # the active consumers of queues with a single active consumer
         manager.amqp_dead_letters = self.dead
         manager.listeners.append(self)
 
     # ------------------------------------------------------------------ find
 
     def find(self, vhost: bytes, name: bytes, owner: object = None) -> Queue:
-        """The queue for whoever wants to use it. Raises AmqpRefused: 404; 405, it is another connection's."""
+        """The queue, for use by `owner`. Raises AmqpRefused: 404; 405, it is exclusive to another connection."""
         return self._state(vhost, name, owner).queue
 
     def get(self, vhost: bytes, name: bytes) -> Queue | None:
-        """The queue, whoever's it is."""
+        """The queue, whether or not it is exclusive."""
         state = self.manager.queues.get((vhost, name))
         return state.queue if state is not None else None
 
@@ -98,7 +98,8 @@ class AmqpQueues(QueueListener):
     def declare(self, vhost: bytes, name: bytes, *, passive: bool = False, durable: bool = False,
                 exclusive_owner: object = None, auto_delete: bool = False, arguments: Mapping[str, Any] | None = None,
                 owner: object = None) -> QueueDeclared:
-        """exclusive_owner: the connection, where the queue is to be exclusive. owner: who asks, of a passive one.
+        """exclusive_owner: the connection, if the queue is to be exclusive. owner: the connection of a passive
+        declaration.
 
         Raises AmqpRefused: 403, 404, 405, 406.
         """
@@ -126,12 +127,12 @@ class AmqpQueues(QueueListener):
                               f"queue name '{shown(name)}' contains reserved prefix 'amq.*'")
         elif len(name) > NAME_BYTES_MAX:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
-        # The values are judged as they came; what is kept of them means the same.
+        # The values are compared as received; what is stored of them is equivalent.
         parsed = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
         spec = spec_of(said, parsed)
         try:
             self.manager.check_room(spec)
-        except QueueRefused as refused:  # in RabbitMQ's words
+        except QueueRefused as refused:  # translated to RabbitMQ's texts
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
                               f"cannot declare queue '{shown(name)}': {refused.text}") from None
         queue = self._make(spec, said)
@@ -143,7 +144,7 @@ class AmqpQueues(QueueListener):
         return self._told(state, name)
 
     def reply_queue(self, vhost: bytes, owner: object) -> QueueDeclared:
-        """A queue for direct replies: nobody has declared it, one consumer has it, with whom it goes."""
+        """Makes a queue for direct replies: it has not been declared, and ends with its only consumer."""
         name = REPLY_PREFIX + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
         said = Declared(vhost, name, False, True, True, {})
         queue = self._make(spec_of(said, read_arguments(said)), said)
@@ -155,7 +156,7 @@ class AmqpQueues(QueueListener):
     def _make(self, spec: QueueSpec, said: Declared) -> Queue:
         try:
             return self.manager.make(spec, said)
-        except QueueRefused as refused:  # as RabbitMQ answers for a queue whose home node is down
+        except QueueRefused as refused:  # as RabbitMQ answers if a queue's home node is down
             raise AmqpRefused(ReplyCode.NOT_FOUND, refused.text) from None
 
     def _own(self, state: QueueState, owner: object) -> None:
@@ -171,7 +172,7 @@ class AmqpQueues(QueueListener):
 
     def _check_same(self, state: QueueState, said: Declared, owner: object) -> None:
         known = state.declared
-        if known is None:  # of the configuration or an operator: whoever knows it as it is may say so
+        if known is None:  # from the configuration or an operator: a declaration must agree with its present settings
             spec = state.spec
             arguments: dict[str, Any] = {"x-queue-type": b"stream"} if spec.type == "stream" else {}
             if spec.max_priority:
@@ -179,7 +180,7 @@ class AmqpQueues(QueueListener):
             known = Declared(said.vhost, said.name, spec.type != "ephemeral", arguments=arguments)
         if known.exclusive != said.exclusive or (known.exclusive and state.owner is not owner):
             raise locked(said.vhost, said.name)
-        if said.exclusive:  # it goes with its connection, whatever is said
+        if said.exclusive:  # an exclusive queue is deleted with its connection in any case
             said = msgspec.structs.replace(said, durable=known.durable)
         differs = difference(known, said, lenient=state.declared is None)
         if differs:
@@ -198,14 +199,14 @@ class AmqpQueues(QueueListener):
 
     def delete(self, vhost: bytes, name: bytes, owner: object = None, *, if_unused: bool = False,
                if_empty: bool = False) -> int:
-        """Returns how many messages were ready. One that is not there is deleted already. Raises AmqpRefused: 405,
+        """Returns the number of ready messages. A queue that does not exist counts as deleted. Raises AmqpRefused: 405,
         406."""
         if (vhost, name) not in self.manager.queues:
             return 0
         state = self._state(vhost, name, owner)
         state.queue.settle_news()
         ready, _, consumers = self.counts(state.queue)
-        # RabbitMQ asks for emptiness first.
+        # RabbitMQ checks if_empty first.
         if if_empty and ready:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} not empty")
         if if_unused and consumers:
@@ -218,8 +219,7 @@ class AmqpQueues(QueueListener):
         return ready
 
     def purge(self, vhost: bytes, name: bytes, owner: object = None) -> int:
-        """What is ready is gone; what consumers have, and what is delayed, is not. Raises AmqpRefused: 404, 405,
-        540."""
+        """Removes the ready messages, but not claimed or delayed ones. Raises AmqpRefused: 404, 405, 540."""
         state = self._state(vhost, name, owner)
         if state.queue.kind == QUEUE_STREAM:
             raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
@@ -231,19 +231,19 @@ class AmqpQueues(QueueListener):
         return purged
 
     def counts(self, queue: Queue) -> tuple[int, int, int]:
-        """(messages that are ready, messages in hands, consumers)."""
+        """(ready messages, claimed messages, consumers)."""
         state = self.manager.states[queue]
         consumers = len(queue.readers) + sum(len(group.members) for group in state.groups.values())
         if queue.kind == QUEUE_STREAM:
             return queue.depth, 0, consumers
         group = state.groups.get((GROUP, b""))
-        if group is None:  # nobody who declared it was AMQP, and nobody has read it so
+        if group is None:  # not declared by AMQP, and not read by AMQP yet
             return queue.depth, 0, consumers
         ready = ready_of(group)
         return ready, max(group.lag - ready, 0), consumers
 
     def tells_deliveries(self, queue: Queue) -> bool:
-        """Whether a redelivery says how many there were before (x-delivery-count): those of quorum queues do."""
+        """Whether redeliveries have the number of earlier ones (x-delivery-count), as those of quorum queues have."""
         arguments = self.manager.states[queue].arguments
         return arguments is not None and arguments.kind == "quorum"
 
@@ -251,8 +251,8 @@ class AmqpQueues(QueueListener):
 
     def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
                  priority: int = 0, group: bytes = b"") -> Group:
-        """The member gets messages from now on, as one of the group that it names. Not of streams. Raises
-        AmqpRefused: 403; 404, it is damaged; 405."""
+        """Adds a consumer to its group; it gets messages from now on. Not for streams. Raises AmqpRefused: 403; 404,
+        the queue is damaged; 405."""
         state = self.manager.states[queue]
         vhost, name = queue.address
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
@@ -272,7 +272,7 @@ class AmqpQueues(QueueListener):
         return joined
 
     def cancel(self, queue: Queue, member: Member) -> None:
-        """The member gets nothing more, and keeps what it has until it has left its group (`Group.leave`)."""
+        """Stops deliveries to the member; it keeps its claims until it leaves its group (`Group.leave`)."""
         group = member.group
         if group is None or member not in group.members:
             return
@@ -280,7 +280,7 @@ class AmqpQueues(QueueListener):
         self._unused(queue, member)
 
     def left(self, queue: Queue, member: Member) -> None:
-        """The member leaves: what it has is ready again. For who was a consumer, who was cancelled, who only asked."""
+        """Removes a member; its claimed messages are ready again. For consumers, cancelled ones, and pullers."""
         group = member.group
         if group is None:
             return
@@ -301,25 +301,25 @@ class AmqpQueues(QueueListener):
             self.manager.delete(queue.address)
 
     def ask(self, queue: Queue, member: Member) -> int:
-        """One message for basic.get: PULL_*. member: in the default group (`add_puller`). Raises AmqpRefused 404:
-        the queue is damaged."""
+        """Pulls one message for basic.get; returns PULL_*. member: of the default group (`add_puller`). Raises
+        AmqpRefused 404 if the queue is damaged."""
         self.whole(queue)
         self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
         outcome = pull(member.group, member)
         if outcome == PULL_STALLED:
-            self.manager.read_on(queue)  # a pump reads for consumers only
+            self.manager.read_on(queue)  # pumping reads from disk for consumers only
         return outcome
 
     @staticmethod
     def whole(queue: Queue) -> None:
-        """Raises AmqpRefused 404 of a damaged queue: RabbitMQ says that of one that is there and is down; 541 would end
-        channels that have nothing to do with it."""
+        """Raises AmqpRefused 404 for a damaged queue, as RabbitMQ does for one that is down; 541 would also end
+        unrelated channels."""
         if queue.damage is not None:
             raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*queue.address)} is stopped: a file of it is "
                                                    f"damaged, as the broker's log says. `fluxmq log repair` mends it")
 
     def add_puller(self, queue: Queue, member: Member) -> Group:
-        """The member may pull (`ask`). Raises AmqpRefused 540: of a stream nobody does."""
+        """Lets the member pull (`ask`). Raises AmqpRefused 540 for a stream."""
         if queue.kind == QUEUE_STREAM:
             raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
                               f"basic.get not supported by stream queues {where(*queue.address)}")
@@ -330,14 +330,14 @@ class AmqpQueues(QueueListener):
     # ------------------------------------------------------------------ who goes takes queues along
 
     def connection_gone(self, owner: object) -> Iterator[None]:
-        """Its exclusive queues are deleted, one at each step."""
+        """Deletes the connection's exclusive queues, one at each step."""
         for queue in list(self._owned.get(id(owner), ())):
-            if queue in self.manager.states:  # else it ended meanwhile, and another may have its name
+            if queue in self.manager.states:  # otherwise it was deleted meanwhile, and its name may be in use again
                 self.manager.delete(queue.address)
             yield
 
     def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
-        """An exclusive queue has no owner any more."""
+        """Removes an exclusive queue from those of its owner."""
         self._leaders.pop(queue, None)
         owner = id(self._owners.pop(queue, None))
         if owner in self._owned:
