@@ -38,7 +38,8 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 
 
 class QueueManager(QueueTable):
-    """Machine. auto_create: "" or the type of queue that a publish or subscription to an unknown name makes."""
+    """Machine. auto_create: "", or the type of queue that is made when a client publishes or subscribes to an unknown
+    name."""
 
     def __init__(self, hub: Hub, auto_create: str = "",
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
@@ -50,7 +51,7 @@ class QueueManager(QueueTable):
     # ------------------------------------------------------------------ declare and delete
 
     def find(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
-        """The queue of this name; made now, if dead letters of some queue go there or the configuration says so."""
+        """The queue of this name; made now if it is a dead-letter queue or the configuration says so."""
         state = self.queues.get((namespace, name))
         if state is not None:
             return state.queue
@@ -63,7 +64,7 @@ class QueueManager(QueueTable):
             return None
 
     def auto_create(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
-        """Makes a queue that somebody uses and nobody declared, where the configuration says so."""
+        """Makes a queue that a client uses without declaring it, if the configuration says so."""
         if (state := self.queues.get((namespace, name))) is not None:
             return state.queue
         text = name.decode("utf-8", "replace")
@@ -105,7 +106,7 @@ class QueueManager(QueueTable):
         return state.queue, "changed"
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
-        """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
+        """Applies the limits and patterns of `spec`; in FIXED it equals the present settings."""
         former = state.spec.topics
         if state.queue.following:
             state.spec = spec
@@ -128,8 +129,8 @@ class QueueManager(QueueTable):
                                "delete a queue, or raise limits.queues of the namespace")
 
     def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
-        """line: where what becomes of it is committed; None: where the Replicator says. Raises QueueRefused:
-        unavailable, when another node has it, or nobody can say; not_found, there is no such namespace."""
+        """line: the commit line of the queue; None: the Replicator decides. Raises QueueRefused: unavailable, when
+        another node owns the queue or its owner is unknown; not_found, when there is no such namespace."""
         namespace = self.hub.namespaces.get(spec.address[0])
         if namespace is None:
             raise QueueRefused("not_found", f"there is no namespace {spec.namespace}",
@@ -149,7 +150,8 @@ class QueueManager(QueueTable):
         return queue
 
     def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
-        """A queue was just made, or comes from disk, or from another node: puts it to work unless it only follows."""
+        """Activates a queue that is new, or was loaded from disk or from another node; one that follows stays
+        passive."""
         state = QueueState(spec, queue, declared)
         if queue.following:
             self.settings.configure(state)
@@ -158,10 +160,10 @@ class QueueManager(QueueTable):
         return state
 
     def install(self, state: QueueState) -> None:
-        """Whoever names the queue reaches it from now on."""
+        """Lets the queue be found by its name."""
         queue, spec = state.queue, state.spec
         state.idle_since_ms = now = self.hub.steady_ms
-        # Streams that were made together are not all looked at in one tick.
+        # Spreads the checks of streams that were made together over several ticks.
         state.retention_due_ms = now + queue.number * 7919 % 5000
         self.queues[queue.address] = state
         self.states[queue] = state
@@ -180,20 +182,20 @@ class QueueManager(QueueTable):
             listener.queue_made(queue)
 
     def _tell_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
-        """What a queue captures is wanted here, on whatever node it is published; its own address is no topic."""
+        """Announces the topics that a queue captures, so that other nodes forward them; its own address is no topic."""
         for topic in set(topics).difference(former):
             self.directory.announce(namespace, topic.encode())
         for topic in set(former).difference(topics):
             self.directory.withdraw(namespace, topic.encode())
 
     def delete(self, address: tuple[bytes, bytes]) -> int:
-        """The queue is no more, with its groups and messages. Returns how many messages it had."""
+        """Deletes a queue with its groups and messages. Returns how many messages it had."""
         state = self.queues[address]
         queue = state.queue
         depth = queue.depth
         members = self.members_of(state)
         for group in state.groups.values():
-            group.on_dead = None  # what goes with its queue is no dead letter
+            group.on_dead = None  # messages deleted with their queue are no dead letters
             group.end()
         for log in queue.logs:
             log.trim(log.next)
@@ -202,11 +204,11 @@ class QueueManager(QueueTable):
             record(self.hub.ledger, RecordKind.QUEUE_END, queue.number, line=queue.line)
         for listener in self.listeners:
             listener.queue_deleted(queue, members)
-        state.owner = None  # stale routes may remember the queue for a while, and not a connection with it
+        state.owner = None  # cached routes may keep the queue for a while, but must not keep its connection
         return depth
 
     def forget(self, state: QueueState) -> None:
-        """Nobody knows the queue any more, and the view will forget it."""
+        """Removes the queue from the tables, and from the view at the next checkpoint."""
         self.queues.pop(state.queue.address, None)
         if self.states.pop(state.queue, None) is not None:
             state.queue.namespace.queues -= 1
@@ -225,15 +227,15 @@ class QueueManager(QueueTable):
         if delays is not None:
             groups.append(delays.group)
             logs.append(delays.log)
-            state.queue.delays = None  # whoever reads for it finds nobody
+            state.queue.delays = None  # so that a running read finds no delays to continue with
         if state.queue.line.number:
-            return  # the view never knew it
+            return  # the view does not contain it
         self.ended += [("q", state.queue.number), *([("d", state.queue.number)] if state.producers else ()),
                        *(("g", group.number) for group in groups), *(("l", log.number) for log in logs),
                        *(("k", log.number) for log in logs if log.kept_upto != NOTHING)]
 
     def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> Group:
-        """The queue has this group no more; nothing is recorded: at recovery it ended later in the journal."""
+        """Removes a group without recording it: at recovery its end was found later in the journal."""
         group = state.groups.pop(key)
         state.note_retry_policy(group, None)
         if state.queue.kind != QUEUE_STREAM:
@@ -243,7 +245,7 @@ class QueueManager(QueueTable):
         return group
 
     def purge(self, state: QueueState) -> int:
-        """Everything in it is gone for every group, what is delayed too. Returns how many messages."""
+        """Removes all messages for every group, also delayed ones. Returns how many."""
         depth, delays = state.queue.depth, state.queue.delays
         for log in state.queue.logs:
             self.trim(state, log, log.next)
@@ -257,8 +259,8 @@ class QueueManager(QueueTable):
 
     def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
               mode: str = "", retry_policy: RetryPolicy = UNSPECIFIED) -> Group:
-        """The group of this name, made if it is not there: of a classic queue at its oldest message, with this
-        retry policy. How its members share is up to the first of them."""
+        """The group of this name. If it does not exist, it is made with this retry policy; in a classic queue it begins
+        at the oldest message. Its first member decides how members share."""
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
@@ -271,7 +273,8 @@ class QueueManager(QueueTable):
             group = self.adopt_group(state, self.number(queue.line),
                                      GroupRecord(queue.number, name, mode, pattern, retry_policy))
             self._record_group(state, group, pattern)
-            # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
+            # Its start is recorded after the group: at recovery the log may reach further, or have messages that are
+            # gone now.
             for log in queue.logs:
                 if position:
                     group.seek(log.number, self.offset_of(state, log, position, group))
@@ -308,7 +311,7 @@ class QueueManager(QueueTable):
                    group.line)
 
     def update_retry_policy(self, queue: Queue, name: bytes, pattern: bytes, policy: RetryPolicy) -> None:
-        """A consumer of this group says what is to hold for it from now on."""
+        """Changes the retry policy of a group, because a consumer set one."""
         state = self.states[queue]
         group = state.groups[name, pattern]
         known = state.retry_policies.get(group, UNSPECIFIED)
@@ -316,36 +319,36 @@ class QueueManager(QueueTable):
         if wanted != known:
             self.set_retry_policy(state, group, wanted)
             self._record_group(state, group, pattern)
-            queue.notify()  # with fewer retries there may be dead letters
+            queue.notify()  # with fewer retries some messages may be dead now
 
     def set_retry_policy(self, state: QueueState, group: Group, policy: RetryPolicy) -> None:
-        """It is this one, whatever it was."""
+        """Replaces the retry policy of a group."""
         if policy != state.retry_policies.get(group, UNSPECIFIED):
             state.note_retry_policy(group, policy)
-            self.note_changed(state)  # or the view would not hear of it
+            self.note_changed(state)  # so that the next checkpoint writes it to the view
         self.settings.configure_group(state, group)
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
-        """The group is no more: what only it had not settled goes."""
+        """Deletes a group; messages that only it had not settled are removed."""
         group = self.drop_quietly(state, key)
         if state.queue.durable:
             for log in state.queue.logs if not state.groups else ():
-                # What all had settled has gone without a word, and must not be there for whoever comes next.
+                # Messages settled by all groups were removed without a record, and must not reappear for a later group.
                 record(self.hub.ledger, RecordKind.TRIM, log.number, log.first.to_bytes(8, "big"), log.line)
             record(self.hub.ledger, RecordKind.GROUP_END, group.number, line=group.line)
         state.queue.notify()
 
     @staticmethod
     def filter(queue: Queue, pattern: bytes) -> Any:
-        """What a subscription below `$queue/<name>/` selects; None: everything."""
+        """The filter of a subscription below `$queue/<name>/`; None: it matches everything."""
         return TopicFilter(queue, pattern) if pattern not in (b"", b"#") else None
 
     def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
-        """How long a message waits in this group after so many deliveries before the next one."""
+        """The backoff of a message in this group after this number of deliveries."""
         return backoff_ms(self.states[queue].effective_retry(group), deliveries)
 
     def left(self, queue: Queue, group: Group | None) -> None:
-        """A consumer has left."""
+        """Called when a consumer has left."""
         if (state := self.states.get(queue)) is not None:
             state.idle_since_ms = self.hub.steady_ms
             queue.notify()
@@ -353,11 +356,12 @@ class QueueManager(QueueTable):
     # ------------------------------------------------------------------ positions
 
     def position(self, queue: Queue, log: Log, text: str, group: Group | None) -> int:
-        """Where a stream's new reader begins: what it asks for, else where its group is, else what comes next."""
+        """Where a stream's new reader begins: at the position it asks for, else at its group's, else at the next
+        message."""
         return self.offset_of(self.states[queue], log, text or ("resume" if group is not None else "next"), group)
 
     def offset_of(self, state: QueueState, log: Log, text: str, group: Group | None) -> int:
-        """The offset that a position means in a log now. Raises QueueRefused: invalid."""
+        """The present offset of a position in a log. Raises QueueRefused: invalid."""
         try:
             position = read_position(text)
         except ValueError as error:

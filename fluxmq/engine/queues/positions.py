@@ -11,8 +11,8 @@ from fluxmq._core.queue.log import Log
 
 __all__ = ["NOTHING", "Position", "offset_in", "read_position"]
 
-NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
-TIMESTAMP_MAX = 1 << 62  # no message is that young; more digits would not fit what the index looks for
+NOTHING = 0xFFFFFFFFFFFFFFFF  # value of Log.wanted if nothing is wanted
+TIMESTAMP_MAX = 1 << 62  # larger values would not fit the index of time stamps
 
 Kind = Literal["first", "last", "next", "resume", "offset", "back", "timestamp"]
 
@@ -25,7 +25,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 def read_position(text: str) -> Position:
-    """Raises ValueError with a sentence that says what is allowed."""
+    """Parses a position. Raises ValueError with a sentence that says what is allowed."""
     text = text.strip()
     if text in ("first", "last", "next", "resume"):
         return Position(text)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def read_position(text: str) -> Position:
 
 
 def offset_in(log: Log, position: Position, group: Group | None) -> int:
-    """The offset that a position means in a log now; not for timestamps, which an index knows."""
+    """The present offset of a position in a log; not for timestamps, which need the index."""
     if position.kind == "first":
         return log.first
     if position.kind == "last":

@@ -5,8 +5,8 @@ from fluxmq._core.envelope.envelope import FORMAT_MQTT, Envelope
 
 __all__ = ["DEATH", "DEATHS", "death_properties", "encode_users", "with_length"]
 
-DEATH = b"x-death-"  # what the names of death_properties begin with
-# What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
+DEATH = b"x-death-"  # prefix of the names of death_properties
+# The reason under which a dead letter is counted; a reason that a consumer gave counts as "rejected".
 DEATHS = {"max_retries": "max_retries", "expired": "expired", "maxlen": "overflow"}
 
 
@@ -27,7 +27,7 @@ def with_length(properties: bytes) -> bytes:
 
 def death_properties(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
                      reason: str, time_ms: int, now_ms: int) -> list[tuple[bytes, bytes]]:
-    """What a dead letter tells of itself. Times are milliseconds since the epoch."""
+    """The user properties of a dead letter. Times are milliseconds since the epoch."""
     told = [
         ("x-death-reason", reason), ("x-death-queue", queue), ("x-death-message-id", f"{partition}:{offset}"),
         ("x-death-topic", topic.decode("utf-8", "replace")), ("x-death-group", group.decode("utf-8", "replace")),

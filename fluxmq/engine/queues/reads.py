@@ -30,15 +30,15 @@ __all__ = ["QueueReader"]
 
 READ_BYTES = 1 << 20
 READ_BYTES_MAX = 8 << 20
-PICK_BYTES = 8 << 20  # of delayed messages that are due
-READ_RETRIES_S = (0.1, 0.5, 2.0)  # between attempts: an error of a disk or a network may pass
+PICK_BYTES = 8 << 20  # for one read of due delayed messages
+READ_RETRIES_S = (0.1, 0.5, 2.0)  # between attempts: an error of a disk or a network may be temporary
 SHORTAGE_RETRY_S = 1.0
-CACHE_SHARE = 8  # of the cache, at most this part is read at a time
+CACHE_SHARE = 8  # one read takes at most this fraction of the cache
 
 
 class QueueReader(Disk):
-    """Machine. driver: of its reads from disk. segments: None has nothing. cache_bytes: of messages that are on disk
-    and in memory too. on_damage: a queue has been stopped, for this reason."""
+    """Machine. driver: runs the reads. segments: None has nothing. cache_bytes: for messages in memory that are also on
+    disk. on_damage: called with a queue that has been stopped, and the reason."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
                  on_damage: Callable[[StorageError], None], driver: Driver) -> None:
@@ -48,12 +48,12 @@ class QueueReader(Disk):
         self.on_damage = on_damage
         self.driver = driver
         self._largest = max(READ_BYTES, min(READ_BYTES_MAX, cache_bytes // CACHE_SHARE))
-        self._sequential: dict[int, tuple[int, int]] = {}  # by log: where the last read ended, and its size
-        self._measured: set[int] = set()  # logs whose sizes are asked for
+        self._sequential: dict[int, tuple[int, int]] = {}  # by log: end and size of the last read
+        self._measured: set[int] = set()  # logs whose sizes are being determined
         self._log = logging.getLogger("fluxmq.queues")
 
     def read_for(self, queue: Queue) -> None:
-        """Somebody reads what is on disk only: brings it in. Raises QueueRefused: it is damaged."""
+        """Loads what readers of the queue need from disk. Raises QueueRefused if the queue is damaged."""
         if queue.damage is not None:
             raise damaged(queue)
         if self.segments is None:
@@ -71,7 +71,7 @@ class QueueReader(Disk):
         try:
             first, covers, blocks = await self._from_disk(self.segments.read, log.number, offset, size)
             if not blocks:
-                first, covers = offset, log.flushed  # settled by everybody before it would have been written
+                first, covers = offset, log.flushed  # settled by all groups before it would have been written
             self._sequential[log.number] = (covers, size)
             log.load(min(first, offset), covers, blocks)
         except StorageError as error:
@@ -83,7 +83,7 @@ class QueueReader(Disk):
         queue.notify()
 
     def read_due(self, queue: Queue) -> None:
-        """Delayed messages are due that are on disk only: brings these in."""
+        """Loads due delayed messages that are only on disk."""
         if self.segments is not None and queue.delays is not None:
             queue.delays.busy = True
             self.manager.hub.awaited += 1
@@ -101,7 +101,7 @@ class QueueReader(Disk):
         go_on(queue)
 
     def measure(self, queue: Queue, log: Log) -> bool:
-        """A part of the log's size was guessed: asks the segments."""
+        """Asks the segments for the log's size, a part of which was estimated."""
         if self.segments is not None and log.number not in self._measured and queue.damage is None:
             self._measured.add(log.number)
             self.driver.start(self._measure(queue, log, log.first, log.flushed))
@@ -115,10 +115,10 @@ class QueueReader(Disk):
             self.stop(queue, error)
         finally:
             self._measured.discard(log.number)
-            queue.notify()  # the clock looks again, at caps too
+            queue.notify()  # so that the clock applies the retention again
 
     async def _from_disk(self, read: Callable[..., Any], *what: Any) -> Any:
-        """Raises StorageError: it did not pass; CorruptError at once, for bytes do not get better."""
+        """Raises StorageError if the retries fail too; CorruptError at once, because retries do not help."""
         pauses = list(READ_RETRIES_S)
         while True:
             try:
@@ -135,7 +135,7 @@ class QueueReader(Disk):
                 await self.driver.sleep(pauses.pop(0))
 
     def stop(self, queue: Queue, error: StorageError) -> None:
-        """The queue is damaged, or the disk below it: it stands still, and the others go on."""
+        """Stops a queue whose data or disk is damaged; the others go on."""
         if queue.damage is None and queue in self.manager.states:
             queue.damage = str(error)
             self._log.error(f"a queue is stopped, the others go on: {error}", extra={"queue": shown(queue)})
@@ -144,16 +144,16 @@ class QueueReader(Disk):
                 listener.queue_stopped(queue, self.manager.members_of(self.manager.states[queue]))
 
     def evict(self) -> int:
-        """What segments have gives way, so that no more of it is in memory than the cache may hold: what was read
-        longest ago goes first, what was just read in never does. Returns at how many pieces it looked."""
+        """Evicts messages that segments have until the cache is within its size: those read longest ago first, but
+        never those just read. Returns the number of chunks examined."""
         return evict_cold(self.manager.hub.ledger, self.cache_bytes)
 
     def forget(self, log: int) -> None:
-        """The log of this number is no more."""
+        """Discards what is known of a deleted log."""
         self._sequential.pop(log, None)
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
-        """The first message of this time or later, by the index of the segments, else in memory."""
+        """The first message of this time or later, found by the index of the segments or else in memory."""
         if self.segments is not None and log.first < log.flushed:
             try:
                 found = self.segments.offset_at_time(log.number, time_ms)
@@ -170,10 +170,10 @@ class QueueReader(Disk):
 
 
 def damaged(queue: Queue) -> QueueRefused:
-    """What whoever wants something of it is told."""
+    """The refusal of operations on a damaged queue."""
     return QueueRefused("unavailable", f"queue {shown(queue)} is stopped: {queue.damage}")
 
 
 def shown(queue: Queue) -> str:
-    """Its name for a log: AMQP's names need be no text."""
+    """The queue's name for a log message: names from AMQP need not be valid text."""
     return queue.name.decode("utf-8", "replace")

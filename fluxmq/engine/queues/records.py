@@ -17,7 +17,7 @@ from fluxmq.model.queues import QueueSpec
 __all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "record"]
 
 
-# What is never below 0 is checked where it is decoded, which costs nothing; nothing in msgpack is above a u64.
+# Fields that cannot be negative are checked by their decoder, at no cost; msgpack has nothing above a u64.
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -29,9 +29,9 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue. spec, or declared: in the words of `queues:`, or as AMQP did. logs: partition-major. delay: number of
-    its delay log and of the group that settles there; 0 = none. namespace: its number in the line of the record; spec
-    and declared are written as if it were "/". An earlier version wrote the name into `declared`."""
+    """A queue. spec or declared: its declaration as under `queues:`, or by AMQP. logs: partition-major. delay: number
+    of its delay log and of the group that settles there; 0 = none. namespace: its number in the line of the record;
+    spec and declared are written as if it were "/". An earlier version wrote the name into `declared`."""
 
     spec: QueueSpec | None
     logs: list[LogRecord]
@@ -41,7 +41,7 @@ class QueueRecord(msgspec.Struct, array_like=True):
     namespace: Count = 0
 
     def told(self) -> QueueSpec:
-        """The queue in the words of `queues:`. Raises CorruptError."""
+        """The queue's declaration as under `queues:`. Raises CorruptError."""
         if self.declared is not None:
             return spec_of(self.declared, read_arguments(self.declared))
         if self.spec is None:
@@ -61,7 +61,8 @@ class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LogMeta(msgspec.Struct, array_like=True):
-    """A log in the view. first, next: offsets; below next all that is kept is in segments. safe: what these synced."""
+    """A log in the view. first, next: offsets; segments have all kept messages below next. safe: the next that was
+    synced."""
 
     first: Count
     next: Count
@@ -69,7 +70,7 @@ class LogMeta(msgspec.Struct, array_like=True):
 
 
 def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None, line: Line | None = None) -> None:
-    """Writes a record that begins with a number; what follows is msgpack, or bytes as they are. line: of what has that
-    number; None: the journal."""
+    """Writes a record that begins with a number, followed by msgpack, or by bytes unchanged. line: in which the number
+    is unique; None: the journal."""
     more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
     ledger.write(kind, number.to_bytes(8, "big") + more, line)

@@ -27,23 +27,23 @@ NOTHING = 0xFFFFFFFFFFFFFFFF
 
 
 def is_kept(state: QueueState, log: Log, offset: int) -> bool:
-    """Whether some group still has to do with a message; of a stream, and where there is no group, always."""
+    """Whether some group has not settled a message; always true for a stream and for a queue without groups."""
     return state.queue.kind == QUEUE_STREAM or not state.groups or any(
         not group.is_settled(log.number, offset) for group in state.groups.values())
 
 
 def comes_from(record: Record, name: str) -> bool:
-    """Whether a dead letter is of this queue; what does not say is anybody's."""
+    """Whether a dead letter is from this queue; one that does not name its queue counts as from any."""
     origin = record.envelope.get(b"x-death-queue")
     return origin is None or origin == name.encode()
 
 
 class Replay:
-    """Machine. Moves dead letters back, in steps."""
+    """Machine. Moves dead letters back in steps."""
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
-        # by queue and log: what is below a sweep has passed, until the sweep ends
+        # by queue and log: the offset up to which a sweep has come, until the sweep ends
         self._passed: dict[tuple[str, int], int] = {}
 
     def step(self, state: QueueState, dead: QueueState, selected: Sequence[tuple[int, int]] | None,
@@ -85,7 +85,7 @@ class Replay:
 
     def _next(self, state: QueueState, dead: QueueState, log: Log,
               wanted: list[int] | None) -> tuple[Record | None, bool]:
-        """The next dead letter to move; or that it must be read from disk first."""
+        """The next dead letter to move, and whether it must be read from disk first."""
         key = (state.spec.name, log.number)
         at = max(log.first, self._passed.get(key, 0)) if wanted is None else 0
         while True:
@@ -99,18 +99,18 @@ class Replay:
             if wanted is not None:
                 named = wanted.pop(0)
                 if record is None or record.offset != named:
-                    continue  # it is gone
+                    continue  # it does not exist any more
             elif record is None:
                 return None, False
             else:
-                self._passed[key] = record.offset  # not passed itself: it may be refused
+                self._passed[key] = record.offset  # exclusive of this one, which may be refused
                 at = record.offset + 1
             if is_kept(dead, log, record.offset) and comes_from(record, state.spec.name):
                 return record, False
 
     def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
-        """One dead letter goes back, without what was said of its death. False: the queue takes no more; raises
-        QueueRefused when it has not taken any."""
+        """Moves one dead letter back, without its death's user properties. False: the queue takes no more; raises
+        QueueRefused if it has not taken any."""
         envelope = record.envelope
         topic = envelope.moved_to(envelope.get(b"x-death-topic", QUEUE_PREFIX + state.queue.name))
         reason = state.queue.append_message(
@@ -126,6 +126,6 @@ class Replay:
         groups = list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]
         for group in groups:
             group.settle_any(log.number, record.offset)
-            group.flush_records()  # in the batch of the append
+            group.flush_records()  # so that both are in the same batch as the append
         dead.queue.notify()
         return True

@@ -19,7 +19,7 @@ __all__ = ["PROPERTIES", "UNSPECIFIED", "RetryPolicy", "backoff_ms", "backoff_pr
 
 
 class RetryPolicy(msgspec.Struct, array_like=True, frozen=True):
-    """Named and meant as in Retry; times in seconds. None: as the queue's `retry` says."""
+    """Fields as in Retry; times in seconds. None: the value of the queue's `retry`."""
 
     max_retries: int | None = None
     initial_backoff: float | None = None
@@ -31,7 +31,7 @@ class RetryPolicy(msgspec.Struct, array_like=True, frozen=True):
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
     def updated(self, later: RetryPolicy) -> RetryPolicy:
-        """This one with the fields that a later one sets."""
+        """This policy, with the fields that are set in a later one."""
         return msgspec.structs.replace(self, **later.specified())
 
 
@@ -41,22 +41,22 @@ PROPERTIES = {"max_retries": "max-retries", "initial_backoff": "initial-backoff"
 
 
 def effective(retry: Retry, policy: RetryPolicy) -> Retry:
-    """What holds for a group of a queue with this `retry`."""
+    """The effective settings of a group of a queue with this `retry`."""
     return retry if policy == UNSPECIFIED else msgspec.structs.replace(retry, **policy.specified())
 
 
 def deliveries_max(retry: Retry) -> int:
-    """As Group.deliveries_max; 0 = any number."""
+    """Value for Group.deliveries_max; 0 = any number."""
     return retry.max_retries + 1 if retry.max_retries else 0
 
 
 def backoff_ms(retry: Retry, deliveries: int) -> int:
-    """How long a message waits after so many deliveries before the next one."""
+    """The backoff of a message after this number of deliveries."""
     return int(1000 * min(retry.initial_backoff * retry.multiplier ** min(deliveries - 1, 64), retry.max_backoff))
 
 
 def backoff_problem(retry: Retry, policy: RetryPolicy) -> str:
-    """Why such a policy cannot be added to what holds by now; "" for nothing."""
+    """Why a policy cannot be combined with the present one; "" if it can."""
     then = effective(retry, policy)
     if then.initial_backoff <= then.max_backoff or (policy.initial_backoff is None and policy.max_backoff is None):
         return ""

@@ -24,8 +24,8 @@ PLAIN = (string.ascii_letters + string.digits + "_-.:").encode()
 
 
 class QueueSettings:
-    """Configures compiled queues and groups. dead: a method is a new object each time that it is named. plain: what all
-    queues are configured like that AMQP declared without arguments; of no use but that."""
+    """Configures compiled queues and groups. dead: kept because each access to a method makes a new object. plain: the
+    configuration shared by all queues that AMQP declared without arguments, to save memory."""
 
     def __init__(self, table: QueueTable) -> None:
         self.events = QueueEvents(table)
@@ -37,7 +37,7 @@ class QueueSettings:
         self._configure(self.plain, spec, NO_ARGUMENTS)
 
     def configure(self, state: QueueState) -> None:
-        """The queue is from now on as `state` says."""
+        """Applies the settings in `state` to the queue."""
         queue, spec, arguments = state.queue, state.spec, state.arguments
         if arguments is NO_ARGUMENTS:
             queue.configure_like(self.plain)
@@ -67,7 +67,8 @@ class QueueSettings:
 
     @staticmethod
     def configure_group(state: QueueState, group: Group) -> None:
-        """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
+        """Sets how often a message is delivered, whether it dies as soon as the limit is reached, and whether
+        dead messages are kept as dead letters."""
         arguments = state.arguments
         if arguments is None:
             group.buries = bool(state.spec.dead_letter_queue)
@@ -79,7 +80,7 @@ class QueueSettings:
 
 
 def filters_of(spec: QueueSpec) -> list[bytes]:
-    """Of the topics that a queue takes. One whose name is no level of a topic has no address there."""
+    """Filters of the topics that a queue captures. A queue whose name cannot be a topic level has no address there."""
     raw = spec.raw
     own = [QUEUE_PREFIX + raw + b"/#"] if _is_level(raw) else []
     return [*own, *(topic.encode() for topic in spec.topics)] if spec.topics else own
@@ -87,6 +88,6 @@ def filters_of(spec: QueueSpec) -> list[bytes]:
 
 def _is_level(raw: bytes) -> bool:
     odd = raw.translate(None, PLAIN)
-    if not odd and len(raw) <= NAME_BYTES_MAX:  # as nearly all are, and a start asks it of each
+    if not odd and len(raw) <= NAME_BYTES_MAX:  # true for nearly all, and a start checks each
         return True
     return b"/" not in odd and b"\0" not in odd and not name_problem(raw.decode("utf-8", "replace"))

@@ -26,8 +26,8 @@ REASON_LENGTH_MAX = 1000
 
 
 class Consumer(msgspec.Struct):
-    """A subscription to a queue while its client is connected. group: of a stream None without `consumer-group`.
-    members: one, or a reader for each partition of a stream."""
+    """A subscription to a queue while its client is connected. group: None for a stream without `consumer-group`.
+    members: one, or for a stream a reader for each partition."""
 
     queue: Queue
     group: Any
@@ -35,7 +35,7 @@ class Consumer(msgspec.Struct):
 
 
 class OrderRefused(FluxError):
-    """reason: of MQTT 5, for PUBACK. text: one sentence for the client."""
+    """reason: the MQTT 5 reason code for PUBACK. text: one sentence for the client."""
 
     def __init__(self, text: str, reason: int = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> None:
         super().__init__(text)
@@ -47,9 +47,10 @@ class OrderRefused(FluxError):
 
 
 def obey(manager: QueueManager, queue: Queue, mine: list[Consumer], verb: str, asked: dict[str, str]) -> None:
-    """Does it, or raises OrderRefused. mine: the client's consumers of this queue. asked: the user properties.
+    """Executes a command, or raises OrderRefused. mine: the client's consumers of this queue. asked: the user
+    properties.
 
-    Everything is recorded when this returns, so that the answer waits for it.
+    Everything is recorded when this returns, so that the acknowledgement waits for it.
     """
     if verb not in VERBS:
         raise OrderRefused(f"there is no {verb}; there are {', '.join(VERBS)}", ReasonCode.TOPIC_NAME_INVALID)
@@ -79,7 +80,7 @@ def obey(manager: QueueManager, queue: Queue, mine: list[Consumer], verb: str, a
 
 
 def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> None:
-    """The order about a single message."""
+    """Executes a command about a single message."""
     free = None
     elsewhere = False
     for one in mine:
@@ -93,7 +94,7 @@ def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> No
         elsewhere = elsewhere or holder is not None
         if holder is None and verb != "$extend":
             free = free or (one.group, deliveries)
-    if free is not None:  # its time was over, but nobody has had it since
+    if free is not None:  # the claim had expired, but nobody else has claimed the message since
         act(free[0], log.number, offset, free[1])
     elif elsewhere:
         raise OrderRefused("another consumer has this message by now: its visibility timeout had passed")
@@ -104,7 +105,7 @@ def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> No
 
 
 def _action(manager: QueueManager, queue: Queue, verb: str, asked: dict[str, str]) -> Any:
-    """(group, log number, offset, deliveries) -> what becomes of the message."""
+    """Returns the function for a command: (group, log number, offset, deliveries) -> result."""
     if verb == "$ack":
         return lambda group, log, offset, deliveries: group.settle_at(log, offset)
     if verb == "$nack":
@@ -128,7 +129,7 @@ def _commit(mine: list[Consumer], log: Log, offset: int) -> None:
 
 
 def _place(queue: Queue, asked: dict[str, str]) -> tuple[Log, int]:
-    """The log and offset of `message-id` as it was delivered, or of `partition` and `offset`."""
+    """Log and offset from `message-id` as it was delivered, or from `partition` and `offset`."""
     if "message-id" in asked:
         partition, colon, offset = asked["message-id"].partition(":")
         if not colon:

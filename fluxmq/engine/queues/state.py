@@ -12,7 +12,7 @@ from fluxmq.model.queues import QueueSpec, Retry
 
 __all__ = ["QueueState"]
 
-# What most queues have of what few queues need: there may be a hundred thousand of them.
+# Shared default for state that few queues have: there may be a hundred thousand queues.
 NONE: Mapping[object, object] = MappingProxyType({})
 
 
@@ -26,29 +26,29 @@ class QueueState:
     def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
         self.queue = queue
-        # As AMQP declared it, and what that means; None: it was not AMQP.
+        # AMQP's declaration and the settings that follow from it; None: it was not declared by AMQP.
         self.declared = declared
         self.arguments = read_arguments(declared) if declared is not None else None
-        self.owner: object = None  # of an exclusive queue: the connection
-        self.had_consumer = False  # of AMQP
+        self.owner: object = None  # of an exclusive queue: its connection
+        self.had_consumer = False  # an AMQP consumer
         self.groups: dict[tuple[bytes, bytes], Group] = {}
-        # Of groups whose consumers set one. This and what follows are set with note_retry_policy() and its kin.
+        # Of groups whose consumers set one. Change this and the fields below only by note_retry_policy() and the like.
         self.retry_policies: Mapping[Group, RetryPolicy] = NONE  # type: ignore[assignment]
         # id -> (highest sequence, bitmap of those below it)
         self.producers: Mapping[bytes, tuple[int, int]] = NONE  # type: ignore[assignment]
-        # messages given up, by DEATHS: whether or not they went to dead letters
+        # messages given up, by DEATHS, with or without dead letters
         self.died: Mapping[str, int] = NONE  # type: ignore[assignment]
         self.dead_lettered = 0
         self.configured = False
         self.idle_since_ms = 0
-        # of clock.py
+        # used by clock.py
         self.due_at: int | None = None
         self.commit_due_ms = 0
         self.retention_due_ms = 0
         self.retained = 0
 
     def note_retry_policy(self, group: Group, policy: RetryPolicy | None) -> None:
-        """None: the group is no more."""
+        """Stores a group's retry policy. None: the group was deleted."""
         if policy is None:
             if isinstance(self.retry_policies, dict):
                 self.retry_policies.pop(group, None)
@@ -58,18 +58,18 @@ class QueueState:
             self.retry_policies = {group: policy}
 
     def effective_retry(self, group: Group) -> Retry:
-        """What holds for a group: its retry policy, and the queue's `retry` where that says nothing."""
+        """The effective settings of a group: its retry policy, and the queue's `retry` for fields that are not set."""
         return effective(self.spec.retry, self.retry_policies.get(group, UNSPECIFIED))
 
     def note_produced(self, producer: bytes, known: tuple[int, int]) -> None:
-        """What of a producer was appended."""
+        """Stores which sequences of a producer were appended."""
         if isinstance(self.producers, dict):
             self.producers[producer] = known
         else:
             self.producers = {producer: known}
 
     def note_death(self, reason: str) -> None:
-        """One message more was given up."""
+        """Counts a message that was given up."""
         if not isinstance(self.died, dict):
             self.died = {}
         self.died[reason] = self.died.get(reason, 0) + 1

@@ -23,19 +23,19 @@ NOW = ("messages", "bytes", "ready", "unsettled", "consumers", "groups", "delaye
 
 
 def counts_of(state: QueueState) -> dict[str, int]:
-    """What has happened: queue_counts_t, died_<reason>, dead_lettered. Since the start, or since the queue was made."""
+    """Counts of events: queue_counts_t, died_<reason>, dead_lettered. Since the start, or since the queue was made."""
     return queue_counts(state.queue) | {f"died_{reason}": state.died.get(reason, 0) for reason in DEATHS} | {
         "dead_lettered": state.dead_lettered}
 
 
 def numbers_of(state: QueueState) -> dict[str, int]:
-    """What is there now, of NOW, as queue_numbers says it."""
+    """Present values of the gauges in NOW, from queue_numbers."""
     return dict(zip(NOW, queue_numbers(state.queue, state.groups.values()), strict=True))
 
 
 def group_lags(state: QueueState) -> dict[str, int]:
-    """By group: messages it has not settled, of a stream those it has not read; groups that differ in their filter
-    only are one."""
+    """By group: messages it has not settled, or in a stream not read; groups that differ only in their filter are added
+    up."""
     found: Counter[str] = Counter()
     for (name, _), group in state.groups.items():
         found[name.decode("utf-8", "replace")] += sum(group_numbers(group))
@@ -43,7 +43,7 @@ def group_lags(state: QueueState) -> dict[str, int]:
 
 
 def as_metrics(happened: Mapping[str, int], now: Mapping[str, int]) -> dict[str, float | Series]:
-    """Both as model/metrics.py calls them, without the beginning of the name: `appended_total`, …"""
+    """Counts and gauges with their names in model/metrics.py, without the common prefix: `appended_total`, …"""
     refused: Series = {(name.removeprefix("refused_"),): number for name, number in happened.items()
                if name.startswith("refused_")}
     messages: Series = {(name,): now[name] for name in WAITING}
@@ -56,9 +56,9 @@ def as_metrics(happened: Mapping[str, int], now: Mapping[str, int]) -> dict[str,
 
 
 def totals(manager: QueueManager) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Of all queues: (what has happened, what is there now, how many of each type)."""
+    """Of all queues: (counts of events, present values, queues by type)."""
     manager.sums.catch_up(manager.states)
-    for state in manager.streams:  # their readers move on without anybody being told
+    for state in manager.streams:  # their readers advance without a notification
         manager.sums.measure(state.queue, state.groups.values())
     happened = Counter(manager.sums.counts())
     happened.update(manager.counted)

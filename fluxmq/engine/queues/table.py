@@ -29,48 +29,49 @@ __all__ = ["AmqpDeadLetters", "Disk", "QueueListener", "QueueTable"]
 
 
 class Disk:
-    """What queues ask of the segments. This one has none: all that there is, is in memory. QueueReader is another."""
+    """What queues need from the segments. This implementation has none: all messages are in memory. See also
+    QueueReader."""
 
     def read_for(self, queue: Queue) -> None:
-        """A reader of the queue waits for what is on disk only."""
+        """Called when a reader of the queue needs messages that are only on disk."""
 
     def read_due(self, queue: Queue) -> None:
-        """Delayed messages are due that are on disk only."""
+        """Called when delayed messages are due that are only on disk."""
 
     def measure(self, queue: Queue, log: Log) -> bool:
-        """A part of the log's size was guessed. False: nobody knows better."""
+        """Determines a log's size, a part of which was estimated. False: it cannot."""
         return False
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
-        """The first message that is not older."""
+        """The offset of the first message of this time or later."""
         found = log.position_of_time(time_ms)
         return found if found is not None else log.next
 
 
 class QueueListener:
-    """Is told of queues that come and go, by QueueTable.listeners."""
+    """Interface for QueueTable.listeners, which are notified of queues that are made and deleted."""
 
     def queue_made(self, queue: Queue) -> None:
-        """It can be found by its name from now on."""
+        """The queue can be found by its name from now on."""
 
     def queue_gone(self, queue: Queue) -> None:
-        """It is not found any more: deleted, or another node's."""
+        """The queue cannot be found any more: it was deleted, or another node owns it."""
 
     def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
-        """It has been deleted; members: who consumed it."""
+        """The queue has been deleted; members: its consumers."""
 
     def queue_stopped(self, queue: Queue, members: list[Member]) -> None:
-        """It is damaged."""
+        """The queue is damaged."""
 
 
 class AmqpDeadLetters(Protocol):
-    """Where messages of queues go that AMQP declared."""
+    """Dead letters of queues that were declared by AMQP."""
 
     def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
-        """A message died, which is in memory."""
+        """Dead-letters a message that is in memory."""
 
     def refused(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int, /) -> None:
-        """A message did not get in, for the queue is full, and is to go to dead letters."""
+        """Dead-letters a message that a full queue refused."""
 
 
 class QueueTable(ABC):
@@ -81,29 +82,29 @@ class QueueTable(ABC):
         self.hub = hub
         self.directory, _, self.replicator = cluster
         self.queues: dict[tuple[bytes, bytes], QueueState] = {}  # by namespace and name
-        self.durables = 0  # of these, how many are durable
+        self.durables = 0  # number of durable queues
         self.states: dict[Queue, QueueState] = {}
-        self.numbers: Counter[int] = Counter()  # by line: the last one given to a queue, log or group
-        self.changed: set[QueueState] = set()  # what the view has is not as it is now
-        self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
+        self.numbers: Counter[int] = Counter()  # by line: the last number given to a queue, log or group
+        self.changed: set[QueueState] = set()  # queues whose row in the view is out of date
+        self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): rows to delete from the view
         self.disk = Disk()
         self.listeners: list[QueueListener] = []
         self.amqp_dead_letters: AmqpDeadLetters | None = None
-        self.refused_unknown = 0  # publishes to queues that are not there
+        self.refused_unknown = 0  # publishes to unknown queues
         self.sums = QueueSums(hub.ledger)
-        self.counted: Counter[str] = Counter()  # what is counted beside: died_<reason>, dead_lettered
+        self.counted: Counter[str] = Counter()  # further counts: died_<reason>, dead_lettered
         self.kinds: Counter[str] = Counter()  # queues by type
         self.streams: dict[QueueState, None] = {}
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     def number(self, line: Line | None = None) -> int:
-        """A new one, for a queue, log or group: unique within its line. None: the journal's."""
+        """A new number for a queue, log or group, unique within its line. None: the journal's."""
         at = 0 if line is None else line.number
         self.numbers[at] += 1
         return self.numbers[at]
 
     def is_taken(self, line: Line, number: int) -> None:
-        """This one came from disk, or from whoever leads the line."""
+        """Marks a number from disk, or from the leader of the line, as used."""
         if number > self.numbers[line.number]:
             self.numbers[line.number] = number
 
@@ -113,14 +114,14 @@ class QueueTable(ABC):
 
     @staticmethod
     def members_of(state: QueueState) -> list[Member]:
-        """Who reads it, and who asks it."""
+        """Its consumers and pullers."""
         members: list[Member] = list(state.queue.readers)  # type: ignore[arg-type]
         for group in state.groups.values():
             members += group.members + group.pullers
         return members
 
     def trim(self, state: QueueState, log: Log, first: int) -> None:
-        """What is below is gone: retention, purge, drop-head."""
+        """Removes messages below `first`, for retention, purge or drop-head."""
         if first > log.first:
             log.trim(first)
             self.note_changed(state)
@@ -129,7 +130,7 @@ class QueueTable(ABC):
             state.queue.notify()
 
     def note_changed(self, state: QueueState) -> None:
-        """The next checkpoint writes what is recorded of the queue, if the journal is what keeps it."""
+        """Lets the next checkpoint write the queue's record, if the queue belongs to the journal."""
         if state.queue.line.number == 0:
             self.changed.add(state)
 
@@ -143,12 +144,12 @@ class QueueTable(ABC):
         numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
         spec, declared, namespace = state.spec, state.declared, 0
         if state.queue.namespace is not self.hub.root:
-            # Names travel with the namespace's own record only.
+            # Only the namespace's own record has its name.
             namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
             spec = msgspec.structs.replace(spec, namespace="/")
             declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
         return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace)
 
     def read_on(self, queue: Queue) -> None:
-        """Somebody looks at what is on disk only."""
+        """Reads what is needed from disk."""
         self.disk.read_for(queue)

@@ -24,13 +24,14 @@ _COLD = (RecordKind.SESSION, RecordKind.SESSION_END, RecordKind.SUBSCRIBE, Recor
 
 
 class SessionLine:
-    """Machine. on_other: (kind, number, body), a record that is not about sessions, messages or what is retained."""
+    """Machine. on_other: called with (kind, number, body) of records not about sessions, messages or retained
+    messages."""
 
     def __init__(self, broker: Broker, line: Line, on_other: Callable[[int, int, bytes], None]) -> None:
         self.broker = broker
         self.line = line
         self.loader = Loader(broker.hub, self._on_cold, line)
-        self.ended: list[int] = []  # sessions that are no more
+        self.ended: list[int] = []  # numbers of ended sessions
         self._on_other = on_other
 
     @property
@@ -39,14 +40,14 @@ class SessionLine:
         return self.loader.sessions
 
     def apply(self, records: bytes) -> None:
-        """What was committed together: a batch of a journal, or what Line.submit gave. Raises CorruptError, or one of
-        stored.WRONG_SHAPE."""
+        """Applies records that were committed together: a batch of a journal, or of Line.submit. Raises CorruptError,
+        or one of stored.WRONG_SHAPE."""
         self.loader.replay(records)
         if self.line.number:
             self.loader.let_go()  # a message is in one record, with all sessions that get it
 
     def load_session(self, number: int, value: bytes) -> None:
-        """A session from the view; its messages were added to the loader before. Raises as apply."""
+        """Loads a session from the view; its messages were added to the loader before. Raises as apply does."""
         copy = stored.session_of(self.loader.head_of(value))
         session = self._make(number, copy.head)
         if session is None:
@@ -57,8 +58,8 @@ class SessionLine:
         self.loader.fill_session(session, value)
 
     def one_per_client(self) -> None:
-        """Of two sessions with the same name (a crash came before the record of the older one's end was durable) the
-        newer stays."""
+        """Keeps only the newer of two sessions of a client: a crash came before the record of the older one's end was
+        durable."""
         newest: dict[tuple[Namespace, bytes], Session] = {}
         for number in sorted(self.sessions):
             session = self.sessions[number]
@@ -76,7 +77,7 @@ class SessionLine:
     def _make(self, number: int, head: Head) -> Session | None:
         """None: its namespace has ended."""
         hub = self.broker.hub
-        # An earlier version wrote the name, and knew one only.
+        # An earlier version wrote the name, and had only one namespace.
         namespace = hub.namespaces.add(head.namespace or ROOT) if isinstance(head.namespace, bytes) else (
             self.line.namespace(head.namespace))
         if namespace is None:
@@ -128,6 +129,6 @@ class SessionLine:
                 state.will = None
 
     def take_ended(self) -> Iterable[int]:
-        """Numbers of sessions that are no more; the caller's."""
+        """Returns the numbers of ended sessions, and clears them."""
         ended, self.ended = self.ended, []
         return ended

@@ -21,8 +21,8 @@ EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.
 class Will(msgspec.Struct, array_like=True, frozen=True):
     """A will message, MQTT 5.0 section 3.1.2.5.
 
-    properties: wire bytes that travel as they are. delay_s: Will Delay Interval. expiry_s: Message Expiry Interval,
-    counted from publication; None = never.
+    properties: wire bytes, sent unchanged. delay_s: Will Delay Interval. expiry_s: Message Expiry Interval, counted
+    from publication; None = never.
     """
 
     topic: bytes
@@ -35,7 +35,7 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def size(self) -> int:
-        """Its bytes towards session.max_state_bytes."""
+        """Its bytes that count towards session.max_state_bytes."""
         return len(self.topic) + len(self.payload) + len(self.properties)
 
 
@@ -56,7 +56,7 @@ class Head(msgspec.Struct, array_like=True):
 
 
 class Consume(msgspec.Struct, array_like=True, frozen=True):
-    """What a subscriber of a queue asks for in user properties of its SUBSCRIBE (docs/queues.md).
+    """Options of a subscription to a queue, from the user properties of its SUBSCRIBE (docs/queues.md).
 
     group: b"" = the default group of a classic queue, none for a stream. manual: `ack: manual`. prefetch: unsettled
     messages at most; 0 = as many as the Receive Maximum. position: where a stream (or a new group) begins. lease_ms:
@@ -82,7 +82,7 @@ class Subscription(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Link(msgspec.Struct, array_like=True):
-    """What a disconnect changes."""
+    """State that a disconnect changes."""
 
     connected: bool
     since_ms: int
@@ -91,10 +91,10 @@ class Link(msgspec.Struct, array_like=True):
 
 
 class ClientConnection(Protocol):
-    """What the engine asks of whoever carries a client."""
+    """What the engine needs from a client's connection."""
 
     def displaced(self, reason: int) -> None:
-        """Another connection took over, or an administrator acted: tell the client and close."""
+        """Another connection took over, or an administrator disconnects the client: inform the client and close."""
 
 
 class SessionState:
@@ -106,22 +106,22 @@ class SessionState:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.connection: ClientConnection | None = None
-        self.consumes: dict[bytes, Consume] | None = None  # of subscriptions to queues: what was asked for with them
-        self.consumers: dict[bytes, Any] | None = None  # filter -> who takes messages while the client is connected
+        self.consumes: dict[bytes, Consume] | None = None  # by filter: options of subscriptions to queues
+        self.consumers: dict[bytes, Any] | None = None  # filter -> consumer, while the client is connected
         self.version = 4
         self.expiry_s = 0
         self.keep_alive_s = 0
         self.since_ms = 0
         self.will: Will | None = None
         self.username: str | None = None
-        self.kept = False  # outlives its connection
-        self.resting: frozenset[bytes] = frozenset()  # of its subscriptions: those that permissions forbid for now
-        self.epoch = 0  # grows with every connect and disconnect: timers of an earlier life do nothing
+        self.kept = False  # survives its connection
+        self.resting: frozenset[bytes] = frozenset()  # subscriptions that are suspended because they are not permitted
+        self.epoch = 0  # grows with every connect and disconnect, so that older timers do nothing
         self.restored = False  # came from disk and has not been connected since
 
     def head(self) -> Head:
-        """`connected` also while what the broker's death began is not over: the will that waits for the client's
-        patience, the end of a session that does not outlive its connection."""
+        """`connected` is also true while the consequences of the broker's last end are pending: the will, or the end of
+        a session without expiry interval, waits for the client to return."""
         connected = self.connection is not None or (self.restored and (self.will is not None or self.expiry_s == 0))
         return Head(self.session.name, self.session.namespace.number, self.version, self.expiry_s, connected,
                     self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)

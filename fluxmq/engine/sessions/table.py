@@ -75,5 +75,5 @@ class SessionTable(MutableMapping[Address, Session]):
         return _Items(self)
 
     def of_namespace(self, namespace: bytes) -> list[Session]:
-        """Its sessions, as they are now."""
+        """A copy of the list of its sessions."""
         return list(self.by_namespace.get(namespace, {}).values())

@@ -41,7 +41,7 @@ _OF_GROUPS = (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind
 
 
 class QueueLine:
-    """Machine. make_log: makes a log that the record of a queue names; None: one of which nothing is there yet."""
+    """Machine. make_log: makes a log that a queue's record names; None: one without messages."""
 
     def __init__(self, manager: QueueManager, line: Line, make_log: Callable[[int, int], Log] | None = None) -> None:
         self.manager = manager
@@ -50,7 +50,7 @@ class QueueLine:
         self.queues: dict[int, QueueState] = {}
         self.groups: dict[int, Group] = {}
         self.logs: dict[int, tuple[QueueState, Log]] = {}
-        self.passed_over: set[int] = set()  # logs of queues that had ended before what was read first was written
+        self.passed_over: set[int] = set()  # logs of queues that had ended before the first record that was read
         self._make_log = make_log or self._new_log
 
     def _new_log(self, number: int, lane: int) -> Log:
@@ -63,10 +63,10 @@ class QueueLine:
     # ------------------------------------------------------------------ what there is
 
     def place(self, record: QueueRecord, spec: QueueSpec) -> tuple[Namespace | None, QueueSpec]:
-        """The namespace of a queue, None: it has ended; and its declaration there, which `record` gets too."""
+        """The queue's namespace, or None if it has ended; and its declaration, which is also put into `record`."""
         hub, declared = self.manager.hub, record.declared
         if record.namespace == 0 and declared is not None and declared.vhost != ROOT:
-            # As an earlier version wrote it, in the journal only.
+            # Format of an earlier version, in the journal only.
             namespace: Namespace | None = hub.namespaces.add(declared.vhost)
         else:
             namespace = self.line.namespace(record.namespace)
@@ -77,7 +77,7 @@ class QueueLine:
         return namespace, msgspec.structs.replace(spec, namespace=namespace.text)
 
     def adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState | None:
-        """A queue that a record, or a row of the view, says there is. None: its namespace has ended."""
+        """Makes a queue from a record or a row of the view. None: its namespace has ended."""
         namespace, spec = self.place(record, spec)
         if namespace is None:
             self.passed_over.update((*(one.number for one in record.logs), record.delay))
@@ -104,7 +104,7 @@ class QueueLine:
             self.manager.is_taken(self.line, record.delay_group)
 
     def adopt_group(self, number: int, record: GroupRecord) -> Group | None:
-        """A group of a queue that is there. None: it is not, its end comes later."""
+        """Makes a group of an existing queue. None: the queue does not exist, because its end comes later."""
         state = self.queues.get(record.queue)
         if state is None:
             return None
@@ -113,14 +113,14 @@ class QueueLine:
         return group
 
     def adopt_copy(self, number: int, record: GroupRecord, copied: bytes) -> None:
-        """A group with what it knew at some moment (_core/queue/state). Raises CorruptError."""
+        """Makes a group with its state from the view (_core/queue/state). Raises CorruptError."""
         group = self.groups.get(number) or self.adopt_group(number, record)
         if group is not None:
             restore_state(group, copied)
 
     def restore(self, raw: bytes) -> QueueState:
-        """The queue is as in a snapshot of its leader, whatever was known of it; records that were committed later
-        follow. Raises CorruptError."""
+        """Replaces the queue's state by a snapshot of its leader; records committed later are applied to it. Raises
+        CorruptError."""
         found = read_snapshot(raw)
         self.manager.hub.namespaces.learn(self.line, found.record.namespace, found.namespace)
         state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.told())
@@ -135,7 +135,7 @@ class QueueLine:
         return state
 
     def clear(self) -> None:
-        """Nothing more will be applied."""
+        """Releases everything: nothing more is applied."""
         self.queues.clear()
         self.groups.clear()
         self.logs.clear()
@@ -144,8 +144,8 @@ class QueueLine:
     # ------------------------------------------------------------------ records
 
     def apply(self, records: bytes) -> None:
-        """What is about queues in records that were committed together (Line.submit, or a batch of a journal); the rest
-        is passed by. Raises CorruptError, UsageError when this instance leads the line."""
+        """Applies the records about queues among records that were committed together (Line.submit, or a batch of a
+        journal). Raises CorruptError, or UsageError when this instance leads the line."""
         if not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
         moved: set[object] = set()
@@ -164,8 +164,8 @@ class QueueLine:
                 queue.trim_done()
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
-        """One record that belongs to queues; body: what follows its number. A second time does no harm. Raises
-        CorruptError."""
+        """Applies one record that belongs to queues; body: what follows its number. A repeated application has no
+        effect. Raises CorruptError."""
         if kind == RecordKind.APPEND:
             self._replay_append(number, body)
         elif kind in _OF_GROUPS:
@@ -216,7 +216,7 @@ class QueueLine:
         if state is None:
             known = None if self.following else self.manager.queues.get(spec.address)
             if known is not None and known.queue.number > number:
-                # The view knows one of this name that was made after this one's end.
+                # the view has a newer one of the same name
                 self.passed_over.update((*(one.number for one in record.logs), record.delay))
                 return
             state = self._adopt(number, record, spec, namespace)
@@ -233,7 +233,7 @@ class QueueLine:
                 self.manager.set_retry_policy(state, self.groups[number], record.retry_policy)
             return
         known = state.groups.get((record.name, record.pattern)) if state is not None else None
-        if known is None or known.number < number:  # else the view knows it, or one that came after its end
+        if known is None or known.number < number:  # otherwise the view has it already, or a newer one
             self.adopt_group(number, record)
 
     def _replay_group_end(self, number: int) -> None:
@@ -255,8 +255,8 @@ class QueueLine:
     # ------------------------------------------------------------------ another leads, this one leads
 
     def lead(self) -> None:
-        """All that was applied is put to work: from now on this instance decides, and what it decides is recorded for
-        the line. Raises UsageError, and nothing has changed, when a queue of such a name is there already."""
+        """Activates everything that was applied: from now on this instance decides, and records its decisions for the
+        line. Raises UsageError, without changing anything, when a queue of the same name exists already."""
         for state in self.queues.values():
             if state.queue.address in self.manager.queues:
                 raise UsageError(f"there is a queue {state.spec.shown} already, which line {self.line.name!r} does not "

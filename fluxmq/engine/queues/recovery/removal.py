@@ -23,22 +23,22 @@ def view_key(kind: str, number: int) -> bytes:
 
 
 class LogRemoval:
-    """Machine. segments: None has no files. What begins with "remove" runs in an executor's thread."""
+    """Machine. segments: None has no files. Methods named "remove…" run in an executor's thread."""
 
     def __init__(self, segments: SegmentFiles | None) -> None:
-        self.named: set[int] = set()  # logs that view or journal know of, also those that have ended; until settled
+        self.named: set[int] = set()  # logs in view or journal, also ended ones; until settled
         self._segments = segments
-        self._unwanted: dict[int, int] = {}  # by log: below this offset its files go, once the view knows
-        self._unremoved: set[int] = set()  # logs that are no more and whose files go, once the view knows
-        self._going: set[int] = set()  # those of them of which the view has, or is to get, an `x`
-        self._removed: set[int] = set()  # and whose names are gone: with the next checkpoint the `x` goes, too
+        self._unwanted: dict[int, int] = {}  # by log: below this offset its files are deleted, once the view has it
+        self._unremoved: set[int] = set()  # ended logs whose files are deleted once the view has their `x`
+        self._going: set[int] = set()  # those of them whose `x` is in the view, or in the next checkpoint
+        self._removed: set[int] = set()  # those whose files are gone: the next checkpoint deletes the `x`
         self._aside: Mapping[int, Any] = {}
         self.damaged: dict[int, CorruptError] = {}  # logs whose files could not be opened, and why
 
     # ------------------------------------------------------------------ at start
 
     def load(self, number: int) -> None:
-        """The view has an `x` of this log."""
+        """Reads an `x` of the view."""
         self._going.add(number)
         self._removed.add(number)
 
@@ -52,13 +52,13 @@ class LogRemoval:
 
     @property
     def number_last(self) -> int:
-        """Numbers up to this one may be kept aside, and are not used again."""
+        """The highest number of logs that were set aside; numbers up to it are not used again."""
         return max([*self._aside, *self.damaged], default=0)
 
     def settle(self, files: Mapping[int, Any], known: Container[int],
                on_log: Callable[[str, str, str, dict[str, Any]], None]) -> list[int]:
-        """Everything is replayed. files: what open() found. known: logs that queues have. Returns those that have ended
-        since the view was written; what nobody knows is put aside and reported."""
+        """Finishes recovery when everything is replayed. files: result of open(). known: logs of queues. Returns the
+        logs that have ended since the view was written; unknown ones are set aside and reported."""
         for number, path in self._aside.items():
             on_log("warning", "", f"messages that no queue has are still kept in {path}; remove it when they are not "
                                   f"needed any more", {"log": f"{number:016x}"})
@@ -84,27 +84,27 @@ class LogRemoval:
     # ------------------------------------------------------------------ in a checkpoint
 
     def end(self, number: int) -> None:
-        """This log is no more: the next export says so."""
+        """Marks a log as ended for the next export."""
         self._unremoved.add(number)
 
     def export(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        """What the view is to know: (puts, deletes)."""
+        """Changes for the view: (puts, deletes)."""
         if self._segments is not None:
             self._going.update(number for number in self._unremoved if self._segments.holds(number))
         return ([(view_key("x", number), b"") for number in self._going - self._removed],
                 [view_key("x", number) for number in self._removed])
 
     def moved(self, number: int, first: int) -> None:
-        """The view is to know that this log begins here now."""
+        """Notes for the view that this log begins here now."""
         self._unwanted[number] = first
 
     def written(self) -> None:
-        """The view has what was exported, and the segments were synced before."""
+        """Called when the view has what was exported, after the segments were synced."""
         self._going -= self._removed
         self._removed.clear()
 
     def remove(self) -> None:
-        """After written(). Raises StorageError; what is not done yet can be done again."""
+        """Deletes files after written(). Raises StorageError; it may be called again for the rest."""
         if self._segments is None:
             return
         for number in sorted(self._unremoved):

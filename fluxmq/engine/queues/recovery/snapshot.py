@@ -19,10 +19,11 @@ __all__ = ["Snapshot", "derive", "digest", "read_snapshot", "rebuild", "snapshot
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """A queue at some moment, but for what segments have of it: what an instance begins with, before records.
+    """A queue's state at one moment, without what its segments have: a new instance begins with it and applies later
+    records.
 
-    namespace: `Namespace.record`. groups: number, record, what it knew. logs: number, first offset, where its segments
-    end, where it ends, messages behind the segments.
+    namespace: `Namespace.record`. groups: number, record, state. logs: number, first offset, end of its segments, its
+    end, messages behind the segments.
     """
 
     number: int
@@ -39,7 +40,7 @@ def _all_logs(queue: Queue) -> list[Log]:
 
 
 def snapshot(manager: QueueManager, state: QueueState) -> bytes:
-    """The queue as it is now. Nothing of it changes, but that open runs of claims become records."""
+    """The queue's present state. Changes nothing, but writes open runs of claims as records."""
     queue, delays = state.queue, state.queue.delays
     for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
         group.flush_records()
@@ -48,7 +49,7 @@ def snapshot(manager: QueueManager, state: QueueState) -> bytes:
         [(group.number, manager.group_record(state, group, pattern), state_of(group))
          for (_, pattern), group in state.groups.items()],
         state_of(delays.group) if delays is not None else b"",
-        # Also what every group has settled, as long as it is in memory: a group that is made later begins there.
+        # Includes messages that every group has settled, as long as they are in memory: a later group begins there.
         [(log.number, log.first, log.flushed, log.next, unflushed(log, None)) for log in _all_logs(queue)]))
 
 
@@ -56,7 +57,7 @@ _snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 def read_snapshot(raw: bytes) -> Snapshot:
-    """What snapshot() gave. Raises CorruptError."""
+    """Decodes a snapshot. Raises CorruptError."""
     try:
         return _snapshot(raw)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -65,10 +66,10 @@ def read_snapshot(raw: bytes) -> Snapshot:
 
 def rebuild(manager: QueueManager, state: QueueState, found: Snapshot,
             due_pairs: Callable[[int], Iterable[bytes]] = lambda log: ()) -> None:
-    """Makes the queue anew, in place, from a snapshot of it: bindings, consumers and settings stay, what it held is
-    forgotten. What consumers had is ready again, as after a restart; they stay members, and what they still say of it
-    changes nothing. due_pairs: of a delay log's segments (SegmentFiles). Raises CorruptError for a snapshot
-    of another queue, and then nothing has changed."""
+    """Replaces the queue's contents by those of a snapshot; bindings, consumers and settings stay. Claimed messages are
+    ready again, as after a restart; the consumers stay members, and their later settlements of these messages have no
+    effect. due_pairs: of a delay log's segments (SegmentFiles). Raises CorruptError for a snapshot of another queue,
+    without changing anything."""
     queue, delays = state.queue, state.queue.delays
     logs = {log.number: log for log in _all_logs(queue)}
     if found.number != queue.number or {one[0] for one in found.logs} != logs.keys():
@@ -97,7 +98,7 @@ def rebuild(manager: QueueManager, state: QueueState, found: Snapshot,
 
 
 def _same_groups(manager: QueueManager, state: QueueState, found: Snapshot) -> None:
-    """The queue has the groups of the snapshot, each with what it knew."""
+    """Gives the queue the groups of the snapshot, each with its state."""
     known = {group.number: (name, group) for name, group in state.groups.items()}
     for number in known.keys() - {one[0] for one in found.groups}:
         manager.drop_quietly(state, known[number][0])
@@ -110,7 +111,7 @@ def _same_groups(manager: QueueManager, state: QueueState, found: Snapshot) -> N
 
 def derive(manager: QueueManager, state: QueueState,
            due_pairs: Callable[[int], Iterable[bytes]] = lambda log: ()) -> None:
-    """What is known of its messages and groups beside them is made again from these: the queue is led here."""
+    """Rebuilds derived state from messages and groups, because the queue is led here from now on."""
     queue, delays = state.queue, state.queue.delays
     if delays is not None:
         delays.restart()
@@ -123,17 +124,17 @@ def derive(manager: QueueManager, state: QueueState,
 
 
 def _known(group: Group, now_ms: int) -> list[object]:
-    """What a group knows of messages that its logs still have: those that are settled, and those that somebody had.
-    Where a leader has looked at what was trimmed, and its follower has not yet, both know the same; a message that went
-    back without having reached anybody is as good as new; and one that had to wait until a time that has passed waits
-    no more, which only the leader has noted."""
+    """A group's knowledge of messages that its logs still have: settled ones, and ones that were claimed. It is equal
+    for a leader that has already processed a trim and a follower that has not. A message that was returned without
+    having been delivered counts as new; one whose waiting time has passed does not wait any more, which only the leader
+    has noted."""
     found: list[object] = []
     logs = {cursor.log.number: cursor.log for cursor in group.cursors}
     for number, _, floor, pages, claims in cursors_in(state_of(group)):
         low = max(floor, logs[number].first)
         origin = min([low] + [base for base, _ in pages])
         bits = sum(bits << (base - origin) for base, bits in pages) >> (low - origin)
-        settled = (bits + 1 & ~bits).bit_length() - 1  # of the first so many there is none left
+        settled = (bits + 1 & ~bits).bit_length() - 1  # this many messages at the start are settled
         low, bits = low + settled, bits >> settled
         found.append((number, low, bits.to_bytes(-(-bits.bit_length() // 8), "big"),
                       [(offset, count, due) for offset, count, due in
@@ -143,8 +144,8 @@ def _known(group: Group, now_ms: int) -> list[object]:
 
 
 def digest(manager: QueueManager, state: QueueState) -> str:
-    """The same for two instances of a queue that know the same: what it is, messages in memory that somebody may still
-    need, and what each group knows; not what is in whose hands."""
+    """Equal for two instances of a queue with equal state: its declaration, messages in memory that some group may
+    still need, and the state of each group; but not which consumer has which message."""
     queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms
     said = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)

@@ -80,8 +80,8 @@ class QueueExport:
 
 
 class QueueKeeper:
-    """Machine. segments: None keeps nothing. cache_bytes, on_damage, driver: as QueueReader's. small_bytes: of messages
-    of one log that stay in the view."""
+    """Machine. segments: None stores nothing. cache_bytes, on_damage, driver: as QueueReader's. small_bytes: size up to
+    which the messages of one log stay in the view."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int, driver: Driver,
                  on_damage: Callable[[StorageError], None] = lambda error: None,
@@ -89,9 +89,9 @@ class QueueKeeper:
         self.manager = manager
         self.segments = segments
         self.small_bytes = small_bytes
-        # Until everything is replayed: what its records name.
+        # Until everything is replayed: the objects that its records refer to.
         self.records = QueueLine(manager, manager.hub.commits.local, self._make_log)
-        # Values of the view, each until something is made of it: so one takes the memory of the other.
+        # Values of the view; each is dropped when its object is made, so that both are not in memory together.
         self._queues: dict[int, bytes] = {}
         self._copies: dict[int, bytes] = {}
         self._small: dict[int, bytes] = {}
@@ -99,12 +99,12 @@ class QueueKeeper:
         self._rows: dict[int, dict[int, bytes]] = {ord("q"): self._queues, ord("g"): self._copies,
                                                    ord("k"): self._small, **{ord(kind): {} for kind in "ldx"}}
         self._files: dict[int, Any] = {}
-        self._safe: dict[int, int] = {}  # by log: what segments had synced
+        self._safe: dict[int, int] = {}  # by log: the end of what segments had synced
         self._removal = LogRemoval(segments)
         self._directory: Path | None = None
         self.driver = driver
-        self._work: Work[Any] | None = None  # under way in another thread
-        self.looked = 0  # at how many queues checkpoints have looked so far, for tests
+        self._work: Work[Any] | None = None  # running in another thread
+        self.looked = 0  # number of queues that checkpoints have examined so far, for tests
         self.reader = manager.disk = QueueReader(manager, segments, cache_bytes, on_damage, driver)
 
     # ------------------------------------------------------------------ recovery
@@ -141,7 +141,7 @@ class QueueKeeper:
         # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
         self._files = self._removal.open({number: range(meta.first, meta.safe) for number, meta in self._metas.items()
                                           if meta.safe > meta.first})
-        # Also of logs that nobody knows: what they hold must not be taken for another's.
+        # Includes unknown logs, so that a new log never gets the files of another.
         self.manager.is_taken(local, max(self._removal.number_last, *self._files, 0))
         self._each("q", self._queues, lambda number, value: self.records.adopt(number, *queue_of(value)))
         self._each("g", self._copies, self._load_group)
@@ -204,7 +204,7 @@ class QueueKeeper:
         return log
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
-        """One record of the journal that belongs to queues; body: what follows its number."""
+        """Applies one record of the journal that belongs to queues; body: what follows its number."""
         self.records.replay(kind, number, body)
 
     def finish(self) -> dict[str, int]:
@@ -366,12 +366,13 @@ class QueueKeeper:
         self.manager.ended += made.ended
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
-        """A cancelled caller must not let the store close beside the executor's thread."""
+        """Runs a step in a thread. If the caller is cancelled, still waits, so that the store is not closed
+        meanwhile."""
         self._work = self.driver.blocking(step)
         return await self.driver.result_of(self._work)
 
     async def idle(self) -> None:
-        """Nothing is under way in an executor's thread."""
+        """Waits until nothing runs in an executor's thread."""
         if self._work is not None:
             await self.driver.end_of(self._work)
 
