@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["BodyTurns"]
 
 RELEASE = 0.9
-# A quarter of a second each: the largest message by default, 16 MiB, needs 1.6 MB/s. Who does not move, or trickles,
-# must not keep the others waiting for ever.
+# A turn lasts at most a quarter of a second each: a message of the default maximum size, 16 MiB, needs 1.6 MB/s. A
+# client that sends nothing, or very slowly, must not make the others wait forever.
 TURN_TICKS = 40
 
 
@@ -36,7 +36,7 @@ class BodyTurns:
         self._left = 0
 
     def wait(self, client: Client) -> None:
-        """In the middle of a body, with too many bytes of bodies in memory already."""
+        """Called in the middle of a body when the bodies in memory exceed the limit already."""
         if client not in self._waiting:
             if not self._waiting and self._turn is None:
                 self._on_log("warning", "bodies", "messages under way take too much memory: they are received one "
@@ -45,13 +45,13 @@ class BodyTurns:
             client.hold(HOLD_BODY)
 
     def forget(self, client: Client) -> None:
-        """Its connection has ended."""
+        """Called when the client's connection has ended."""
         self._waiting.pop(client, None)
         if self._turn is client:
             self._turn = None
 
     def tick(self) -> None:
-        """A quarter of a second has passed."""
+        """Called every quarter of a second."""
         if self._turn is not None:
             self._look(self._turn)
         if not self._waiting:
@@ -67,7 +67,7 @@ class BodyTurns:
             self._turn.release(HOLD_BODY)
 
     def _look(self, client: Client) -> None:
-        """At who has the turn."""
+        """Checks the client whose turn it is."""
         if not client.connection.publishing:
             client.connection.favoured = False
             self._turn = None

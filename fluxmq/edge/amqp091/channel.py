@@ -37,7 +37,7 @@ REPLY_TO = text(DIRECT_REPLY_TO)
 
 
 class ChannelMethods:
-    """Handler of everything that is not class 10, for all connections of a node: see ChannelVerbs of front.py.
+    """Handler of all methods outside of class 10, for all connections of a node: see ChannelVerbs in front.py.
 
     later: schedules a call after some seconds. consumer_timeout_ms: 0 = none.
     """
@@ -69,14 +69,14 @@ class ChannelMethods:
     # ------------------------------------------------------------------ channels
 
     def on_method(self, client: Client, number: int, payload: bytes) -> None:
-        """A method on channel `number`, above 0. Raises ProtocolError."""
+        """Handles a method on channel `number`, above 0. Raises ProtocolError."""
         method = m.decode_method(payload)
         if isinstance(method, m.ChannelOpen):
             opened = client.connection.open_channel(number)
             opened.state = ChannelState(client, opened)
             opened.on_emptied = self.consumers.emptied
             opened_ok = m.ChannelOpenOk().frame(number)
-            if number in client.closing:  # a client that does not wait for the answer to its close
+            if number in client.closing:  # the client sends on without waiting for the answer to its Channel.Close
                 client.closing -= {number}
                 client.connection.write_behind(opened_ok)
             else:
@@ -97,13 +97,13 @@ class ChannelMethods:
         verb(client, channel.state, method)
 
     def on_channel_error(self, client: Client, number: int, code: int, why: str, method: int) -> None:
-        """A soft error: the channel ends, the connection goes on."""
+        """Ends a channel because of a soft error; the connection goes on."""
         self.on_log("warning", f"channel {client.client_id}", why, client.fields() | {"channel": number, "code": code})
         self.end_channel(client, number, m.ChannelClose(
             reply_code=code, reply_text=reply_text(code, why), class_id=method >> 16, method_id=method & 0xFFFF))
 
     def on_end(self, client: Client) -> None:
-        """The connection has ended: its channels have, and what is exclusive to it is no more."""
+        """The connection has ended: ends its channels and deletes its exclusive queues."""
         for number in list(client.connection.channels):
             self.end_channel(client, number, None)
         self.departures.begin(self.queues.connection_gone(client))
@@ -117,8 +117,9 @@ class ChannelMethods:
         return allowed
 
     def end_channel(self, client: Client, number: int, reply: m.ChannelClose | m.ChannelCloseOk | None) -> None:
-        """What it had is ready again; its consumers are no more. reply: what the client is sent when that is so. If it
-        takes more than this turn's share, nothing else of the connection is handled until then."""
+        """Ends a channel: its consumers are removed and its unacknowledged messages are ready again. reply: sent to the
+        client afterwards. If this takes more than this turn's share, nothing else of the connection is handled until it
+        is done."""
         channel = client.connection.channels.get(number)
         if channel is None or channel.state is None:
             self._tell_closed(client, number, reply)
@@ -155,7 +156,7 @@ class ChannelMethods:
                                       f"used: {self.consumer_timeout_ms} ms", 0)
 
     def nothing(self, client: Client, state: ChannelState, method: Any) -> None:
-        """An answer to which there is nothing to say."""
+        """For a method that needs no reaction."""
 
     def channel_flow(self, client: Client, state: ChannelState, method: m.ChannelFlow) -> None:
         state.channel.stopped = not method.active
@@ -164,10 +165,10 @@ class ChannelMethods:
         client.connection.write(m.ChannelFlowOk(active=method.active).frame(state.channel.number))
 
     def answer(self, state: ChannelState, method: m.Method, since: int, *, no_wait: bool = False) -> None:
-        """method: an answer; it leaves when what was recorded since the mark is committed."""
+        """Sends an answer when everything recorded since the mark is committed."""
         if not no_wait:
-            # All is so already, and who recorded it may be waiting for the disk. Consume-Ok does not wait for that:
-            # deliveries would overtake it.
+            # Nothing was recorded, but the connection that made the present state may still wait for the disk.
+            # Consume-Ok does not wait for that, because deliveries would overtake it.
             if not isinstance(method, m.BasicConsumeOk):
                 self.hub.ledger.rely_on_earlier(since)
             state.client.connection.write_when_durable(method.frame(state.channel.number), since)
@@ -180,9 +181,9 @@ class ChannelMethods:
                                                           f"refused for user '{client.identity or ''}'")
 
     def _lead_to(self, client: Client, exchange: object, key: object) -> None:
-        """Messages will go to this exchange by themselves: who arranges that may publish there."""
+        """Checks that the client may publish to an exchange to which messages will be forwarded automatically."""
         if exchange == "":
-            # The default exchange: to the queue of that name, or to any.
+            # The default exchange forwards to the queue of that name, or to any queue.
             if not self.permissions.may_publish(client, "", key if isinstance(key, str) else "#"):
                 raise ProtocolError(ReplyCode.ACCESS_REFUSED, "access to dead letters by the default exchange refused "
                                                               f"for user '{client.identity or ''}'")
@@ -233,7 +234,7 @@ class ChannelMethods:
     # ------------------------------------------------------------------ queues
 
     def _named(self, client: Client, state: ChannelState, name: str) -> bytes:
-        """The queue that a method is about; an empty name is the one declared last on this channel."""
+        """The queue that a method names; an empty name means the one declared last on this channel."""
         queue_name = wire(name) or state.last_queue
         if not queue_name:
             raise ProtocolError(ReplyCode.NOT_FOUND, "no previously declared queue")
@@ -274,7 +275,7 @@ class ChannelMethods:
         exchange = unbroken(method.exchange)
         self._bind_from(client, exchange, text(key))
         if exchange and wire(exchange) in self.exchanges.vhosts[wire(client.vhost)].exchanges:
-            self.queues.find(wire(client.vhost), name, client)  # an exchange that is wrong is told first
+            self.queues.find(wire(client.vhost), name, client)  # an error about the exchange is reported first
         since = self.hub.commits.mark
         self.exchanges.bind(wire(client.vhost), wire(exchange), name, key, encode_table(method.arguments))
         self.answer(state, m.QueueBindOk(), since, no_wait=method.no_wait)
@@ -301,7 +302,8 @@ class ChannelMethods:
     # ------------------------------------------------------------------ basic
 
     def basic_qos(self, client: Client, state: ChannelState, method: m.BasicQos) -> None:
-        """RabbitMQ's meaning: global is of the channel, else of the consumers that come after."""
+        """As in RabbitMQ: global applies to the channel, otherwise the method applies to consumers that are added
+        later."""
         if method.prefetch_size:
             raise ProtocolError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
@@ -321,11 +323,11 @@ class ChannelMethods:
         since = self.hub.commits.mark
         state.consumers[tag] = self.consumers.join(client, state.channel, queue, tag, no_ack=method.no_ack,
                                                    exclusive=method.exclusive, arguments=method.arguments)
-        # What it gets comes with the end of this turn, or later: behind this.
+        # Deliveries are sent at the end of this turn or later, after this answer.
         self.answer(state, m.BasicConsumeOk(consumer_tag=tag), since, no_wait=method.no_wait)
 
     def _reply_queue(self, state: ChannelState, method: m.BasicConsume) -> Queue:
-        """Answers come to a queue that nobody has declared; its name stands for "amq.rabbitmq.reply-to" in reply-to."""
+        """Replies go to a queue that is not declared; its name replaces "amq.rabbitmq.reply-to" in reply-to."""
         if not method.no_ack:
             raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
         if state.channel.reply_to is not None:

@@ -20,12 +20,12 @@ class Consumer:
         self.channel = channel
         self.queue = queue
         self.tag = tag
-        self.group: Any = None  # None: a stream that is read without a group
+        self.group: Any = None  # None: a stream read without a group
         self.members: list[Any] = []
 
 
 class ChannelState:
-    """The state of a channel. last_queue: what an empty queue name means."""
+    """The state of a channel. last_queue: the queue that an empty name means."""
 
     __slots__ = ("channel", "client", "consumers", "getters", "last_queue")
 
@@ -33,5 +33,5 @@ class ChannelState:
         self.client = client
         self.channel = channel
         self.consumers: dict[str, Consumer] = {}
-        self.getters: dict[tuple[Queue, bool], ChannelMember] = {}  # who Basic.Get asks with
+        self.getters: dict[tuple[Queue, bool], ChannelMember] = {}  # members for Basic.Get
         self.last_queue = b""

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 __all__ = ["HOLD_BODY", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "Client"]
 
-# Why a connection is not read.
+# Reasons not to read a connection.
 HOLD_LOGIN = 1  # a password is being checked
-HOLD_MEMORY = 2  # memory is short, and it publishes
+HOLD_MEMORY = 2  # memory is short, and the client publishes
 HOLD_GET = 4  # the answer to a Basic.Get is being read from disk
-HOLD_BODY = 8  # bodies under way are too much together, and it is not its turn
-HOLD_CHANNEL = 16  # a channel of it ends, which has more consumers than can leave in one turn
+HOLD_BODY = 8  # bodies of all connections are too large together, and it is not this one's turn
+HOLD_CHANNEL = 16  # a channel is ending that has more consumers than one turn can remove
 
 
 class Client:
     """State of one connection, from its protocol header to its end.
 
-    step: of the handshake (handshake.py). number: class << 16 | method of the method that is being handled, for
-    connection.close to name. properties: what the client said about itself, as bytes, for that is a tenth of the
-    memory. closing: channels whose close-ok waited for the disk, to be opened again behind it.
+    step: of the handshake (handshake.py). number: class << 16 | method of the method being handled, for
+    connection.close. properties: the client properties, as bytes, which need a tenth of the memory. closing: channels
+    whose close-ok waited for the disk and that may be opened again afterwards.
     """
 
     __slots__ = ("blocked", "capabilities", "client_id", "closing", "connection", "ended_by", "holds", "identity",
@@ -54,7 +54,7 @@ class Client:
         self.vhost = ""
         self.namespace: Namespace | None = None  # the virtual host's
         self.open = False  # connection.open-ok was written
-        self.since_ms = 0  # then, on the wall
+        self.since_ms = 0  # time of that, wall clock
         self.blocked = False  # connection.blocked was written
         self.holds = 0  # HOLD_* bits
         self.ended_by = "lost"  # label of fluxmq_amqp_disconnections_total
@@ -66,42 +66,42 @@ class Client:
         self.holds |= why
 
     def release(self, why: int) -> None:
-        """Ends what hold() began; the other reason not to read stays."""
+        """Removes a reason for which hold() stopped reading; others still apply."""
         if self.holds and not self.holds & ~why:
             self.connection.resume()
         self.holds &= ~why
 
     def fields(self) -> dict[str, Any]:
-        """For the log."""
+        """Fields for log lines."""
         found = {"client_id": self.client_id, "listener": self.listener}
         if self.place_name != "/":
             found["namespace"] = self.vhost
         return found | {"connection_name": self.name} if self.name else found
 
     def say_goodbye(self, code: int, text: str) -> None:
-        """connection.close; the caller ends the connection."""
+        """Sends connection.close; the caller ends the connection."""
         self.connection.end_code = code
         self.connection.write(close_frame(code, text, self.number))
 
     def shut_down(self) -> None:
-        """The broker stops."""
+        """Says goodbye because the broker stops."""
         self.ended_by = "shutdown"
         if not self.connection.ended:
             self.say_goodbye(ReplyCode.CONNECTION_FORCED, "the broker is shutting down")
 
     def displaced(self, text: str, ended_by: str = "not_authorized") -> None:
-        """An administrator wants this connection gone. ended_by: label of fluxmq_amqp_disconnections_total."""
+        """Ends the connection for an administrator. ended_by: label of fluxmq_amqp_disconnections_total."""
         self.ended_by = ended_by
         self.say_goodbye(ReplyCode.CONNECTION_FORCED, text)
         self.connection.end()
 
     @property
     def place_name(self) -> str:
-        """The namespace that it is in: its virtual host."""
+        """The name of its namespace: the virtual host."""
         return self.vhost or "/"
 
     def tell_accepted(self, flags: int = 0) -> None:
-        """For a recording: who this is."""
+        """Records the client's identity in a recording."""
         if self.open:
             tell_accepted(self.connection, {"client_id": self.client_id, "vhost": self.vhost, "user": self.identity,
                                             "version": 91}, flags)

@@ -65,14 +65,14 @@ class Clients:
         return True
 
     def review(self, removed: Iterable[str]) -> None:
-        """Ends the connections of users that are gone."""
+        """Ends the connections of removed users."""
         gone = frozenset(removed)
         for client in [client for client in self.open.values() if client.identity in gone]:
             client.displaced("the user was removed")
 
     def tick(self, *, memory: bool, disk: str) -> None:
-        """What is short now. disk: what the journal wants for (QueueSpace.why), "" for nothing. Told in RabbitMQ's
-        words where it has any."""
+        """Blocks or unblocks publishing clients. disk: the resource that the journal lacks (QueueSpace.why), "" for
+        none. The reason is given in RabbitMQ's words where it has any."""
         self.turns.tick()
         reason = "low on memory" if memory else "low on disk" if DISK_FULL in disk else disk[:REASON_MAX]
         if not reason and not self._reason:
@@ -95,5 +95,5 @@ class Clients:
 
 
 if TYPE_CHECKING:
-    # mypy holds the class against the port here.
+    # Lets mypy check the class against the port.
     _port: type[ClientsPort] = Clients

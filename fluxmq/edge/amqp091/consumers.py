@@ -26,7 +26,7 @@ __all__ = ["Consumers", "stream_position"]
 CANCEL_NOTIFY = "consumer_cancel_notify"
 PRIORITY_MAX = 2**31 - 1
 BASIC_GET = 60 << 16 | 70  # class and method
-AGAIN_S = 0.002  # a message that Basic.Get asks for is read from disk: look again
+AGAIN_S = 0.002  # delay before Basic.Get tries again while its message is read from disk
 
 
 class Consumers(QueueListener):
@@ -74,17 +74,18 @@ class Consumers(QueueListener):
                                    prefetch=channel.prefetch, group=group)
             reader.client = client.client_id
             if group is not None and position:
-                reader.commit(reader.next)  # whoever resumes goes on from where this one began
+                reader.commit(reader.next)  # a later reader resumes from this one's start
             queue.add_reader(reader)
             consumer.members.append(reader)
 
     def leave_all(self, channel: Channel, state: ChannelState) -> Iterator[None]:
-        """The channel ends: what its consumers have is ready again, those of one at each step."""
+        """Ends a channel's consumers: their unacknowledged messages are ready again, those of one consumer at each
+        step."""
         for consumer in state.consumers.values():
-            if consumer.queue in self.queues.manager.states:    # else it was deleted, in a turn between two steps
+            if consumer.queue in self.queues.manager.states:    # otherwise it was deleted between two steps
                 self._leave(consumer)
                 yield
-        for member in [*channel.consumers, *state.getters.values()]:    # cancelled before; who asked by Basic.Get
+        for member in [*channel.consumers, *state.getters.values()]:    # cancelled ones, and those of Basic.Get
             if isinstance(member, ChannelMember) and member.group is not None:
                 self.queues.left(member.queue, member)
                 member.queue.notify()
@@ -98,12 +99,12 @@ class Consumers(QueueListener):
                 self._leave_stream(consumer, member)
             else:
                 if member.group is not None:
-                    member.channel.withdraw(member)  # what has not been sent is not delivered again
+                    member.channel.withdraw(member)  # messages not sent yet do not count as redelivered
                 self.queues.left(consumer.queue, member)
         consumer.queue.notify()
 
     def cancel(self, consumer: Consumer) -> None:
-        """Basic.Cancel: what it was sent may still be settled, until its channel closes."""
+        """Basic.Cancel: messages delivered already may still be acknowledged until the channel closes."""
         for member in consumer.members:
             if isinstance(member, ChannelReader):
                 self._leave_stream(consumer, member)
@@ -124,18 +125,18 @@ class Consumers(QueueListener):
         self.queues.manager.left(consumer.queue, consumer.group)
 
     def emptied(self, member: ChannelMember) -> None:
-        """A cancelled consumer has settled its last."""
+        """Called when a cancelled consumer has settled its last message."""
         self.queues.left(member.queue, member)
         if member in member.channel.consumers:
             member.channel.consumers.remove(member)
 
     def queue_deleted(self, queue: Queue, members: list[Any]) -> None:
-        """Its consumers are told, where they have said that they understand it."""
+        """Notifies the queue's consumers, if their clients have the capability."""
         for member in members:
             if not isinstance(member, ChannelMember | ChannelReader):
                 continue
             if isinstance(member, ChannelReader):
-                member.leave()  # the channel has its claims by pointers
+                member.leave()  # the channel has pointers to its claims
             if member in member.channel.consumers:
                 member.channel.consumers.remove(member)
             state: ChannelState | None = member.channel.state
@@ -145,11 +146,11 @@ class Consumers(QueueListener):
                 state.getters.pop((queue, member.no_ack), None)
                 continue
             consumer = state.consumers.get(text(member.tag))
-            if consumer is not None and member in consumer.members:     # else it has been cancelled, or told
+            if consumer is not None and member in consumer.members:     # else cancelled or notified already
                 self._tell_cancelled(state, consumer)
 
     def queue_stopped(self, queue: Queue, members: list[Any]) -> None:
-        """It is damaged: as if its consumers had cancelled, and they are told. What they have they may settle."""
+        """The queue is damaged: cancels and notifies its consumers, which may still settle their messages."""
         for member in members:
             if not isinstance(member, ChannelMember | ChannelReader) or member.tag is None:
                 continue
@@ -180,11 +181,12 @@ class Consumers(QueueListener):
         member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
         outcome = self.queues.ask(queue, member)
         if outcome == PULL_LIMITED and not waited:
-            # Empty it is not, and more it may not have. The channel ends, and what it has is ready again.
+            # The queue is not empty, but the client may get no more messages. The channel is closed, and its messages
+            # are ready again.
             raise ProtocolError(ReplyCode.PRECONDITION_FAILED,
                                 f"{member.held} messages were got and not acknowledged: no more before some are")
         if outcome == PULL_STALLED:
-            # It lies on the disk: nothing else of this connection is handled until it is there.
+            # The message is on disk: nothing else of this connection is handled until it has been read.
             if not waited:
                 state.client.hold(HOLD_GET)
             self.later(AGAIN_S, lambda: self._get_again(state, queue, no_ack))
@@ -197,7 +199,7 @@ class Consumers(QueueListener):
     def _get_again(self, state: ChannelState, queue: Queue, no_ack: bool) -> None:
         if state.client.connection.ended:
             return
-        if state.channel.closing:  # its consumers took too long, say
+        if state.channel.closing:  # for instance by consumer_timeout
             state.client.release(HOLD_GET)
             return
         if queue not in self.queues.manager.states:
@@ -206,13 +208,13 @@ class Consumers(QueueListener):
             return
         try:
             self.get_one(state, queue, no_ack=no_ack, waited=True)
-        except AmqpRefused as refused:      # it has turned out to be damaged
+        except AmqpRefused as refused:      # the queue turned out to be damaged
             self.refuse(state.client, state.channel.number, refused.reason, refused.text, BASIC_GET)
             state.client.release(HOLD_GET)
 
 
 def stream_position(offset: Any, now_ms: int) -> str:
-    """x-stream-offset as a position of ours: first, last, next, a number, a time, or so long ago (7D, 1h)."""
+    """Converts x-stream-offset to a position: first, last, next, a number, a time, or a time span back (7D, 1h)."""
     if offset is None:
         return ""
     if isinstance(offset, Timestamp):

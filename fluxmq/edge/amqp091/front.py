@@ -37,7 +37,7 @@ __all__ = ["ChannelVerbs", "Front"]
 CLASS_CONNECTION = 10
 PHASE_TLS = 0  # of _core/net/transport.pxd
 
-# Why the clock ended a connection -> (what the log says, label of its metric).
+# Reasons why the clock ends a connection -> (text for the log, label of its metric).
 LATE = {
     "connect": ("no connection.open within server…read_timeout", "timeout"),
     "heartbeat": ("nothing heard for two heartbeats", "heartbeat"),
@@ -46,27 +46,27 @@ LATE = {
 
 
 class ChannelVerbs(Protocol):
-    """What happens on channels; `edge/amqp091/channel.py` does it."""
+    """The methods of channels; implemented by `edge/amqp091/channel.py`."""
 
     def on_method(self, client: Client, number: int, payload: bytes, /) -> None:
-        """A method on channel `number`."""
+        """Handles a method on channel `number`."""
 
     def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int, /) -> None:
-        """An error that ends a channel and not the connection. method: class << 16 | method."""
+        """Handles an error that ends a channel but not the connection. method: class << 16 | method."""
 
     def may_publish(self, client: Client, exchange: bytes, key: bytes, /) -> int | None:
-        """Whether this client may publish so, as Asking.decide; asked once for each pair."""
+        """Whether this client may publish, as Asking.decide; called once for each pair."""
 
     def on_end(self, client: Client, /) -> None:
-        """The connection has ended, and with it its channels and what is exclusive to it."""
+        """The connection has ended: ends its channels and deletes its exclusive queues."""
 
     def tick(self, client: Client, /) -> None:
-        """The clock has moved, by about a second."""
+        """Called about once a second."""
 
 
 class Front(FrontParts):
-    """Handler of every connection of one listener. channels: what the methods of channels do. username_from: where a
-    client's certificate names its user, "" = nowhere. The others: as FrontParts."""
+    """Handler of every connection of one listener. channels: implements the methods of channels. username_from: the
+    field of a client's certificate that names its user, "" = none. The others: as FrontParts."""
 
     def __init__(self, hub: Hub, asking: Asking, options: FrontOptions, tally: Tally, clients: Clients,
                  channels: ChannelVerbs, name: str, *, find_virtual_host: Callable[[str], Exchanges | None],
@@ -82,13 +82,14 @@ class Front(FrontParts):
     # ------------------------------------------------------------------ the handler's verbs
 
     def on_greeting(self, connection: AmqpConnection) -> None:
-        """The protocol header was right."""
+        """Called when a valid protocol header was received."""
         self.handshake.greet(connection)
 
     def on_method(self, connection: AmqpConnection, channel: int, payload: bytes) -> bool:
-        """A method that is not hot. True: nothing was done, it is to come again when what is asked is answered."""
+        """Handles a cold method. True: nothing was done yet, and the method is passed again when pending questions are
+        answered."""
         client: Client = connection.state
-        # When it raises, number stays, and connection.close names the method.
+        # If this raises, number stays set, and connection.close names the method.
         client.number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
         of_connection = client.number >> 16 == CLASS_CONNECTION
         if channel and of_connection:
@@ -124,21 +125,22 @@ class Front(FrontParts):
         client.connection.close_after(ConnectionCloseOk().frame(0))
 
     def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
-        """An error that ends a channel and not the connection."""
+        """Handles an error that ends a channel but not the connection."""
         self.channels.on_channel_error(connection.state, channel, code, text, method)
-        connection.state.number = 0  # what ends the connection later is something else
+        connection.state.number = 0  # a later error of the connection is not about this method
 
     def on_bodies(self, connection: AmqpConnection) -> None:
-        """It receives a body, and those of all connections together are too large."""
+        """Called while a body is received and those of all connections together are too large."""
         self.clients.turns.wait(connection.state)
 
     def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> int | None:
-        """Asked by the hot path once for each exchange and routing key, and generation of the permissions. None: it is
-        being asked."""
+        """Called by the hot path once for each exchange, routing key and generation of the permissions. None: the
+        question is under way."""
         return self.channels.may_publish(connection.state, exchange, key)
 
     def on_error(self, connection: AmqpConnection, code: int, text: str) -> None:
-        """The peer broke the protocol: tell it, if it has shown that it speaks it, and the log. The caller ends."""
+        """The client violated the protocol: sends connection.close if it has proved to speak AMQP, and logs the error.
+        The caller ends the connection."""
         client: Client | None = connection.state
         fields = client.fields() if client is not None else {"listener": self.name}
         self.on_log("warning", f"protocol {self.name} {code}", text,
@@ -154,8 +156,8 @@ class Front(FrontParts):
         client.say_goodbye(code, text)
 
     def on_given_up(self, connection: AmqpConnection, why: str) -> None:
-        """What an answer waited for was given up, so that it cannot be given: the client connects again, and asks again
-        for what it wants. The caller ends the connection."""
+        """The commit that an answer waited for was given up, so the answer cannot be sent. The client must connect
+        again and repeat its request. The caller ends the connection."""
         client: Client | None = connection.state
         self.on_log("warning", f"given up {self.name}", f"connection closed: {why}",
                     (client.fields() if client is not None else {"listener": self.name}) | {"peer": connection.peer})
@@ -174,7 +176,7 @@ class Front(FrontParts):
             client.say_goodbye(ReplyCode.INTERNAL_ERROR, "internal error; the broker's log has more")
 
     def on_end(self, connection: AmqpConnection) -> None:
-        """The connection has ended, one way or the other."""
+        """Called when the connection has ended for any reason."""
         self.connections -= 1
         self.asking.forget(connection)
         if connection.origin is not None:
@@ -196,14 +198,14 @@ class Front(FrontParts):
             self.on_log("info", "", "disconnected", client.fields() | {"why": client.ended_by})
 
     def tell_present(self, connection: AmqpConnection) -> None:
-        """For a recording that has begun: this connection, which was there before."""
+        """Records that this connection was open when a recording began."""
         tell_opened(connection, self.name, PRESENT)
         client: Client | None = connection.state
         if client is not None:
             client.tell_accepted(PRESENT)
 
     def on_late(self, connection: AmqpConnection, why: str) -> None:
-        """The clock ended a connection; `why` as AmqpConnection.tick says."""
+        """Called when a time limit ended a connection; `why` as in AmqpConnection.tick."""
         client: Client | None = connection.state
         text, label = LATE[why]
         self.on_log("warning", f"late {self.name} {why}", text,

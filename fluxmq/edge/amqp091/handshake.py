@@ -48,23 +48,23 @@ TRANSITIONS: dict[tuple[str, type[Method] | str], str] = {  # of Client.step
 }
 WRONG = 0x86  # reason of an AuthError: user name or password is wrong
 BANNED = 0x8A  # too many failed logins came before
-# Reasons that are not about who the client is: too many logins at once, the broker is stopping.
+# Reasons unrelated to the client's identity: too many logins at once, the broker is stopping.
 NOT_ITS_FAULT = {0x89: ReplyCode.RESOURCE_ERROR, 0x88: ReplyCode.INTERNAL_ERROR}
-NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
-# What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
+NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; the properties have all of it
+# Extensions of the specification, with RabbitMQ's names for them: clients check for some of them.
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
     "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to")
 
 
 def server_properties() -> dict[str, Any]:
-    """What Start says about us."""
+    """The server properties in Start."""
     return {"product": "FluxMQ", "version": __version__, "platform": "Python {}.{}.{}".format(*sys.version_info[:3]),
             "capabilities": dict.fromkeys(CAPABILITIES, True)}
 
 
 class Handshake:
-    """The way in, for the connections of one listener."""
+    """The login steps for the connections of one listener."""
 
     def __init__(self, front: FrontParts, username_from: str) -> None:
         self.front = front
@@ -79,18 +79,18 @@ class Handshake:
     # ------------------------------------------------------------------ Start, StartOk
 
     def greet(self, connection: AmqpConnection) -> None:
-        """The protocol header was right."""
+        """Answers a valid protocol header."""
         connection.bodies = self.front.clients.turns.bodies
         client = Client(connection, next(self.front.clients.serials), self.front.name)
         connection.state = client
         connection.write(self._starts[mechanisms(self._certificate(connection) is not None)])
 
     def on_method(self, client: Client, method: Method) -> None:
-        """The next one of the handshake; anything else is out of turn."""
+        """Handles the next method of the handshake; any other method is an error."""
         if not method.by_client:
             raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} is for servers to send")
         if (client.step, type(method)) not in TRANSITIONS:
-            # 503 is what the specification has for this; 504 is what clients of RabbitMQ see.
+            # The specification has 503 for this; RabbitMQ sends 504, which clients expect.
             raise ProtocolError(ReplyCode.CHANNEL_ERROR, f"{method.name} is out of turn (step {client.step})")
         self._verbs[type(method)](client, method)
 
@@ -115,7 +115,7 @@ class Handshake:
         try:
             claim = read_response(method.mechanism, method.response)
         except ProtocolError as error:
-            # A client without a user name learns no more than one with a wrong password.
+            # A client without a user name must learn no more than one with a wrong password.
             self._login_refused(client, Claim(None, None), AuthError(error.reason, error.text))
             return
         client.connection.user = claim.username.encode() if claim.username is not None else None
@@ -123,8 +123,8 @@ class Handshake:
         self._prove(client, claim, certificate, self._tune, self._login_refused)
 
     def _login_refused(self, client: Client, claim: Claim, error: AuthError) -> None:
-        """Ends a connection that could not prove its user. The client learns that much only if it has asked for it, for
-        the specification knows no other answer than a closed socket; the reason is for the log alone."""
+        """Ends a connection whose login failed. The client gets connection.close only if it has the capability, because
+        the specification has no other answer than a closed socket; the reason is only logged."""
         code = NOT_ITS_FAULT.get(error.reason, ReplyCode.ACCESS_REFUSED)
         self.front.on_log("warning", f"login {self.front.name}", f"login refused: {error.text}",
                     client.fields() | {"user": claim.username, "mechanism": client.mechanism, "peer": client.peer})
@@ -143,12 +143,12 @@ class Handshake:
         connection.end()
 
     def _certificate(self, connection: AmqpConnection) -> dict[str, Any] | None:
-        """The client's, where it may name the user: one that a listener has verified, and takes the name from."""
+        """The client's certificate, if the listener has verified it and takes the user name from it."""
         return (connection.certificate or None) if self.username_from else None
 
     def _prove(self, client: Client, claim: Claim, certificate: dict[str, Any] | None, then: Proved,
                refused: Refused) -> None:
-        """Goes on with one of the two: at once if no password must be checked, else while the connection waits."""
+        """Calls one of the two: at once if no password must be checked, otherwise later, while the connection waits."""
         authority = self.front.authority
         banned = self._banned(client, claim)
         if banned is not None:
@@ -190,14 +190,14 @@ class Handshake:
                 client.release(HOLD_LOGIN)
 
     def _banned(self, client: Client, claim: Claim) -> AuthError | None:
-        """Why this user may not log in from there now; None: it may try."""
+        """The reason why this user may not log in from this address at present; None: it may try."""
         guard, origin = self.front.guard, client.connection.origin
         if guard is None or origin is None or claim.password is None:
             return None
         return guard.refusal(origin.key, claim.username or "")
 
     def _refuse(self, client: Client, claim: Claim, error: AuthError, refused: Refused) -> bool:
-        """A login failed, at whose end the client may be gone. Returns whether the answer comes later."""
+        """Handles a failed login; the client may have disconnected by then. Returns whether the answer comes later."""
         guard, origin = self.front.guard, client.connection.origin
         banned = self._banned(client, claim)
 
@@ -228,7 +228,7 @@ class Handshake:
     # ------------------------------------------------------------------ TuneOk, Open
 
     def _tune_ok(self, client: Client, method: ConnectionTuneOk) -> None:
-        """The client chooses, within what was offered; 0 is "no limit of mine"."""
+        """The client chooses within the offered limits; 0 means that it has no limit of its own."""
         options = self.front.options
         frame_max, channel_max = method.frame_max or options.frame_max, method.channel_max or options.channel_max
         least = limits.AMQP_FRAME_BYTES_MIN
@@ -275,7 +275,7 @@ class Handshake:
     # ------------------------------------------------------------------ UpdateSecret
 
     def update_secret(self, client: Client, method: ConnectionUpdateSecret) -> None:
-        """The client proves its user once more, with another password; one without a user has nothing to prove."""
+        """Authenticates the client's user again with a new password; has no effect for a client without a user."""
         claim = Claim(client.identity, method.new_secret)
         certificate = self._certificate(client.connection)
         if client.identity is None or certificate is not None:

@@ -19,9 +19,9 @@ __all__ = ["FrontParts"]
 
 
 class FrontParts:
-    """hub, asking, clients, tally: the node's. find_virtual_host: its exchanges; None: there is no such virtual host.
-    name: the listener's, for logs. guard: of failed logins; None: they lead to nothing. on_log: (level, cause, text,
-    fields)."""
+    """hub, asking, clients, tally: the node's. find_virtual_host: returns its exchanges; None: there is no such virtual
+    host. name: the listener's, for logs. guard: counts failed logins; None: no bans. on_log: called with (level, cause,
+    text, fields)."""
 
     def __init__(self, hub: Hub, asking: Asking, options: FrontOptions, tally: Tally, clients: Clients, name: str, *,
                  find_virtual_host: Callable[[str], Exchanges | None], guard: Guard | None,
@@ -38,4 +38,4 @@ class FrontParts:
         self.name = name
         self.find_virtual_host = find_virtual_host
         self.on_log = on_log
-        self.log_connections = log_connections  # asked for each line, before its fields are gathered
+        self.log_connections = log_connections  # called before the fields of a line are collected

@@ -34,13 +34,13 @@ AS_FILTER = str.maketrans("./*", "/.+")
 
 
 def unbroken(name: str) -> str:
-    """Without line ends, which no exchange or queue has in its name (RabbitMQ takes them out, and so does the engine):
-    the access list is asked about the name that is meant."""
+    """The name without line ends, which RabbitMQ and the engine remove from names of exchanges and queues: the access
+    list is checked for the name that is used."""
     return name.translate(LINE_ENDS)
 
 
 class Permissions:
-    """asking: the node's. What is not decided yet raises Undecided; nothing has been done then."""
+    """asking: the node's. Raises Undecided, before anything is done, while a question is under way."""
 
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
@@ -59,7 +59,7 @@ class Permissions:
         return decided > 0
 
     def may_open(self, client: Client, vhost: str) -> bool:
-        """Whether this client may open the virtual host; what it may do there is asked again for each thing."""
+        """Whether this client may open the virtual host; each operation in it is checked separately."""
         bound = self.authority.namespace_of(client.identity)
         return (not bound or bound == vhost) and self.asking.may_enter(client, vhost)
 
@@ -71,7 +71,7 @@ class Permissions:
         return f"$exchange/{exchange}/{self._key(key, pattern=pattern)}"
 
     def decide_publish(self, client: Client, exchange: str, key: str) -> int | None:
-        """As Asking.decide, for the hot path, which has the content wait where it is."""
+        """As Asking.decide, for the hot path, which keeps the content until the decision."""
         if self.authority.open_publish:
             return 1
         return self.asking.decide(client, PUBLISH, self.exchange_topic(exchange, key))

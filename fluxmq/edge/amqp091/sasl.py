@@ -17,20 +17,20 @@ __all__ = ["Claim", "mechanisms", "read_response"]
 
 
 class Claim(NamedTuple):
-    """Who a client says it is. None: it does not say."""
+    """The user that a client claims to be. None: it names no user."""
 
     username: str | None
     password: bytes | None
 
 
 def mechanisms(external: bool) -> tuple[str, ...]:
-    """Those that are offered. external: the client has shown a certificate that may name the user."""
+    """The mechanisms to offer. external: the client has a verified certificate that may name the user."""
     return ("EXTERNAL", "PLAIN", "AMQPLAIN") if external else ("PLAIN", "AMQPLAIN")
 
 
 def read_response(mechanism: str, response: bytes) -> Claim:
-    """mechanism: one of those above. Raises ProtocolError 502 for a response that is not in its form; what it held is
-    not repeated in the text, for it may be a password."""
+    """mechanism: one of those above. Raises ProtocolError 502 for an invalid response; the text does not repeat its
+    contents, which may be a password."""
     if mechanism == "PLAIN":
         return _plain(response)
     if mechanism == "AMQPLAIN":
@@ -60,7 +60,7 @@ def _claim(name: str, password: bytes) -> Claim:
 
 
 def _octets(value: object) -> bytes | None:
-    """A text of a table as it was on the wire; None for what is no text."""
+    """A text of a table as it was on the wire; None for any other type."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     return value if isinstance(value, bytes) else None

@@ -1,5 +1,5 @@
-"""Every MQTT client of a node that is connected, for the list of the admin ring. One of another namespace than "/" is
-called <namespace>/<client identifier>, as a queue is."""
+"""Every connected MQTT client of a node, for the admin ring. Outside of "/", a client's displayed name is
+<namespace>/<client identifier>, as for queues."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -61,12 +61,12 @@ class MqttClients:
         return True
 
     def _find(self, namespace: str, client_id: str) -> tuple[Session | None, Client | None]:
-        """The session of a client that is connected, and the client."""
+        """The session and the Client of a connected client."""
         session = self._broker.sessions.get((namespace.encode(), client_id.encode()))
         client = session.data.connection if session is not None and session.data is not None else None
         return (session, client) if isinstance(client, Client) else (None, None)
 
 
 if TYPE_CHECKING:
-    # mypy holds the class against the port here.
+    # Lets mypy check the class against the port.
     _port: type[ClientsPort] = MqttClients

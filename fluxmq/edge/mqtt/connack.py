@@ -18,7 +18,7 @@ __all__ = ["accepted_v5", "refuse"]
 
 PACKET_SIZE_UNLIMITED = 0xFFFFFFFF
 # MQTT 5 reason -> CONNACK return code of 3.1.1, section 3.2.2.3; any other reason closes without an answer. A will that
-# this broker does not take is not authorized: the code that 3.1.1 has for what is right and not allowed.
+# this broker refuses counts as "not authorized", the return code for a valid request that is not allowed.
 RETURN_CODE_311 = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -37,7 +37,7 @@ RETURN_CODE_311 = {
 
 def accepted_v5(options: FrontOptions, client: Client, packet: Connect, present: bool, assigned: bool,
                 expiry_s: int | None, keep_alive: int | None, auth_data: bytes) -> bytes:
-    """CONNACK of MQTT 5.0 with every property whose absence would mean something else (section 3.2.2.3)."""
+    """CONNACK of MQTT 5.0 with every property whose default would be wrong (section 3.2.2.3)."""
     properties: list[Any] = []
     if expiry_s is not None:
         properties.append((Property.SESSION_EXPIRY_INTERVAL, expiry_s))
@@ -62,7 +62,8 @@ def accepted_v5(options: FrontOptions, client: Client, packet: Connect, present:
             properties.append((Property.AUTHENTICATION_DATA, auth_data))
     data = encode_packet(ConnAck(session_present=present, reason_code=0, properties=properties), 5)
     if len(data) > client.packet_size_max and not assigned and client.method is None:
-        # Our limits are not promises that the client needs: better a client that has to find them out than none.
+        # The properties of our limits are optional: if the packet gets too large, the client connects without knowing
+        # them.
         data = encode_packet(ConnAck(session_present=present, reason_code=0), 5)
     if len(data) > client.packet_size_max:
         raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is over the client's Maximum Packet Size")
@@ -70,7 +71,7 @@ def accepted_v5(options: FrontOptions, client: Client, packet: Connect, present:
 
 
 def refuse(connection: Connection, client: Client | None, reason: int, text: str) -> None:
-    """CONNACK with an error, where the protocol has one for it [MQTT-3.1.4-2]; the caller closes."""
+    """Sends CONNACK with an error if the protocol has one for it [MQTT-3.1.4-2]; the caller closes the connection."""
     if connection.version == 5:
         most = client.packet_size_max if client is not None else PACKET_SIZE_UNLIMITED
         reference = client.login.reference if client is not None and client.login is not None else ""

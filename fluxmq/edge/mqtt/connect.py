@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["Connecting"]
 
 CONNECT = 1
-# How the client identifiers of other protocols begin: logs and access lists must not take one for the other.
+# Reserved prefixes for client identifiers of other protocols, so that logs and access lists do not confuse them.
 OTHERS_CLIENT_IDS = ("amqp091-", "amqp:")
-# Properties of a will that travel with the message; the others are the broker's (MQTT 5.0 section 3.1.3.2).
+# Properties of a will that are for the broker; the others are forwarded with the message (MQTT 5.0 section 3.1.3.2).
 WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
 
 
 class Connecting:
-    """The way in, for the connections of one listener."""
+    """The steps of CONNECT and AUTH for the connections of one listener."""
 
     def __init__(self, front: FrontParts, version: int, username_from: str) -> None:
         self.front = front
@@ -53,13 +53,13 @@ class Connecting:
     # ------------------------------------------------------------------ first packet
 
     def begin(self, connection: Connection, first: int, body: bytes) -> None:
-        """The first packet, which is a CONNECT."""
+        """Handles the first packet, which is a CONNECT."""
         level = connect_level(body)
         if level:
             connection.set_version(level)
         else:
-            # A level nobody knows is told so in the form of 3.1.1, which every client can read [MQTT-3.1.2-2 of 3.1.1];
-            # a protocol of another name hears nothing [MQTT-3.1.2-1].
+            # An unknown protocol level is refused in the format of 3.1.1, which every client can read [MQTT-3.1.2-2 of
+            # 3.1.1]; another protocol name is not answered [MQTT-3.1.2-1].
             connection.set_version(4 if body[:6] == b"\x00\x04MQTT" or body[:8] == b"\x00\x06MQIsdp" else 0)
         packet = cast(Connect, decode_packet(first, body, 0))
         if self.version and self.version != (5 if level == 5 else 3):
@@ -127,15 +127,15 @@ class Connecting:
     # ------------------------------------------------------------------ failed logins
 
     def _refuse_banned(self, client: Client, username: str | None) -> None:
-        """Raises AuthError when this user may not log in from there now."""
+        """Raises AuthError if this user may not log in from this address at present."""
         guard, origin = self.front.guard, client.connection.origin
         if guard is not None and origin is not None and (banned := guard.refusal(origin.key, username or "")):
             # DISCONNECT, which ends a re-authentication, has no 0x8A (MQTT 5.0 section 3.14.2.1).
             raise banned if client.login is not None else AuthError(ReasonCode.NOT_AUTHORIZED, banned.text)
 
     def _refuse_login(self, client: Client, username: str | None, error: ProtocolError) -> bool:
-        """A password or a proof was wrong: ends the connection, now or later. Returns whether later; it is paused, or
-        the caller has paused it."""
+        """Ends the connection, now or later, because a password or proof was wrong. Returns whether later; the
+        connection is paused meanwhile, if necessary by the caller."""
         guard, connection = self.front.guard, client.connection
         if guard is None or connection.origin is None:
             connection.fail(error)
@@ -157,7 +157,7 @@ class Connecting:
     # ------------------------------------------------------------------ enhanced authentication
 
     def _begin_exchange(self, client: Client) -> None:
-        """MQTT 5.0 section 4.12: CONNECT named a method."""
+        """Begins enhanced authentication: CONNECT named a method (MQTT 5.0 section 4.12)."""
         assert client.login is not None and client.method is not None
         client.exchange = self.front.authority.begin_exchange(client.method)
         if client.exchange is None:
@@ -202,7 +202,7 @@ class Connecting:
         client.connection.write(answer)
 
     def on_auth(self, client: Client, packet: Auth) -> None:
-        """AUTH from a client: the next step, or the first of a re-authentication [MQTT-4.12.1-1]."""
+        """Handles AUTH: the next step, or the first one of a re-authentication [MQTT-4.12.1-1]."""
         if client.method is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH although CONNECT named no method [MQTT-4.12.0-6]")
         if packet.get(Property.AUTHENTICATION_METHOD) != client.method:
@@ -219,8 +219,8 @@ class Connecting:
     # ------------------------------------------------------------------ CONNACK
 
     def finish(self, client: Client, auth_data: bytes = b"") -> None:
-        """The client is who it says: session, disk, CONNACK; now, or when somebody has said whether its will may be and
-        its session is this node's."""
+        """Called when the client is authenticated: session, disk, CONNACK. Waits if the will's permission, or the owner
+        of the session, must be asked first."""
         try:
             self._finish(client, auth_data)
         except OwnedElsewhere as elsewhere:
@@ -270,7 +270,7 @@ class Connecting:
                 options, client, packet, present, assigned, expiry_s if expiry_s != requested_s else None,
                 keep_alive if keep_alive != packet.keep_alive else None, auth_data)
         else:
-            answer = bytes((0x20, 2, present and client.version == 4, 0))  # 3.1 has no session present flag
+            answer = bytes((0x20, 2, present and client.version == 4, 0))  # MQTT 3.1 has no session present flag
         window = min(cast(int, packet.get(Property.RECEIVE_MAXIMUM, 65535)), options.inflight_max)
         alias_max = cast(int, packet.get(Property.TOPIC_ALIAS_MAXIMUM, 0))
         connection.keep_alive_ms = keep_alive * 1500
@@ -278,7 +278,7 @@ class Connecting:
         connection.packet_bytes_max = options.packet_bytes_max
 
         def accept() -> None:
-            # Only now, when the disk knows the session, may the client learn that it has one.
+            # The session must be on disk before the client learns that it has one.
             if connection.ended or session.data is None or session.data.connection is not client:
                 return
             client.taken = True

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Login", "disconnect_bytes", "user_properties", "without_length"]
 
-REASON_STRING_MAX = 256  # characters of our own making: enough for a sentence
+REASON_STRING_MAX = 256  # limit for texts of this broker: enough for a sentence
 
 
 def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFFFFF) -> bytes:
-    """A DISCONNECT of MQTT 5.0, with the text as Reason String when the client takes a packet that large
+    """A DISCONNECT of MQTT 5.0, with the text as Reason String if the client accepts a packet of that size
     [MQTT-3.14.2-3]."""
     properties: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])] if text else []
     data = encode_packet(Disconnect(reason_code=reason, properties=properties), 5)
@@ -35,12 +35,12 @@ def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFF
 
 
 def user_properties(properties: Iterable[tuple[int, Any]]) -> int:
-    """How many of a packet's properties are User Properties."""
+    """Number of User Properties among a packet's properties."""
     return sum(1 for identifier, _ in properties if identifier == Property.USER_PROPERTY)
 
 
 def without_length(properties: bytes) -> bytes:
-    """Property bytes without the Variable Byte Integer in front."""
+    """Property bytes without their leading length (Variable Byte Integer)."""
     at = 0
     while properties[at] & 0x80:
         at += 1
@@ -48,10 +48,10 @@ def without_length(properties: bytes) -> bytes:
 
 
 class Login:
-    """What is known of a client until its CONNACK.
+    """State of a client until its CONNACK.
 
-    namespace: what its user name says, "" for nothing; username: the rest of that name. reference: the node that has
-    its session, "" while that is this one.
+    namespace: the one in its user name, "" for none; username: the rest of that name. reference: the node that has its
+    session, "" if this node has it.
     """
 
     __slots__ = ("namespace", "packet", "reference", "username")
@@ -77,7 +77,7 @@ class Client:
         self.client_id: str = packet.client_id
         self.name: bytes = b""
         self.identity: str | None = None
-        self.namespace: Namespace | None = None  # from there on where it is let in
+        self.namespace: Namespace | None = None  # set when it has been determined
         self.session: Session | None = None
         self.exchange: Exchange | None = None
         self.method: str | None = None
@@ -92,19 +92,19 @@ class Client:
 
     @property
     def place_name(self) -> str:
-        """The name of its namespace; "/" before it is in one."""
+        """The name of its namespace; "/" before that is known."""
         return self.namespace.text if self.namespace is not None else "/"
 
     def place(self) -> dict[str, str]:
-        """For the log: its namespace, where that is not the default."""
+        """A log field with its namespace, unless that is the default."""
         return {"namespace": self.place_name} if self.place_name != "/" else {}
 
     def who(self) -> dict[str, Any]:
-        """For the log: what permissions are about."""
+        """Log fields for permissions."""
         return {"client_id": self.client_id, "user": self.identity} | self.place()
 
     def tell_accepted(self, flags: int = 0) -> None:
-        """For a recording: who this is; of one that was there before (PRESENT), also what it is subscribed to."""
+        """Records the client's identity in a recording; with PRESENT also its subscriptions."""
         session = self.session
         if not self.taken or session is None or session.data is None:
             return
@@ -121,19 +121,19 @@ class Client:
         tell_accepted(self.connection, who, flags)
 
     def displaced(self, reason: int) -> None:
-        """Another connection has the session now, or an administrator wants this one gone, [MQTT-3.1.4-3]."""
+        """Another connection has taken over the session, or an administrator ends this connection, [MQTT-3.1.4-3]."""
         self.ended_by = {ReasonCode.SESSION_TAKEN_OVER: "takeover", ReasonCode.NOT_AUTHORIZED: "not_authorized",
                          ReasonCode.ADMINISTRATIVE_ACTION: "administrator"}.get(ReasonCode(reason), "session_removed")
         self.say_goodbye(reason)
         self.connection.end()
 
     def shut_down(self) -> None:
-        """The broker stops."""
+        """Says goodbye because the broker stops."""
         self.ended_by = "shutdown"
         self.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
 
     def say_goodbye(self, reason: int, text: str = "") -> None:
-        """DISCONNECT, where the protocol has one for servers."""
+        """Sends DISCONNECT if the protocol version has one for servers."""
         self.connection.end_code = reason
         if self.version == 5 and self.connection.open:
             data = disconnect_bytes(reason, text, self.packet_size_max)

@@ -37,7 +37,7 @@ __all__ = ["Front"]
 REASON_LENGTH_MAX = 4000
 STEPS_AT_ONCE = 100  # filters of one packet: a millisecond
 
-# Why the clock ended a connection -> what an MQTT 5 client is told.
+# Reasons why the clock ends a connection -> reason code for an MQTT 5 client.
 LATE = {
     "keep_alive": ReasonCode.KEEP_ALIVE_TIMEOUT,  # [MQTT-3.1.2-22]
     "full": ReasonCode.QUOTA_EXCEEDED,
@@ -47,8 +47,8 @@ LATE = {
 
 
 class Front(FrontParts):
-    """Handler of every connection of one listener. version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). later:
-    schedules a call after some seconds. The others: as FrontParts."""
+    """Handler of every connection of one listener. version: 0, or the only accepted version (3: 3.1 and 3.1.1, 5).
+    later: schedules a call after some seconds. The others: as FrontParts."""
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
@@ -67,7 +67,8 @@ class Front(FrontParts):
     # ------------------------------------------------------------------ the handler's verbs
 
     def on_packet(self, connection: Connection, first: int, body: bytes) -> bool:
-        """A packet that is not hot. True: nothing was done, it is to come again when what is asked is answered."""
+        """Handles a cold packet. True: nothing was done yet, and the packet is passed again when pending questions are
+        answered."""
         kind = first >> 4
         client: Client | None = connection.state
         if client is None:
@@ -79,7 +80,7 @@ class Front(FrontParts):
                 kind == PacketType.AUTH and client.version != 5):
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} may not be sent by a client")
         packet = decode_packet(first, body, client.version)
-        # Those of PUBLISH were counted by the hot path, those of CONNECT on the way in.
+        # The hot path counts those of PUBLISH; those of CONNECT are counted at login.
         if user_properties(cast(Any, packet).properties) > self.options.user_properties_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {self.options.user_properties_max} user "
                                                            f"properties (broker.max_user_properties)")
@@ -97,7 +98,7 @@ class Front(FrontParts):
         return False
 
     def on_http(self, connection: Connection, head: bytes) -> tuple[bool, bytes]:
-        """The request of a WebSocket upgrade."""
+        """Handles the HTTP request of a WebSocket upgrade."""
         accepted, response, why = answer_upgrade(head, self.path, self.origins)
         if not accepted:
             self.tally.refusals["websocket"] += 1
@@ -106,7 +107,7 @@ class Front(FrontParts):
         return accepted, response
 
     def on_error(self, connection: Connection, reason: int, text: str) -> None:
-        """The peer broke the protocol: tell it where it can be told, and the log."""
+        """The client violated the protocol: sends an error if the protocol has one, and logs it."""
         client: Client | None = connection.state
         connection.end_code = reason
         fields = {"listener": self.name, "peer": connection.peer, "reason": f"0x{reason:02x}"} | (
@@ -129,7 +130,7 @@ class Front(FrontParts):
             client.say_goodbye(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
 
     def on_end(self, connection: Connection) -> None:
-        """The connection has ended, one way or the other."""
+        """Called when the connection has ended for any reason."""
         self.connections -= 1
         self.asking.forget(connection)
         if connection.origin is not None:
@@ -153,8 +154,8 @@ class Front(FrontParts):
         client.login = None
 
     def on_given_up(self, connection: Connection, why: str) -> None:
-        """What an answer waited for was given up, so that it cannot be given: the client connects again, and asks again
-        for what it wants [MQTT-4.13.2-1]. The caller ends the connection."""
+        """The commit that an answer waited for was given up, so the answer cannot be sent. The client must connect
+        again and repeat its request [MQTT-4.13.2-1]. The caller ends the connection."""
         client: Client | None = connection.state
         self.on_log("warning", f"given up {self.name}", f"connection closed: {why}",
                     {"listener": self.name, "client_id": client.client_id if client else "", "peer": connection.peer})
@@ -163,7 +164,7 @@ class Front(FrontParts):
             client.say_goodbye(ReasonCode.UNSPECIFIED_ERROR, why)
 
     def on_refused(self, connection: Connection, kind: int, packet_id: int, reason: int, text: str) -> None:
-        """PUBACK or PUBREC with an error and, where it is wanted and fits, the text [MQTT-3.4.2-2]."""
+        """Sends PUBACK or PUBREC with an error, and with the text if the client wants it and it fits [MQTT-3.4.2-2]."""
         client: Client = connection.state
         packet = PubAck if kind == PacketType.PUBACK else PubRec
         data = encode_packet(packet(packet_id, reason_code=reason), 5)
@@ -175,7 +176,7 @@ class Front(FrontParts):
         connection.write_when_durable(data, self.hub.commits.mark)
 
     def may_publish(self, connection: Connection, topic: bytes) -> int | None:
-        """Asked by the hot path once per topic and generation of the permissions. None: it is being asked."""
+        """Called by the hot path once per topic and generation of the permissions. None: the question is under way."""
         client: Client = connection.state
         allowed = self.asking.decide(client, PUBLISH, topic.decode())
         if allowed == 0:
@@ -184,14 +185,14 @@ class Front(FrontParts):
         return allowed
 
     def tell_present(self, connection: Connection) -> None:
-        """For a recording that has begun: this connection, which was there before."""
+        """Records that this connection was open when a recording began."""
         tell_opened(connection, self.name, PRESENT)
         client: Client | None = connection.state
         if client is not None:
             client.tell_accepted(PRESENT)
 
     def on_late(self, connection: Connection, why: str) -> None:
-        """The clock ended a connection; `why` as Connection.tick says."""
+        """Called when a time limit ended a connection; `why` as in Connection.tick."""
         client: Client | None = connection.state
         self.on_log("warning", f"late {why}", {"keep_alive": "nothing heard for 1.5 x keep alive",
                                                "write": "sent bytes were not taken for server…write_timeout",
@@ -212,7 +213,8 @@ class Front(FrontParts):
     # ------------------------------------------------------------------ packets
 
     def on_subscribe(self, client: Client, packet: Subscribe) -> bool:
-        """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]. True: it asks."""
+        """Handles SUBSCRIBE, MQTT 5.0 section 3.8: a reason code per filter, in order [MQTT-3.8.4-6]. True: it must
+        wait."""
         for subscription in packet.subscriptions:
             _check_form(subscription.filter, client.version == 5)
         decided: dict[str, int] = {}
@@ -225,7 +227,7 @@ class Front(FrontParts):
         return False
 
     def _may_subscribe(self, client: Client, filter_: str, decided: dict[str, int], generation: int) -> bool:
-        """decided: what was asked before, under that generation; a filter undecided by a reload since is refused."""
+        """decided: answers under that generation; a filter that became undecided by a reload since then is refused."""
         if self.authority.open_subscribe:
             return True
         if decided and generation == self.authority.generation:
@@ -233,8 +235,8 @@ class Front(FrontParts):
         return bool(self.authority.may_subscribe(client.identity, client.client_id, filter_, client.place_name))
 
     def _in_shares(self, client: Client, steps: Iterator[None], count: int) -> None:
-        """Goes through what a client asked for with one packet: at once if it is little. Else nothing more is read of
-        the client until it is done, so that all that it sends is answered in order."""
+        """Runs the steps of one packet: at once if there are few. Otherwise nothing more is read from the client until
+        they are done, so that its packets are answered in order."""
         if count <= STEPS_AT_ONCE:
             for _ in steps:
                 pass
@@ -244,7 +246,7 @@ class Front(FrontParts):
         def all_steps() -> Iterator[None]:
             try:
                 yield from steps
-            except Exception as error:  # whoever goes on with the steps may have come for somebody else's
+            except Exception as error:  # the call that continues the steps may belong to another client
                 self.on_crash(connection, error)
             if waits and not connection.ended:
                 connection.resume()
@@ -254,7 +256,8 @@ class Front(FrontParts):
             connection.pause()
 
     def _subscriptions(self, client: Client, packet: Subscribe, decided: dict[str, int]) -> Iterator[None]:
-        """A step for each filter, and then the answer; nothing more when the connection has ended meanwhile."""
+        """Handles one filter in each step, and answers at the end; does nothing more when the connection has ended
+        meanwhile."""
         session = client.session
         assert session is not None
         v5 = client.version == 5
@@ -293,7 +296,7 @@ class Front(FrontParts):
             data = with_text if len(with_text) <= client.packet_size_max else data
         client.connection.write_when_durable(data, since)
         if wants_retained:
-            # Behind SUBACK, as people expect it, although the specification would let them come before.
+            # Sent after SUBACK, as users expect, although the specification allows them earlier.
             self.hub.when_durable(lambda: self._deliver_retained(session, wants_retained, identifier), since)
 
     def _deliver_retained(self, session: Session, filters: list[tuple[bytes, int]], identifier: int) -> None:
@@ -309,7 +312,7 @@ class Front(FrontParts):
 
     def _subscribe(self, client: Client, filter_: bytes, options: int, identifier: int,
                    packet: Subscribe) -> tuple[int, bool, str]:
-        """Reason code, whether what is retained is due, and of a queue that refuses: why."""
+        """Returns the reason code, whether retained messages are to be sent, and the text of a queue's refusal."""
         assert client.session is not None
         consume = None
         if is_queue_filter(filter_):
@@ -325,14 +328,14 @@ class Front(FrontParts):
         return code, retained, why
 
     def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> tuple[int, str]:
-        """A PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason to refuse it and why."""
+        """Handles a PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason code and a text."""
         client: Client = connection.state
         if client.session is None or self.broker.consumers is None:
             return ReasonCode.TOPIC_NAME_INVALID, "there are no queues"
         return self.broker.consumers.order(client.session, topic, pairs_of_publish(properties))
 
     def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:
-        """Nothing takes this topic below `$queue/`: whether now something does."""
+        """Called when nothing takes this topic below `$queue/`: makes it if configured; returns whether it did."""
         client: Client = connection.state
         if self.broker.consumers is None or client.session is None:
             return False
@@ -376,8 +379,8 @@ class Front(FrontParts):
 
 
 def _check_form(filter_: str, v5: bool) -> None:
-    """Raises ProtocolError for what is no topic filter: sections 4.7 and, of MQTT 5.0, 4.8.2. One that is well-formed
-    and not taken gets an answer (0x8F, 0x80)."""
+    """Raises ProtocolError for an invalid topic filter: section 4.7 and, for MQTT 5.0, 4.8.2. A valid filter that is
+    refused is answered instead (0x8F, 0x80)."""
     raw = filter_.encode()
     try:
         share = split_share(raw) if v5 else None

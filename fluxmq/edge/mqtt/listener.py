@@ -13,7 +13,7 @@ __all__ = ["Listener"]
 
 
 class Listener(SocketListener):
-    """websocket: an upgrade comes before MQTT. Everything else as SocketListener."""
+    """websocket: a WebSocket upgrade comes first. Everything else as SocketListener."""
 
     def __init__(self, front: Front, poller: Poller, *, websocket: bool, **how: Any) -> None:
         super().__init__(front, poller, **how)

@@ -24,9 +24,9 @@ __all__ = ["find_namespace", "split_user_name"]
 
 
 def split_user_name(front: FrontParts, username: str | None) -> tuple[str, str | None]:
-    """The namespace that a user name of CONNECT names, "" for none, and the user that must prove its identity.
+    """Returns the namespace in a user name of CONNECT, "" for none, and the user to authenticate.
 
-    On a node that has no namespace but "/" a colon is nothing special, as before there were namespaces.
+    On a node with no namespace but "/" a colon has no special meaning, for compatibility with earlier versions.
     """
     if username is None or ":" not in username or len(front.hub.namespaces) == 1 or front.authority.has_user(username):
         return "", username
@@ -35,8 +35,8 @@ def split_user_name(front: FrontParts, username: str | None) -> tuple[str, str |
 
 
 def find_namespace(front: FrontParts, client: Client) -> Namespace:
-    """The namespace of an authenticated client. Raises AuthError(0x87) when it may not be there, and Undecided
-    while that is being asked."""
+    """The namespace of an authenticated client. Raises AuthError(0x87) if the client may not use it, and Undecided
+    while that question is under way."""
     bound = front.authority.namespace_of(client.identity)
     name = (client.login.namespace if client.login is not None else "") or bound or front.options.namespace
     if bound and name != bound:

@@ -5,8 +5,8 @@ __all__ = ["FrontOptions"]
 
 
 class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """packet_bytes_max: largest packet taken, bytes. keep_alive_max_s: 0 = any. namespace: of clients of which nothing
-    else says it (edge/mqtt/namespaces.py). Times named ms: milliseconds."""
+    """packet_bytes_max: largest accepted packet, bytes. keep_alive_max_s: 0 = any. namespace: for clients without
+    another one (edge/mqtt/namespaces.py). Times named ms: milliseconds."""
 
     packet_bytes_max: int = (1 << 20) + 65536
     receive_max: int = 1024

@@ -17,9 +17,9 @@ __all__ = ["FrontParts"]
 
 
 class FrontParts:
-    """broker, authority: the node's. options: what the configuration says about clients. name: the listener's, for
-    logs. guard: of failed logins; None: they lead to nothing. asking: the node's; None: one of its own. on_log: (level,
-    cause, text, fields)."""
+    """broker, authority: the node's. options: configuration of clients. name: the listener's, for logs. guard: counts
+    failed logins; None: no bans. asking: the node's; None: a new one. on_log: called with (level, cause, text,
+    fields)."""
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  guard: Guard | None, asking: Asking | None, on_log: Callable[[str, str, str, dict[str, Any]], None],
@@ -33,4 +33,4 @@ class FrontParts:
         self.tally = tally
         self.name = name
         self.on_log = on_log
-        self.log_connections = log_connections  # asked for each line, before its fields are gathered
+        self.log_connections = log_connections  # called before the fields of a line are collected

@@ -25,23 +25,23 @@ __all__ = ["pairs_of_publish", "read_consume", "user_pairs"]
 PREFETCH_MAX = 65535
 GROUP_BYTES_MAX = 255
 LEASE_SECONDS_MAX = BACKOFF_SECONDS_MAX = 7 * 24 * 3600
-RETRIES_MAX = 65000  # these as in the configuration of a queue
+RETRIES_MAX = 65000  # limits as in the configuration of a queue
 MULTIPLIER_MAX = 100
 TRUTHS = {"true": True, "false": False, "1": True, "0": False, "": True}
 
 
 def user_pairs(properties: Iterable[tuple[int, Any]]) -> dict[str, str]:
-    """The user properties of a packet; of several with one name the last."""
+    """The user properties of a packet; the last value if a name repeats."""
     return dict(value for identifier, value in properties if identifier == Property.USER_PROPERTY)
 
 
 def pairs_of_publish(properties: bytes) -> dict[str, str]:
-    """The same of a PUBLISH whose properties come as wire bytes without their length."""
+    """The user properties of a PUBLISH, from its properties' wire bytes without their length."""
     return user_pairs(decode_properties(with_length(properties), PacketType.PUBLISH))
 
 
 def read_consume(asked: dict[str, str]) -> Consume:
-    """Raises ValueError with a sentence for what cannot be."""
+    """Parses the options of a subscription. Raises ValueError with a sentence about what is invalid."""
     group = asked.get("consumer-group", "").encode()
     if len(group) > GROUP_BYTES_MAX:
         raise ValueError(f"consumer-group is longer than {GROUP_BYTES_MAX} bytes")
@@ -84,7 +84,7 @@ def _decimal(asked: dict[str, str], name: str, least: int, most: int, unit: str 
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value <= most:  # nor is nan
+    if not least <= value <= most:  # also false for nan
         raise ValueError(f"{name} is {least} to {most}{unit}, not {text!r}")
     return value
 

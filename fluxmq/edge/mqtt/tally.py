@@ -40,7 +40,7 @@ class Tally:
         self.subscribe_denied = 0
 
     def refused(self, reason: int) -> None:
-        """A connection ended before CONNACK, with this reason code."""
+        """Counts a connection that ended before CONNACK, with this reason code."""
         if reason in (ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED):
             self.auth_failures += 1
         self.refusals[REFUSED_BY.get(ReasonCode(reason), "error") if reason else "tls"] += 1

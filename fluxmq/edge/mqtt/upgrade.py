@@ -28,10 +28,10 @@ def _same_host(origin: str, host: str) -> bool:
 
 
 def answer_upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> tuple[bool, bytes, str]:
-    """head: the request up to and with its blank line. path: the listener's. origins: allowed ones, "*" = any, empty =
-    only the same host. A request without Origin does not come from a browser and is not judged by it.
+    """head: the request, including its blank line. path: the listener's. origins: allowed ones, "*" = any, empty = only
+    the same host. A request without Origin does not come from a browser and is not checked for it.
 
-    Returns (accepted, response, why not).
+    Returns (accepted, response, reason of a refusal).
     """
     reader = h11.Connection(h11.SERVER)
     try:
