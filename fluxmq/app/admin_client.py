@@ -1,6 +1,6 @@
-"""The other end of the admin socket, for commands: one request at a time, blocking, over the standard library's HTTP.
+"""Client of the admin socket, for commands: one request at a time, blocking, over the standard library's HTTP.
 
-What goes wrong is an AdminError, one sentence for the user with what to do about it.
+Errors are raised as AdminError: one sentence for the user, with a remedy.
 """
 import contextlib
 import http.client
@@ -17,17 +17,17 @@ from fluxmq.app.queue_text import plain
 
 __all__ = ["AdminClient", "AdminError"]
 
-# Longer than the broker gives itself for an answer (ADMIN_HANDLE_SECONDS_MAX).
+# Longer than the broker's own limit for an answer (ADMIN_HANDLE_SECONDS_MAX).
 _ANSWER_SECONDS_MAX = 45.0
-# A tail says something every 15 seconds, if only an empty line.
+# A tail sends something every 15 seconds, at least an empty line.
 _TAIL_SECONDS_MAX = 60.0
-# How much of an answer is read: the largest browse is 4 MiB of payload, a third more in base64, and its properties.
+# Maximum size of an answer: the largest browse is 4 MiB of payload, a third more in base64, and its properties.
 _ANSWER_BYTES_MAX = 64 << 20
-_OF_NAMESPACES = ("queues", "dlq")  # what AdminClient.namespace is said of
+_OF_NAMESPACES = ("queues", "dlq")  # resources to which AdminClient.namespace applies
 
 
 class AdminError(FluxError):
-    """The broker does not answer, or has answered that it cannot. status: of HTTP, 0 when there was none. word: of the
+    """The broker does not answer, or its answer is an error. status: of HTTP, 0 without an answer. word: from the
     answer (not_found, conflict, …). answer: all of it."""
 
     def __init__(self, text: str, hint: str = "", *, status: int = 0, word: str = "",
@@ -57,15 +57,15 @@ class _Connection(http.client.HTTPConnection):
 
 
 class AdminClient:
-    """path: the socket. A segment of a path that is a name is quoted here."""
+    """path: the socket. Segments that are names are quoted here."""
 
     def __init__(self, path: Path, option: str = "--socket") -> None:
-        self.path, self.option = path, option       # option: of the command, that says where the socket is
-        self.namespace: str | None = None  # of queues that are asked for; None: their names say it
+        self.path, self.option = path, option       # option: the command's option for the socket
+        self.namespace: str | None = None  # of queues in requests; None: in their names
         self._connection = _Connection(path)
 
     def ask(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
-        """The answer to a request for /api/v1/<segments>. Raises AdminError."""
+        """Sends a request for /api/v1/<segments> and returns the answer. Raises AdminError."""
         try:
             response = self._send(method, segments, query, body)
             content = response.read(_ANSWER_BYTES_MAX + 1)
@@ -76,7 +76,7 @@ class AdminClient:
         return _read(response.status, content)
 
     def lines(self, *segments: str, query: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Objects of a stream, one by one, for as long as it is read. Raises AdminError, also at its end."""
+        """Yields the objects of a stream for as long as it is read. Raises AdminError, also at its end."""
         try:
             response = self._send("GET", segments, query, None)
             if response.status != http.client.OK:
@@ -94,7 +94,7 @@ class AdminClient:
         raise AdminError("the broker ended the stream: it is stopping, or was stopped")
 
     def record(self, ring_size: int) -> tuple[dict[str, Any], Iterator[bytes]]:
-        """Begins a recording: what the broker says about it, and the lines that follow for as long as it runs.
+        """Begins a recording: returns what the broker says about it, and lines that follow for as long as it runs.
         ring_size: bytes; 0 = as the broker is configured. Raises AdminError."""
         try:
             response = self._send("POST", ("record",), None, {"ring_size": ring_size})
@@ -114,7 +114,7 @@ class AdminClient:
             return  # closed, by either side
 
     def close(self) -> None:
-        """The broker notices, also while another thread reads a stream."""
+        """Closes the connection, which ends the request, also while another thread reads a stream."""
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
@@ -124,7 +124,7 @@ class AdminClient:
               body: Any) -> http.client.HTTPResponse:
         try:
             target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
-        except UnicodeEncodeError:  # bytes of the command line that are no text come as surrogates
+        except UnicodeEncodeError:  # bytes of the command line that are not valid text are decoded as surrogates
             raise AdminError("names are UTF-8", "the shell's locale may say otherwise") from None
         if self.namespace is not None and segments[0] in _OF_NAMESPACES:
             query = {**(query or {}), "namespace": self.namespace}
@@ -136,7 +136,7 @@ class AdminClient:
         return self._connection.getresponse()
 
     def _unreachable(self, error: Exception) -> AdminError:
-        """Also what is no answer at all."""
+        """Also for an answer that is not valid HTTP."""
         self._connection.close()
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
             return AdminError(f"no broker answers at {self.path}",

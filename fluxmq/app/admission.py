@@ -25,7 +25,7 @@ KEY_BYTES = 32
 
 
 class Admission(NamedTuple):
-    """What all listeners share. descriptors: the limit of open files. connections_max: of all listeners together."""
+    """Shared by all listeners. descriptors: the limit of open files. connections_max: of all listeners together."""
 
     descriptors: int
     connections_max: int
@@ -36,7 +36,7 @@ class Admission(NamedTuple):
 def admission(config: Config, later: Callable[[float, Callable[[], None]], Any], notes: Notes) -> Admission:
     """later: the loop's call_later."""
     descriptors = raise_descriptor_limit()
-    # The default asks for as many as there can be; a configured number is one that somebody relies on.
+    # The default asks for the largest possible number; an operator relies on a configured one.
     tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
                             if slot.max_connections != type(slot)().max_connections), descriptors, notes.log)
     auth = config.auth

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Amqp091"]
 
-TRIM_TICKS = 4  # a second between attempts to give memory back while it is short
-CHANNEL_TICKS = 4  # a second between looks at what is not settled
-# Of amqp091.memory_high, for messages of several frames that are under way; more of them are received in turn.
+TRIM_TICKS = 4  # a second between attempts to free memory while it is short
+CHANNEL_TICKS = 4  # a second between checks of unacknowledged messages
+# Fraction of amqp091.memory_high for incomplete messages of several frames; beyond it, bodies are received in turn.
 BODIES_SHARE = 0.125
 BODIES_BYTES_MIN = 64 << 20
 
 
 class Amqp091:
-    """What all connections of a node share. later: the loop's call_later."""
+    """State shared by all connections of a node. later: the loop's call_later."""
 
     def __init__(self, broker: Broker, keeper: Keeper, queues: Queues, asking: Asking, config: Amqp091Config,
                  cluster: Cluster, later: Callable[[float, Callable[[], None]], Any]) -> None:
@@ -61,8 +61,8 @@ class Amqp091:
 
     def _dead_letter(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes, properties: bytes,
                      payload: bytes, queues: list[Queue]) -> None:
-        """To MQTT, where amq.topic leads; in the batch of its death, but not at once: a message may die while another
-        is being published."""
+        """Forwards a dead letter from amq.topic to MQTT clients, in the same batch. It is not published at once,
+        because a message may die while another one is being published."""
         hub = self._hub
         exchanges, namespace = self.exchanges.vhosts.get(vhost), hub.namespaces.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
@@ -71,7 +71,7 @@ class Amqp091:
                 hub, exchange, key, payload, properties, taken=queues, namespace=namespace))
 
     def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
-        """Where a dead letter goes."""
+        """The queues to which a dead letter is routed."""
         exchanges = self.exchanges.vhosts.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
         return route.queues if route is not None else []
@@ -79,21 +79,21 @@ class Amqp091:
     def find_virtual_host(self, name: str) -> Exchanges | None:
         """None: there is no such namespace, or it is not for AMQP."""
         namespace = self._hub.namespaces.get(name.encode("utf-8", "surrogateescape"))
-        # "/" is always there, but not always for AMQP.
+        # "/" always exists, but AMQP need not have it.
         closed = name == "/" and name not in self._virtual_hosts
         if namespace is None or not namespace.open or closed:
             return None
         return self.exchanges.add_vhost(namespace.name)
 
     def tick(self) -> None:
-        """The clock has moved."""
+        """Called on each tick of the clock."""
         self._ticks += 1
         if self._memory.look():
             text = ("memory is short: connections that publish are blocked" if self._memory.on else
                     "memory is no longer short")
             self.notes.say("warning", "", text, {"amqp091.memory_high": self._memory.mark})
         if self._memory.on and self._ticks % TRIM_TICKS == 0:
-            asyncio.get_running_loop().run_in_executor(None, trim)  # what nobody uses any more must not keep it on
+            asyncio.get_running_loop().run_in_executor(None, trim)  # memory that was freed must not keep the alarm on
         self.clients.tick(memory=self._memory.on, disk=self._node_queues.refusing)
         if self._ticks % CHANNEL_TICKS == 0:
             for client in list(self.clients.open.values()):

@@ -1,4 +1,5 @@
-"""Certificates of the listeners, looked at before a client does: do the files fit together, and are they in date?"""
+"""Checks the listeners' certificates before clients do: whether the files belong together, and whether they are in
+date."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Contexts", "check_certificates", "out_of_date", "server_contexts"]
 
-# Of each listener with TLS: its key in the configuration, and what it shows to clients.
+# Of each listener with TLS: its key in the configuration, and the certificate that it sends.
 Contexts: TypeAlias = "list[tuple[str, ServerContexts]]"
 
 
 def server_contexts(path: str, slot: TlsListener) -> ServerContexts:
-    """path: the listener's key in the configuration. Raises ConfigError where the files cannot be used."""
-    # A broker without TLS does without what reads certificates.
+    """path: the listener's key in the configuration. Raises ConfigError for files that cannot be used."""
+    # Imported here, so that a broker without TLS need not load the parser of certificates.
     from fluxmq.access.tls import ServerContexts
 
     return ServerContexts(slot.cert_file, slot.key_file, ca_file=slot.ca_file, client_auth=slot.client_auth_effective,
@@ -28,13 +29,13 @@ def server_contexts(path: str, slot: TlsListener) -> ServerContexts:
 
 
 def out_of_date(listeners: Sequence[tuple[str, ServerContexts]]) -> list[str]:
-    """A line for each listener whose clients refuse its certificate because of its dates."""
+    """A line for each listener whose certificate is outside of its dates, so that clients refuse it."""
     now = datetime.now(UTC)
     return [f"{path}.cert_file: {problem}" for path, contexts in listeners if (problem := contexts.out_of_date(now))]
 
 
 def check_certificates(config: Config) -> Iterator[str]:
-    """What a start would refuse or clients would: files that are no certificate, keys of another one, dates."""
+    """Finds what a start or clients would refuse: files without a certificate, keys of another one, dates."""
     for path, slot in config.listeners():
         if isinstance(slot, TlsListener):
             try:
@@ -46,7 +47,7 @@ def check_certificates(config: Config) -> Iterator[str]:
 
 
 def _all_faults(path: str, slot: TlsListener, first: ConfigError) -> Iterator[str]:
-    """first: what a start says. Of a file that it is about nothing more is said."""
+    """first: the error of a start. Nothing more is reported about the file that it is about."""
     from fluxmq.access.tls import faults_of_files
 
     yield str(first)

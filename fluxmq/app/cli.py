@@ -1,7 +1,7 @@
-"""The `fluxmq` command. What a command needs is imported when it runs, so that `fluxmq version` is quick.
+"""The `fluxmq` command. Modules are imported by the commands that need them, so that `fluxmq version` is quick.
 
-A user's mistake is one clear message on standard error and a status from exit_codes.py, never a traceback. A traceback
-here is a bug of ours, and is shown as one.
+A user's mistake is reported by one clear message on standard error and a status from exit_codes.py, never by a
+traceback. A traceback shows a bug of the broker.
 """
 import os
 import sys
@@ -34,7 +34,7 @@ _users_option = click.option("--file", "file", type=_FILE, required=True, metava
 
 
 def _versions() -> str:
-    # Names of distributions are read by a parser of e-mail, which nothing else needs.
+    # importlib.metadata loads a parser of e-mail headers, which nothing else needs.
     import platform
     from importlib import metadata
 
@@ -76,7 +76,7 @@ def run(file: Path | None, sets: tuple[str, ...]) -> int:
     from fluxmq.app.config import load
 
     config, provenance = load(file, os.environ, sets)
-    # after the configuration is known to be good: this imports the compiled core and the storage library
+    # After the configuration has been checked: this imports the compiled core and the storage library.
     from fluxmq.app import server
 
     return int(server.run(config, provenance) or exit_codes.OK)
@@ -138,7 +138,7 @@ def version() -> None:
 
 @contextmanager
 def _file_errors(file: Path) -> Iterator[None]:
-    """A file that cannot be read or written is the user's matter, not a bug."""
+    """Reports a file that cannot be read or written as the user's mistake."""
     try:
         yield
     except OSError as error:
@@ -223,7 +223,7 @@ def replay(arguments: tuple[str, ...]) -> Any:
 
 
 def _pass_on(name: str, module: str, what: str, arguments: tuple[str, ...]) -> Any:
-    """Runs the command `name` of a package that stands beside the broker's."""
+    """Runs the command `name` of a package beside the broker's."""
     try:
         command = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -254,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"fluxmq: {error}", err=True)
         status = exit_codes.exit_code(error)
     except BrokenPipeError:
-        # the reader of our output has left (`| head`): nobody is there to be told, and the exit must not try again
+        # the reader of our output has exited (`| head`), and the interpreter must not try to flush it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = exit_codes.OK
     sys.exit(status)

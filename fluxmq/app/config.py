@@ -1,8 +1,8 @@
-"""Loads the configuration: defaults, then file, then environment, then flags. Every problem is reported, not the first.
+"""Loads the configuration: defaults, then file, then environment, then flags. Reports all problems, not only the first.
 
     load("fluxmq.yaml", os.environ, ["log.level=debug"])  ->  (Config, {"log.level": "--set log.level", ...})
 
-An unusable value is reported also where a stronger source overrides it: the file is wrong all the same.
+An invalid value is reported even if a stronger source overrides it, because the file is wrong nevertheless.
 """
 import difflib
 import json
@@ -21,13 +21,13 @@ from fluxmq.model.entries import SpecError
 
 __all__ = ["DEFAULT", "InvalidConfig", "Provenance", "load"]
 
-# Dotted path of every key to where its value comes from, for people.
+# Dotted path of every key -> the source of its value, in readable form.
 Provenance = dict[str, str]
 DEFAULT = "default"
 
 
 class InvalidConfig(ConfigError):
-    """Everything that is wrong with a configuration. problems: one ConfigError each, at least one."""
+    """All problems of a configuration. problems: one ConfigError each, at least one."""
 
     def __init__(self, problems: Sequence[ConfigError]) -> None:
         lines = [str(problem) for problem in problems]
@@ -40,10 +40,10 @@ class InvalidConfig(ConfigError):
 
 def load(file: str | Path | None = None, environment: Mapping[str, str] | None = None,
          sets: Sequence[str] = ()) -> tuple[Config, Provenance]:
-    """The configuration and where each value came from.
+    """Returns the configuration and the source of each value.
 
-    file: YAML, None for none. environment: os.environ, or None to look at none. sets: texts `key.path=value`.
-    Raises InvalidConfig.
+    file: YAML, None for none. environment: os.environ, or None to ignore it. sets: texts `key.path=value`. Raises
+    InvalidConfig.
     """
     sources = []
     if file is not None:
@@ -66,7 +66,7 @@ def load(file: str | Path | None = None, environment: Mapping[str, str] | None =
                 values[entry.path] = converted[0]
                 provenance[entry.path] = entry.origin
     config = build(values)
-    # A key that is wrong stands at its default in `config`: what a check says about it would be about nothing.
+    # An invalid key has its default in `config`, so checks that involve it would be meaningless.
     wrong_paths = {problem.path for problem in problems}
     for paths, text in check(config):
         if not wrong_paths.intersection(paths):
@@ -83,7 +83,7 @@ def _convert(given: Given) -> tuple[Any] | Problem:
     if reason is None:
         try:
             return (key.convert(given.value),)
-        except SpecError as error:  # a key inside of the value; its place says more than what the whole may be
+        except SpecError as error:  # about a key inside the value, whose location is more precise
             return Problem(f"{given.path}{error.path}", f"{error.text} ({given.origin})")
         except ValueError as error:
             reason = str(error)
@@ -95,7 +95,7 @@ def _convert(given: Given) -> tuple[Any] | Problem:
 
 
 def _shown(value: object) -> str:
-    """A value in a message: short, and a list only when it is flat (aliases can make a small one endless)."""
+    """A value for a message: short, and a list only if it is flat (aliases can make a small one endless)."""
     if isinstance(value, dict):
         return "a section"
     if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):

@@ -1,6 +1,6 @@
-"""What keys must be to each other, and files to keys: checks on a configuration whose values are each allowed.
+"""Checks keys against each other and against files, when each value by itself is valid.
 
-Each check yields (paths, text): the first path is the one that is reported, the others are what it was compared with.
+Each check yields (paths, text): the first path is reported, the others are those that it was compared with.
 """
 import errno
 import importlib.util
@@ -29,13 +29,13 @@ _ORIGIN = re.compile(r"(?:https?://(?:\[[0-9a-fA-F:.]+\]|[^/\s\[\]:@?#]+)(?::[0-
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Every finding of every check."""
+    """All findings of all checks."""
     for one in _CHECKS:
         yield from one(config)
 
 
 def _bound(config: Config) -> list[tuple[str, Address]]:
-    """(path of the key, address) of everything that will listen on TCP."""
+    """(path of the key, address) of all TCP listeners."""
     bound = [(f"{path}.addr", parse_address(slot.addr)) for path, slot in config.listeners()]
     if config.server.health_enabled:
         bound.append(("server.health_addr", parse_address(config.server.health_addr)))
@@ -142,7 +142,7 @@ def _files(config: Config) -> Iterator[Finding]:
 
 
 def _readable(path: str, file: str, hint: str = "") -> Iterator[Finding]:
-    """Looks, and does not open: the file may be a pipe, whose content is there once."""
+    """Checks access without opening the file, which may be a pipe that can be read only once."""
     try:
         if stat.S_ISDIR(os.stat(file).st_mode):
             yield (path,), f"{file} is a directory, not a file"
@@ -192,7 +192,7 @@ def _namespaces(config: Config) -> Iterator[Finding]:
 
 
 def is_topic_choice(text: str) -> bool:
-    """Whether it is a topic filter by which a recording may choose: of one subscriber, not of a shared subscription."""
+    """Whether a recording may select by this topic filter: an ordinary subscription's, not a shared subscription's."""
     return check_filter(text.encode("utf-8", "surrogateescape")) == 1 and not text.startswith("$share/")
 
 

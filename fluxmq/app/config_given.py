@@ -1,4 +1,4 @@
-"""What a source of the configuration gives for a key, or what is wrong with it: (key, value, where it stands)."""
+"""A value that a source of the configuration has for a key, or a problem in it: (key, value, location)."""
 import difflib
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ __all__ = ["Given", "Problem", "resolve", "unknown_key"]
 
 
 class Given(NamedTuple):
-    """A value for a key, not converted yet. origin: for people, "fluxmq.yaml:12"."""
+    """A value for a key, not converted yet. origin: its location in readable form, "fluxmq.yaml:12"."""
 
     path: str
     value: Any
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
 
 
 def unknown_key(path: str) -> str:
-    """Why there is no such key, and the nearest that there is."""
+    """Text about an unknown key, with the most similar known one."""
     reason = refusal(path)
     if reason is not None:
         return reason
@@ -44,7 +44,7 @@ def unknown_key(path: str) -> str:
 
 
 def resolve(path: str, origin: str) -> tuple[str, str] | Problem:
-    """A written path to a key of the schema, and where it stands; or what is wrong with it."""
+    """Resolves a written path to a key of the schema and its location, or to a problem."""
     if path in ALIASES:
         return ALIASES[path], f"{origin}, written as {path}"
     if path in KEYS:

@@ -1,7 +1,7 @@
-"""Environment and flags, each read into a list of what it gives (config_given.py). Files: config_yaml.py.
+"""Reads environment and flags into lists of values (config_given.py). For files see config_yaml.py.
 
-A value for a key that is not text is a YAML scalar or list. One plain word needs no parser of YAML, so that one is
-imported only when there is a file, or a value of more than that.
+A value for a key that is not text is a YAML scalar or list. A single plain word is parsed here, so that the YAML parser
+is imported only for a file or a more complex value.
 """
 import difflib
 import re
@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "FLUXMQ__"
 
 
 def _from_text(path: str, text: str, origin: str) -> Given | Problem:
-    """A value that came as text: as it is for keys that hold text, otherwise a YAML scalar or list."""
+    """Reads a value from a text: unchanged for keys that have text, otherwise a YAML scalar or list."""
     resolved = resolve(path, origin)
     if isinstance(resolved, Problem):
         return resolved
@@ -45,14 +45,14 @@ def _squeezed(name: str) -> str:
     return re.sub(r"[^A-Z0-9]", "", name.upper())
 
 
-# By what is left of a variable's name without underscores: the key that it means.
+# Variable names without underscores -> the key that is meant.
 _MEANT = {_squeezed(f"FLUXMQ{path}"): path for path in KEYS}
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[list[Given], list[Problem]]:
-    """What variables like FLUXMQ__SERVER__MQTT__TCP__PLAIN__ADDR give. An unknown one is a problem: a misspelt variable
-    would otherwise be the hardest setting to find. So is one that begins with FLUXMQ_ and means a key; others that do
-    are not ours."""
+    """Reads variables like FLUXMQ__SERVER__MQTT__TCP__PLAIN__ADDR. An unknown one is a problem, because a misspelt
+    variable would otherwise be hard to find. So is one that begins with FLUXMQ_ and resembles a key; others with that
+    prefix are ignored."""
     def entries() -> Iterable[Given | Problem]:
         for name in sorted(environment):
             if not name.upper().startswith(ENVIRONMENT_PREFIX):
@@ -73,7 +73,7 @@ def from_environment(environment: Mapping[str, str]) -> tuple[list[Given], list[
 
 
 def from_sets(sets: Sequence[str]) -> tuple[list[Given], list[Problem]]:
-    """What `--set key.path=value` gives; of one key the last counts, as with flags everywhere."""
+    """Reads `--set key.path=value`; if a key repeats, the last one applies, as usual for flags."""
     def entries() -> Iterable[Given | Problem]:
         for text in sets:
             path, equals, value = text.partition("=")

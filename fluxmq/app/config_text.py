@@ -1,4 +1,4 @@
-"""The configuration as text: `config show` (YAML with where each value comes from) and `config keys` (the schema)."""
+"""The configuration as text: `config show` (YAML with the source of each value) and `config keys` (the schema)."""
 from collections.abc import Iterator, Mapping
 
 from fluxmq._core.errors import ConfigError
@@ -28,7 +28,7 @@ _ENTRIES = {**NAMESPACE_KEYS, **QUEUE_KEYS}
 
 
 def show(config: Config, provenance: Provenance) -> str:
-    """YAML that the loader reads back as the same configuration; after each value a comment with its origin."""
+    """YAML that the loader reads as the same configuration; a comment after each value has its source."""
     lines: list[str] = []
     current = values(config)
     open_sections: list[str] = []
@@ -55,9 +55,9 @@ def _key_as_text(key: Key) -> str:
 
 
 def explain(path: str) -> str:
-    """One key, every key of a section, or why a key is refused; with how the environment and --set name it.
+    """Describes one key, every key of a section, or why a key is refused, with its environment variable and --set.
 
-    Raises ConfigError for what there is not, with the nearest that there is."""
+    Raises ConfigError for an unknown key, with the most similar one."""
     path = ALIASES.get(path, path)
     key = KEYS.get(path) or _ENTRIES.get(path)
     if key is not None:
@@ -71,7 +71,7 @@ def explain(path: str) -> str:
 
 
 def keys_as_markdown() -> str:
-    """The guide's page."""
+    """The page of the guide."""
     return "\n".join(_markdown()) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""YAML read into a list of what it gives (config_given.py): a file, or one value.
+"""Reads YAML, a file or one value, into a list of values (config_given.py).
 
-It is read as version 1.2 reads it (config_words.py). The node tree is walked along the schema, so that every key knows
-its line, and nothing outside the schema is ever expanded.
+YAML is read as version 1.2 (config_words.py). The node tree is walked along the schema, so that every key has a line
+number and nothing outside the schema is expanded.
 """
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from fluxmq.model.config_refused import ALIASES
 
 __all__ = ["FILE_BYTES_MAX", "NotYaml", "from_file", "read_value"]
 
-# The whole schema with every comment is 10 KiB; a file of more than this is another file.
+# The whole schema with all comments is 10 KiB; a larger file than this is no configuration.
 FILE_BYTES_MAX = 1 << 20
 
 
 class NotYaml(ValueError):
-    """A text that is no YAML value."""
+    """A text that is not a YAML value."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -41,7 +41,7 @@ for _tag in ("int", "float"):
 
 
 def read_value(text: str) -> Any:
-    """Of one document in a line. Raises NotYaml."""
+    """Reads a value from one line. Raises NotYaml."""
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -101,7 +101,7 @@ class _FileReader:
 
 
 def from_file(file: Path) -> tuple[list[Given], list[Problem]]:
-    """What one YAML document gives."""
+    """Reads the values of one YAML document."""
     try:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

@@ -1,7 +1,7 @@
-"""File descriptors: how many the process may have, and how many of them clients get.
+"""File descriptors: the limit of the process, and how many of them clients may use.
 
-A connection is a descriptor, and so is every file that what was published must be written to. So listeners together
-leave some (limits.DESCRIPTORS_KEPT): clients that connect and say nothing must not stop those who publish.
+A connection needs a descriptor, and so does each file to which messages are written. So the listeners together leave
+some unused (limits.DESCRIPTORS_KEPT): idle clients must not prevent others from publishing.
 """
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = ["connections_of_one_address", "connections_that_fit", "raise_descript
 
 
 def raise_descriptor_limit() -> int:
-    """Lifts the soft limit of open files to the hard one; returns it."""
+    """Raises the soft limit of open files to the hard one; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
-        with contextlib.suppress(ValueError, OSError):  # a container may forbid it; what we have is announced
+        with contextlib.suppress(ValueError, OSError):  # a container may forbid it; the remaining limit is reported
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def connections_that_fit(descriptors: int) -> int:
-    """Of all listeners together, under this limit of open files. A limit that is far too low is halved: then files may
-    be opened and closed more often than they should."""
+    """Number of connections of all listeners under this limit of open files. Of a very low limit they get half; files
+    are then opened and closed more often."""
     return max(descriptors - limits.DESCRIPTORS_KEPT, descriptors // 2)
 
 
 def connections_of_one_address(config: Config, descriptors: int) -> int:
-    """server.max_connections_per_address, or what 0 stands for: a quarter of what all listeners together take, so that
-    one host leaves most of it to others."""
+    """server.max_connections_per_address, or the default for 0: a quarter of all listeners' connections, so that one
+    host leaves most of them to others."""
     given = config.server.max_connections_per_address
     most = min(connections_that_fit(descriptors), sum(slot.max_connections for _, slot in config.listeners()))
     return given or max(most // 4, limits.CONNECTIONS_PER_ADDRESS_MIN)
 
 
 def tell_what_does_not_fit(wanted: Iterable[int], descriptors: int, log: logging.Logger) -> None:
-    """Warns when listeners may take more than there can be. wanted: max_connections of each."""
+    """Warns if the listeners' limits together exceed what is possible. wanted: max_connections of each."""
     fit, most = connections_that_fit(descriptors), sum(wanted)
     if most > fit:
         log.warning(f"listeners may take {most} connections (max_connections), but {descriptors} open files leave room "

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopDriver:
-    """Driver. loop: None is the one that runs when something begins."""
+    """Driver. loop: None means the loop that is running when an operation begins."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._given = loop
@@ -24,25 +24,25 @@ class LoopDriver:
         return self._given if self._given is not None else asyncio.get_running_loop()
 
     def now(self) -> float:
-        """Seconds, of the monotonic clock."""
+        """Seconds of the monotonic clock."""
         return time.monotonic()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
-        """A task."""
+        """Starts a task."""
         return self._loop.create_task(coroutine)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """asyncio's."""
+        """asyncio.sleep()."""
         return asyncio.sleep(seconds)
 
     def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
-        """In the loop's executor."""
+        """Runs the step in the loop's executor."""
         return self._loop.run_in_executor(None, step, *what)
 
     def result_of(self, work: Work[T]) -> Awaitable[T]:
-        """Shielded."""
+        """Waits with asyncio.shield()."""
         return asyncio.shield(cast("asyncio.Future[T]", work))
 
     def end_of(self, work: Work[Any]) -> Awaitable[object]:
-        """asyncio.wait(), which cancels nothing."""
+        """Waits with asyncio.wait(), which cancels nothing."""
         return asyncio.wait({cast("asyncio.Future[Any]", work)})

@@ -23,8 +23,8 @@ MEANINGS = {
 
 
 class BindError(FluxError):
-    """An address cannot be listened on. The text names the key, the address and the system's reason, and with a hint
-    what to do about it when somebody else has the address."""
+    """Listening on an address failed. The text names the key, the address and the system's reason, and suggests a
+    remedy if the address is in use."""
 
     def __init__(self, path: str, address: str, reason: OSError, hint: str = "") -> None:
         text = f"{path}: cannot listen on {address}: {reason.strerror or reason}"

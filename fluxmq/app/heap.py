@@ -6,8 +6,8 @@ import ctypes
 
 __all__ = ["HeapKeeper", "settle_heap", "trim"]
 
-# Of <malloc.h>. Left alone, glibc raises both with the largest block that was ever freed, up to 32 and 64 MiB, and then
-# each thread's heap may keep as much that nobody uses.
+# From <malloc.h>. By default glibc raises both to the size of the largest block that was ever freed, up to 32 and 64
+# MiB, and each thread's heap may then keep as much unused memory.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 MMAP_BYTES = 1 << 20
@@ -16,7 +16,7 @@ QUIET_TICKS = 8
 
 
 def settle_heap() -> None:
-    """Once per process, before threads are made. Without effect where the C library has no such settings."""
+    """Called once per process, before threads are started. Has no effect if the C library has no such settings."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -26,7 +26,7 @@ def settle_heap() -> None:
 
 
 class HeapKeeper:
-    """Gives back to the system what bursts have left behind, once it is quiet again. quiet: ticks without a change."""
+    """Returns memory that bursts have freed to the system when it is quiet again. quiet: ticks without a change."""
 
     def __init__(self, quiet: int = QUIET_TICKS) -> None:
         self._quiet = quiet
@@ -34,7 +34,7 @@ class HeapKeeper:
         self._left = 0
 
     def tick(self, bursts: int) -> None:
-        """bursts: a number that grows with them (checkpoints)."""
+        """bursts: a number that increases with each burst (checkpoint)."""
         if bursts != self._seen:
             self._seen, self._left = bursts, self._quiet
         elif self._left:
@@ -44,7 +44,7 @@ class HeapKeeper:
 
 
 def trim() -> None:
-    """Free pages in the middle of heaps too. Some milliseconds; without effect where the C library cannot."""
+    """Frees pages in the middle of heaps too. Takes some milliseconds; has no effect if the C library cannot do it."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):

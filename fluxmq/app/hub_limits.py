@@ -10,7 +10,7 @@ __all__ = ["session_limits", "set_limits"]
 
 
 def set_limits(hub: Hub, config: Config) -> None:
-    """What the configuration says about clients, where the hot verbs look."""
+    """Stores the configuration of clients where the hot path reads it."""
     broker, session = config.broker, config.session
     hub.set_limits(
         qos_max=broker.max_qos, topic_levels_max=broker.max_topic_levels, payload_bytes_max=broker.max_message_size,
@@ -25,7 +25,7 @@ def set_limits(hub: Hub, config: Config) -> None:
 
 
 def session_limits(config: Config) -> Limits:
-    """What the configuration says about sessions."""
+    """The configuration of sessions."""
     return Limits(
         sessions_max=config.session.max_sessions,
         expiry_max_s=int(config.session.max_expiry_interval),

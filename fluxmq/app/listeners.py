@@ -1,4 +1,4 @@
-"""The part of the composition root that listens: what each slot of the configuration becomes."""
+"""The part of the composition root that makes a listener of each slot of the configuration."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ from fluxmq.model.listeners import Listener as Slot
 
 __all__ = ["Listeners", "Served"]
 
-# Ports that other brokers have too: who has one of them here reads what to write.
+# Ports that other brokers use too: the error for one in use suggests what to configure.
 OTHERS = {5672: "RabbitMQ", 5671: "RabbitMQ", 1883: "mosquitto", 8883: "mosquitto"}
 
 
 class Served(NamedTuple):
-    """What connections of all listeners are served by. tally, notes: of MQTT. later: the loop's call_later."""
+    """The services for connections of all listeners. tally, notes: of MQTT. later: the loop's call_later."""
 
     config: Config
     poller: Poller
@@ -47,30 +47,30 @@ class Served(NamedTuple):
 
 
 class Listeners:
-    """opened: each with its key in the configuration, and the addresses that it has."""
+    """opened: each listener with its key in the configuration and its addresses."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, SocketListener, list[tuple[str, int]]]] = []
         self._contexts: Contexts = []
 
     def open(self, node: Served) -> None:
-        """Takes the addresses of all slots that are on; nothing is accepted before the loop turns. Raises BindError."""
+        """Binds the addresses of all enabled slots; nothing is accepted before the loop runs. Raises BindError."""
         for path, mqtt in node.config.mqtt_listeners():
             self._open(path, mqtt, self._mqtt(node, path, mqtt))
         for path, amqp in node.config.amqp091_listeners():
             self._open(path, amqp, self._amqp091(node, path, amqp))
 
     def close(self) -> None:
-        """No further connections."""
+        """Stops accepting connections."""
         for _, listener, _ in self.opened:
             listener.close()
 
     def reload_certificates(self) -> list[str]:
-        """Returns what did not load: what was in force stays."""
+        """Returns errors of certificates that could not be loaded: the earlier ones stay in use."""
         return [f"{path}: {problem}" for path, contexts in self._contexts if (problem := contexts.reload())]
 
     def out_of_date(self) -> list[str]:
-        """A line for each listener whose certificate clients refuse because of its dates."""
+        """A line for each listener whose certificate is outside of its dates, so that clients refuse it."""
         return out_of_date(self._contexts)
 
     @property
@@ -90,7 +90,7 @@ class Listeners:
         self.opened.append((path, listener, bound))
 
     def _how(self, node: Served, path: str, slot: Slot) -> dict[str, Any]:
-        """What all listeners are told."""
+        """Arguments of all listeners."""
         context: Callable[[], SSLContext] | None = None
         if isinstance(slot, TlsListener):
             contexts = server_contexts(path, slot)

@@ -25,7 +25,7 @@ def log() -> None:
 
 @contextmanager
 def _reading(directory: Path) -> Iterator[None]:
-    """Errors of the disk are messages, not tracebacks."""
+    """Reports errors of the disk as messages instead of tracebacks."""
     try:
         if not any((directory / name).is_dir() for name in ("queues", "journal", "state")):
             raise StorageError(f"{directory} has no directory `queues`, `journal` or `state`: it is not the storage "
@@ -37,7 +37,7 @@ def _reading(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Nobody else uses the directory inside the block, as in storage/store.py."""
+    """Locks the directory inside the block, as storage/store.py does."""
     fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         try:

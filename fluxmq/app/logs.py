@@ -18,20 +18,20 @@ from fluxmq.model.limits import LOG_CAUSES_MAX, LOG_INTERVAL_SECONDS
 
 __all__ = ["LEVELS", "JsonFormatter", "Notes", "RateLimited", "TextFormatter", "configure"]
 
-# Names of the configuration's log.level.
+# Names for log.level in the configuration.
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
-# What a LogRecord has of its own; everything else in it came as `extra`. `taskName` comes with Python 3.12.
+# Attributes of every LogRecord; all others are from `extra`. `taskName` exists since Python 3.12.
 _OWN = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
-# Names that a line has already: a field of that name keeps its value under name_.
+# Names that each line uses itself: a field of the same name is written as name_.
 _TAKEN = frozenset({"time", "level", "logger", "message", "error"})
 
 
 def configure(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:
     """Sets up the logger "fluxmq" and everything below it; a second call replaces the first (reload).
 
-    level: a name of LEVELS. form: "text" or "json". stream: standard error if None. Other libraries' loggers are set
-    up as well, from WARNING on, so that what they complain about has the same shape.
+    level: a name of LEVELS. form: "text" or "json". stream: standard error if None. Loggers of other libraries are set
+    up as well, from WARNING on, so that their messages have the same format.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -59,7 +59,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line. Values that JSON has no form for are written as text."""
+    """One object per line. Values that JSON cannot represent are written as text."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": _time(record), "level": _level(record).lower(), "logger": record.name,
@@ -69,7 +69,7 @@ class JsonFormatter(logging.Formatter):
         try:
             return json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":"), skipkeys=True)
         except ValueError:
-            # a value that contains itself: what can be said of it is its type
+            # a value that contains itself: only its type is written
             safe = {name: value if isinstance(value, (str, int, float)) else str(type(value))
                     for name, value in line.items()}
             return json.dumps(safe, ensure_ascii=False, separators=(",", ":"))
@@ -89,22 +89,22 @@ class TextFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> str:
-    """As it is where that is unambiguous, otherwise in double quotes with JSON's escapes."""
+    """The value unchanged if that is unambiguous, otherwise in double quotes with JSON's escapes."""
     text = str(value)
     if text and text.isprintable() and not any(character in ' "=\\' for character in text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-CONNECTION_LINES_MAX = 20  # a second, at info: a log stays readable when a site of ten thousand devices comes back
+CONNECTION_LINES_MAX = 20  # a second, at info: keeps the log readable when ten thousand devices reconnect
 
 
 class RateLimited:
-    """A logger that says the same thing at most once per interval, and how often it did not say it.
+    """A logger that writes lines of one cause at most once per interval, with the number of suppressed ones.
 
-    The first line of a cause comes at once; the next not before the interval has passed, with `suppressed` set to the
-    number of lines kept back in between. Only the causes used last are remembered (LOG_CAUSES_MAX): an attacker who
-    invents causes gets log lines, but no memory.
+    The first line of a cause is written at once; the next one not before the interval has passed, with `suppressed` set
+    to the number of lines suppressed in between. Only the most recent causes are remembered (LOG_CAUSES_MAX), so that
+    an attacker who invents causes cannot use up memory.
     """
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float],
@@ -114,11 +114,11 @@ class RateLimited:
         self._clock = clock
         self._interval = interval_seconds
         self._causes_max = causes_max
-        # By last use. Not cachetools.LRUCache: who makes room must log what was kept back.
+        # By last use. Not cachetools.LRUCache: an evicted cause's suppressed line must be written.
         self._causes: OrderedDict[str, _Cause] = OrderedDict()
 
     def log(self, level: int, cause: str, message: str, /, **fields: object) -> None:
-        """level: of logging. cause: what counts as the same, such as "drop:client-id"; not shown. fields: extra."""
+        """level: of logging. cause: groups lines, such as "drop:client-id"; not written. fields: extra."""
         if not self._logger.isEnabledFor(level):
             return
         now = self._clock()
@@ -136,9 +136,9 @@ class RateLimited:
         self._emit(level, message, fields, suppressed)
 
     def flush(self) -> None:
-        """Says what was kept back by causes whose interval is over; call it now and then, and with everything at stop.
+        """Writes suppressed lines whose interval has passed; to be called regularly, and at stop for all of them.
 
-        Without it a burst's last count would wait for the next burst. What it says begins an interval, as any line."""
+        Without it a burst's last count would wait for the next burst. A line written here begins a new interval."""
         now = self._clock()
         for cause, known in list(self._causes.items()):
             if now - known.at < self._interval:
@@ -150,7 +150,7 @@ class RateLimited:
                 del self._causes[cause]
 
     def close(self) -> None:
-        """Says everything that was kept back, at once."""
+        """Writes all suppressed lines at once."""
         while self._causes:
             self._let_go(self._causes.popitem(last=False)[1])
 
@@ -163,7 +163,7 @@ class RateLimited:
             self._emit(known.level, known.message, known.fields, known.suppressed)
 
     def _emit(self, level: int, message: str, fields: Mapping[str, object], suppressed: int) -> None:
-        # logging raises KeyError on extra fields that are named like its own
+        # logging raises KeyError for extra fields with the names of its own attributes.
         extra = {f"{name}_" if name in _OWN else name: value for name, value in fields.items()}
         if suppressed:
             extra["suppressed"] = suppressed
@@ -171,7 +171,7 @@ class RateLimited:
 
 
 class Notes:
-    """What one part of the broker says to the operator. name: of its logger. clock: seconds, monotonic."""
+    """Writes one component's messages to the operator. name: of its logger. clock: seconds, monotonic."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.log = logging.getLogger(name)
@@ -181,8 +181,8 @@ class Notes:
         self._since = clock()
 
     def say(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
-        """level: debug, info, warning or error. cause: what must not fill the log, one line a second for each at most;
-        "" = always. fields: "error" is an exception, whose traceback is shown at the level debug."""
+        """level: debug, info, warning or error. cause: limits lines to one a second for each cause; "" = no limit.
+        fields: "error" is an exception, whose traceback is written at the level debug."""
         number: int = getattr(logging, level.upper())
         if cause:
             self._limited.log(number, cause, text, **{k: v for k, v in fields.items() if k != "error"})
@@ -192,8 +192,8 @@ class Notes:
             self.log.debug("traceback", exc_info=fields["error"])
 
     def tells_connection(self) -> bool:
-        """Whether this connection, which came or went, gets a line of the level info: at debug each does, else
-        CONNECTION_LINES_MAX a second, and one that says how many more there were."""
+        """Whether a connection that begins or ends gets a line of the level info. At debug every one does; otherwise
+        CONNECTION_LINES_MAX a second, followed by one with the number of further ones."""
         if not self.log.isEnabledFor(logging.INFO):
             return False
         if self._clock() - self._since >= 1:
@@ -215,13 +215,13 @@ class Notes:
             self._tell_others()
 
     def close(self) -> None:
-        """Says everything that was kept back."""
+        """Writes all suppressed lines."""
         self._limited.close()
         self._tell_others()
 
 
 class _Cause:
-    """at: when its last line came out. The rest is the line kept back last."""
+    """at: time of its last line. The other fields are those of the suppressed line."""
 
     __slots__ = ("at", "fields", "level", "message", "suppressed")
 

@@ -1,5 +1,5 @@
-"""What a turn that lingers must see of the event loop: the epoll in which the loop waits, and the callbacks that wait
-to be called (decision 0009). Neither is public; a loop that does not show them has turns that do not linger."""
+"""Internals of the event loop that a lingering turn needs: the loop's epoll, and the callbacks that are ready to be
+called (decision 0009). Neither is public; with a loop that does not have them, turns do not linger."""
 from __future__ import annotations
 
 import asyncio
@@ -14,7 +14,8 @@ __all__ = ["callbacks_of", "epoll_of", "watch_loop"]
 
 
 def epoll_of(loop: asyncio.AbstractEventLoop) -> int:
-    """Its descriptor; -1: this loop does not say. uvloop has a method for its own tests, asyncio's loops a selector."""
+    """The epoll's descriptor; -1 if the loop has none. uvloop has a method for its own tests, asyncio's loops a
+    selector."""
     inside: Any = loop
     if hasattr(inside, "_get_backend_id"):
         return int(inside._get_backend_id())
@@ -23,8 +24,8 @@ def epoll_of(loop: asyncio.AbstractEventLoop) -> int:
 
 
 def callbacks_of(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:
-    """Where call_soon() puts what it is given. asyncio has it as `_ready`; of uvloop, whose attributes are hidden, it
-    is the deque that a callback is found in."""
+    """The deque to which call_soon() appends. In asyncio it is `_ready`; in uvloop, whose attributes are hidden, it is
+    the deque that contains a callback just scheduled."""
     handle = loop.call_soon(lambda: None)
     try:
         for found in [getattr(loop, "_ready", None), *gc.get_referents(loop)]:
@@ -36,7 +37,7 @@ def callbacks_of(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:
 
 
 def watch_loop(poller: Poller, loop: asyncio.AbstractEventLoop, linger: Callable[[], None]) -> None:
-    """After the loop has begun to watch the poller: its turns may linger. linger: calls Poller.linger."""
+    """Called when the loop watches the poller already: lets turns linger. linger: calls Poller.linger."""
     descriptor, callbacks = epoll_of(loop), callbacks_of(loop)
     if descriptor >= 0 and callbacks is not None:
         poller.watch_loop(descriptor, callbacks, lambda: loop.call_soon(linger))

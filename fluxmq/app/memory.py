@@ -12,21 +12,21 @@ from pathlib import Path
 
 __all__ = ["MemoryAlarm", "high_mark", "machine_bytes", "resident_bytes"]
 
-# Of what there is: the rest is for the page cache, without which queues that do not fit into memory are slow.
+# Fraction of the available memory: the rest is for the page cache, without which queues larger than memory are slow.
 SHARE = 0.6
 RELEASE = 0.9
 STATM = Path("/proc/self/statm")
-# Where a container's limit stands: control groups of version 2, then of version 1.
+# Files with a container's limit: control groups of version 2, then of version 1.
 GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in use now."""
+    """Memory of this process in use."""
     return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def machine_bytes(groups: tuple[Path, ...] = GROUPS) -> int:
-    """What the machine has, or its control group may have, whichever is less."""
+    """Memory of the machine or the limit of the control group, whichever is less."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in groups:
         try:
@@ -44,7 +44,7 @@ def high_mark(configured: int) -> int:
 
 
 class MemoryAlarm:
-    """Machine. mark: bytes. resident: what is in use now."""
+    """Machine. mark: bytes. resident: returns the memory in use."""
 
     def __init__(self, mark: int, resident: Callable[[], int] = resident_bytes) -> None:
         self.mark = mark
@@ -52,10 +52,10 @@ class MemoryAlarm:
         self._resident = resident
 
     def look(self) -> bool:
-        """Whether memory is short; True when that has changed since the last look."""
+        """Updates whether memory is short; returns whether that has changed."""
         was = self.on
         try:
             self.on = self._resident() >= (RELEASE * self.mark if was else self.mark)
-        except OSError:  # no descriptor is left to look with: it stays as it was
+        except OSError:  # no descriptor is free for reading it: the state is unchanged
             return False
         return self.on != was

@@ -27,7 +27,7 @@ def _row(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(about: dict[str, Any]) -> str:
-    """What is in it, in words; "" for nothing."""
+    """Describes its contents; "" if it is empty."""
     return ", ".join(f"{about[key]} {word}{'' if about[key] == 1 else 's'}" for key, word in _PARTS.items()
                      if about[key])
 

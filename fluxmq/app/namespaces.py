@@ -1,4 +1,4 @@
-"""The part of the composition root that is about namespaces: those of the configuration."""
+"""The part of the composition root that declares the namespaces of the configuration."""
 from __future__ import annotations
 
 from fluxmq._core.hub.hub import Hub
@@ -11,19 +11,19 @@ __all__ = ["configured", "declare"]
 
 
 def configured(config: Config) -> frozenset[str]:
-    """Names of those that the configuration has: nobody deletes them."""
+    """Names of the namespaces in the configuration, which cannot be deleted."""
     return frozenset((*config.namespace_names(), *(spec.namespace for spec in config.queues)))
 
 
 def set_limits(namespace: Namespace, limits: NamespaceLimits) -> None:
-    """What is there stays, and counts."""
+    """Sets the limits. Existing connections, sessions and queues stay, and count."""
     namespace.connections_max, namespace.sessions_max = limits.connections, limits.sessions
     namespace.queues_max, namespace.bytes_max = limits.queues, limits.bytes
     namespace.limit_rate(limits.messages_per_second)
 
 
 def declare(config: Config, hub: Hub, notes: Notes) -> None:
-    """The namespaces of the configuration, after what is on disk is known: before, their numbers could be others'."""
+    """Declares the configured namespaces after recovery: before it, they could get numbers of stored ones."""
     for name in config.namespace_names():
         hub.namespaces.add(name.encode())
     for spec in config.namespaces:

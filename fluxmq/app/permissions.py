@@ -1,5 +1,4 @@
-"""The part of the composition root that is about permissions: who decides, who waits for a decision, and what is judged
-again when they change."""
+"""The part of the composition root for permissions: the authority, its questions, and the review after a change."""
 from __future__ import annotations
 
 from fluxmq.access.authority import Authority
@@ -13,7 +12,7 @@ __all__ = ["Permissions"]
 
 
 class Permissions:
-    """authority: who decides; None: the configured files."""
+    """authority: decides permissions; None: the configured files do."""
 
     def __init__(self, broker: Broker, config: Auth, authority: Authority | None, notes: Notes) -> None:
         self.authority = authority or Authority(
@@ -24,7 +23,8 @@ class Permissions:
         self._apply()
 
     def reload(self) -> list[str]:
-        """Users and access list are read again, and subscriptions judged again. Returns what did not load."""
+        """Reads users and access list again, and reviews subscriptions. Returns errors of files that could not be
+        read."""
         problems = self.authority.reload()
         self._apply()
         self.reviewing.begin()

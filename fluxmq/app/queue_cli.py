@@ -92,7 +92,7 @@ def _put(spec: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _value(text: str) -> Any:
-    """Numbers, truths, lists as in JSON; everything else is text."""
+    """Parses numbers, booleans and lists as JSON; everything else is text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -211,9 +211,10 @@ def _payload(payload: bytes) -> dict[str, str]:
 
 
 def _lines() -> Iterator[list[bytes]]:
-    """Lines of standard input, as many at once as are there: a slow writer's are published as they come."""
+    """Lines of standard input, in the groups in which they arrive, so that those of a slow writer are published at
+    once."""
     source = sys.stdin.buffer
-    # read1 gives what is there; a source without it (of a test) is read to its end
+    # read1 returns what is available; a source without it (in tests) is read to its end
     read: Any = getattr(source, "read1", source.read)
     rest = b""
     while data := read(_READ_BYTES):
@@ -322,13 +323,13 @@ def dlq_replay(place: Place, name: str, places: tuple[str, ...], everything: boo
 
 
 def _replays(place: Place, name: str, places: tuple[str, ...], everything: bool) -> Iterator[int]:
-    """How many came back, request by request."""
+    """Yields the number of messages moved by each request."""
     if everything:
-        # no more than are there now: what dies again meanwhile must not go round for ever
+        # At most the present number: messages that are dead-lettered again must not be replayed endlessly.
         found = place.client.ask("GET", "dlq")["dead_letters"]
         left = next((entry["messages"] for entry in found if entry["queue"] == place.shown(name)), 0)
         if not left:
-            place.client.ask("GET", "queues", name)  # which says so if there is no such queue
+            place.client.ask("GET", "queues", name)  # raises the error if there is no such queue
         while left > 0:
             moved = place.client.ask("POST", "queues", name, "dlq", "replay",
                                      body={"count": min(left, PAGE)})["replayed"]

@@ -1,6 +1,6 @@
-"""What the commands of `fluxmq queue` share: where the broker is, the options of all, pages of messages, questions.
+"""Shared by the commands of `fluxmq queue`: location of the broker, common options, pages of messages, confirmations.
 
-The socket is that of --socket, or of the configuration as `fluxmq run` would read it: --config FILE, the environment.
+The socket is given by --socket, or by the configuration that `fluxmq run` would use: --config FILE, the environment.
 """
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ PAGE = 500  # messages asked for, or published, at once
 
 
 class Place:
-    """Where the broker is, and how its answers are shown; one per command."""
+    """The location of the broker and the format of output; one per command."""
 
     def __init__(self, path: Path, as_json: bool) -> None:
-        # here, because HTTP takes longer to import than `fluxmq version` to run
+        # Imported here, because importing HTTP takes longer than running `fluxmq version`.
         from fluxmq.app.admin_client import AdminClient
 
         self.client = AdminClient(path)
         self.as_json = as_json
 
     def shown(self, queue: str) -> str:
-        """A queue as the broker's answers name it."""
+        """A queue's name as in the broker's answers."""
         namespace = self.client.namespace
         return queue if namespace in (None, "/") else f"{namespace}/{queue}"
 
     def show(self, answer: Any, text: Callable[[], str]) -> None:
-        """The answer, as it came or as people read it."""
+        """Prints the answer, as JSON or as text."""
         click.echo(json.dumps(answer, indent=2, ensure_ascii=False) if self.as_json else text().rstrip("\n"))
 
 
@@ -57,7 +57,7 @@ def _place(socket: Path | None, file: Path | None, as_json: bool) -> Place:
 
 
 def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
-    """Gives a command the options that all have, and a Place as first argument."""
+    """Adds the common options to a command, and passes a Place as first argument."""
     def command(*arguments: Any, socket: Path | None, file: Path | None, as_json: bool, **options: Any) -> _T:
         place = _place(socket, file, as_json)
         try:
@@ -78,7 +78,7 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
 
 
 def asks_queues(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
-    """As asks, for commands about queues, which are in a namespace."""
+    """As asks, for commands about queues, with an option for the namespace."""
     def command(place: Place, /, *arguments: Any, namespace: str | None, **options: Any) -> _T:
         place.client.namespace = namespace
         return function(place, *arguments, **options)
@@ -109,13 +109,13 @@ partition_option = click.option("--partition", type=click.IntRange(0, 65535), he
 
 
 def read_position(text: str) -> str:
-    """As the broker reads them; `timestamp:` is taken for `timestamp=`, which is awkward in some shells."""
+    """Converts `timestamp:`, which is easier to type in some shells, to the broker's `timestamp=`."""
     return f"timestamp={text[10:]}" if text.startswith("timestamp:") else text
 
 
 def pages(place: Place, segments: tuple[str, ...], start: str, count: int,
            partition: int | None = None) -> Iterator[dict[str, Any]]:
-    """Messages by pages, at most `count`, until there are no more."""
+    """Yields messages in pages, at most `count`, until there are no more."""
     query: dict[str, Any] = {"from": start, "partition": partition}
     while count > 0:
         answer = place.client.ask("GET", *segments, query={**query, "count": min(count, PAGE)})
@@ -127,5 +127,5 @@ def pages(place: Place, segments: tuple[str, ...], start: str, count: int,
 
 
 def print_message(place: Place, message: dict[str, Any], properties: bool) -> None:
-    """Messages are one JSON object per line, so that a program can read a tail that has no end."""
+    """With --json prints one object per line, so that a program can read an endless tail."""
     click.echo(json.dumps(message, ensure_ascii=False) if place.as_json else as_message(message, properties=properties))

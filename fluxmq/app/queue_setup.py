@@ -1,4 +1,4 @@
-"""The part of the composition root that is about queues: who knows whom, and the queues of the configuration."""
+"""The part of the composition root that connects the parts of queues and declares those of the configuration."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ __all__ = ["Queues"]
 
 
 class Queues:
-    """All that queues need. later: the loop's call_later. segments, space: None where nothing is on disk."""
+    """All parts of queues. later: the loop's call_later. segments, space: None if nothing is stored on disk."""
 
     def __init__(self, broker: Broker, keeper: Keeper, store: StateStore, config: Config, cluster: Cluster,
                  notes: Notes, later: Callable[..., Any]) -> None:
@@ -50,12 +50,11 @@ class Queues:
 
     @property
     def refusing(self) -> str:
-        """Why the disk takes no more of what is published to queues; "": it does."""
+        """The reason why publishes to durable queues are refused; "" if they are not."""
         return (self.space.why or "the disk is full") if self.space is not None and self.space.full else ""
 
     def declare(self) -> None:
-        """The queues of the configuration, after what is on disk is known. Raises ConfigError for one that is there and
-        is otherwise."""
+        """Declares the configured queues after recovery. Raises ConfigError for one that exists with other settings."""
         for at, spec in enumerate(self._specs):
             try:
                 self.manager.declare(spec)
@@ -64,24 +63,24 @@ class Queues:
             self.manager.queues[spec.address].configured = True
 
     def tick(self) -> None:
-        """The clock has moved."""
-        if not self.clock.behind:       # else it goes on by itself
+        """Called on each tick of the clock."""
+        if not self.clock.behind:       # otherwise it continues by itself
             self._look()
         self.limited.tick()
         if self.space is not None:
             self.space.tick()
 
     def _look(self) -> None:
-        """At the queues that something happened to; where those are many, at the others after a turn."""
+        """Checks queues that changed; if there are many, continues after a turn of the loop."""
         if self.clock.tick() and not self._broker.stopping:
             self._later(0, self._look)
 
     async def stop(self) -> None:
-        """Nothing is published any more."""
+        """Called when nothing is published any more."""
         if self.space is not None:
             await self.space.stop()
 
     def close(self) -> None:
-        """After the store."""
+        """Called after the store was closed."""
         if self.segments is not None:
             self.segments.close()

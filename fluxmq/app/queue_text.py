@@ -11,7 +11,7 @@ __all__ = ["as_groups", "as_message", "as_queue", "as_table", "as_time", "plain"
 
 
 def plain(value: Any) -> str:
-    """A value on one line, nothing in it that a terminal obeys."""
+    """A value on one line, with control characters escaped."""
     if value is None or value == "":
         return "-"
     text = ("yes" if value else "no") if isinstance(value, bool) else str(value)
@@ -23,12 +23,12 @@ def as_time(ms: Any) -> str:
         return "-"
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError):  # years that no calendar has: a broken clock somewhere
+    except (ValueError, OverflowError):  # years outside of the calendar, from a wrong clock
         return f"{ms} ms"
 
 
 def as_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
-    """columns: key of a row to its title, in order. Numbers stand right, keys that end in _ms are times."""
+    """columns: key of a row -> title, in order. Numbers are right-aligned, keys ending in _ms are times."""
     cells = [list(columns.values())]
     for row in rows:
         cells.append([as_time(row.get(key)) if key.endswith("_ms") else plain(row.get(key)) for key in columns])
@@ -40,7 +40,7 @@ def as_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
 
 
 def as_message(message: dict[str, Any], *, properties: bool = False) -> str:
-    """One line: place, time, topic, payload; then, if asked for, a line per property."""
+    """One line: partition and offset, time, topic, payload; then, if requested, a line per property."""
     payload = message.get("payload", "")
     shown = plain(payload) if message.get("encoding") != "base64" else f"base64:{payload}"
     lines = [f"{message.get('partition', 0)}:{message.get('offset', 0)}  {as_time(message.get('time_ms'))}  "
@@ -52,7 +52,7 @@ def as_message(message: dict[str, Any], *, properties: bool = False) -> str:
 
 
 def place_of(message: dict[str, Any]) -> str:
-    """Where it was published: its topic, of one that came by AMQP exchange and routing key."""
+    """Where it was published: its topic, or exchange and routing key if it came by AMQP."""
     told = message.get("properties", {})
     if "exchange" not in told:
         return plain(message.get("topic"))
@@ -68,7 +68,7 @@ def as_queue(queue: dict[str, Any]) -> str:
             out.append(f"  {key.replace('_', ' ')}: {plain(queue[key])}")
     counts = queue.get("counts")
     if isinstance(counts, dict):
-        # those that always matter, and what has happened of the others
+        # the counts that always matter, and others that are not 0
         shown = [(key, number) for key, number in counts.items()
                  if number or key in ("appended", "delivered", "settled")]
         out += ["", "since the queue was created or the broker started"]
@@ -80,7 +80,7 @@ def as_queue(queue: dict[str, Any]) -> str:
     spec = queue.get("spec")
     if isinstance(spec, dict):
         out += ["", "as configured" if amqp is None else "which means"]
-        # of an AMQP client's queue, dead letters and redelivery are in its arguments
+        # an AMQP queue has these settings in its arguments
         unsaid = ("retry.", "dlq.") if amqp is not None else ()
         out += [f"  {plain(key)}: {plain(value)}" for key, value in _flat(spec)
                 if key not in ("name", "type") and not key.startswith(unsaid)]
@@ -94,7 +94,7 @@ def as_queue(queue: dict[str, Any]) -> str:
 
 
 def limited_in(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each consumer that gets nothing more before it settles what it has."""
+    """A line for each consumer that gets no more messages until it settles some."""
     return [f"{plain(member.get('client') or 'a consumer')} of group {plain(group.get('name'))} has "
             f"{plain(member.get('held'))} unsettled messages and gets no more until it settles some: set a prefetch"
             for group in groups for member in group.get("members") or [] if member.get("limited")]
@@ -111,7 +111,7 @@ def as_groups(groups: Sequence[dict[str, Any]]) -> str:
                      "members": len(group.get("members") or []),
                      "next": " ".join(f"{place.get('partition')}:{place.get('next')}" for place in positions)})
     heads = {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"}
-    if any(group.get("retry") for group in groups):  # of a stream nothing is given a second time
+    if any(group.get("retry") for group in groups):  # a stream does not redeliver
         heads |= {"retries": "RETRIES", "backoff": "BACKOFF"}
     return as_table(rows, heads) + "".join(f"\n{line}\n" for line in limited_in(groups))
 

@@ -1,7 +1,7 @@
-"""`fluxmq record`: records a running broker for a while. This process is the writer; the broker only fills the ring.
+"""`fluxmq record`: records a running broker for a while. This process writes the files; the broker only fills the ring.
 
-The broker is asked over its admin socket, and recorded for as long as that connection is open: whatever happens to this
-command, the broker notices and goes on without.
+The broker is asked over its admin socket and records for as long as that connection is open. If this command fails in
+any way, the broker notices it and continues.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["record"]
 
-_GOODBYE_SECONDS = 5.0  # of a broker that ends the stream: until it has told the ring, too
+_GOODBYE_SECONDS = 5.0  # time for a broker that ends the stream to mark the end in the ring as well
 _PROTOCOLS = ("mqtt", "amqp091")
 _PAYLOADS = ("full", "hash", "size")
 
@@ -118,7 +118,7 @@ def _socket(given: Path | None, config: Config) -> Path:
 
 
 def _options(config: Config, given: dict[str, Any]) -> RecordOptions:
-    """What the command line says, else the section `record`. --max-disk is of this recording alone."""
+    """Options of the command line over those of the section `record`. --max-disk applies to this recording only."""
     import msgspec
 
     from fluxmq.record.supervisor import recording_options
@@ -158,7 +158,7 @@ def _record(path: Path, directory: Path, options: RecordOptions, duration: float
 
 
 class _Stop:
-    """Asked by the writer whether it is to end. Until it is left, SIGINT and SIGTERM do not end the process."""
+    """Tells the writer whether to end. Inside the block, SIGINT and SIGTERM do not end the process."""
 
     def __init__(self, stream: Any, pid: int, duration: float | None) -> None:
         self._until = None if duration is None else time.monotonic() + duration
@@ -191,7 +191,7 @@ class _Stop:
         now = time.monotonic()
         if self._signalled or (self._until is not None and now >= self._until):
             return "stopped"
-        # A broker that stops ends the stream before it has said goodbye to its clients: the ring has the last word.
+        # A broker that stops ends the stream before it disconnects its clients: the ring has the end of the recording.
         if self._gone_at is not None and (now - self._gone_at > _GOODBYE_SECONDS
                                           or not os.path.exists(f"/proc/{self._pid}")):
             return "broker ended"
@@ -199,7 +199,7 @@ class _Stop:
 
 
 class _Shown:
-    """The progress line, on a terminal."""
+    """The progress line on a terminal."""
 
     def __init__(self, duration: float | None) -> None:
         self._terminal = sys.stderr.isatty()

@@ -48,7 +48,7 @@ def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tup
     from fluxmq.record.importer import AMQP_PORTS, MQTT_PORTS, import_capture
     from fluxmq.record.options import RecordOptions
 
-    # Only in an installed tree has that package this name.
+    # The package has this name only in an installed tree.
     shown = import_module("fluxmq.spark.progress").shown
     read = (0.0, 0)
 

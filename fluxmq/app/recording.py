@@ -1,5 +1,4 @@
-"""The part of the composition root that is about recordings: the recorder, and the writer that the configuration asks
-for."""
+"""The part of the composition root for recordings: the recorder, and the configured writer."""
 from __future__ import annotations
 
 import hashlib
@@ -18,7 +17,7 @@ __all__ = ["Recording"]
 
 
 class Recording:
-    """supervisor: of the writer; None: none is configured, or it was not started yet."""
+    """supervisor: of the writer; None: none is configured, or it has not been started yet."""
 
     def __init__(self, poller: Poller, config: Config, notes: Notes) -> None:
         self.recorder = Recorder(poller, BrokerAbout(
@@ -29,25 +28,25 @@ class Recording:
         self._notes = notes
 
     async def start(self) -> None:
-        """Starts the writer, if there is to be one."""
+        """Starts the writer if one is configured."""
         if self._config.enabled:
             self.supervisor = Supervisor(self.recorder, self._config, self._notes.say)
             await self.supervisor.start()
 
     def tick(self) -> None:
-        """The clock has moved."""
+        """Called on each tick of the clock."""
         self.recorder.tick()
         if self.supervisor is not None:
             self.supervisor.tick()
 
     async def stop(self) -> None:
-        """The last goodbye was recorded."""
+        """Called after the last client was disconnected."""
         self.recorder.stop()
         if self.supervisor is not None:
             await self.supervisor.stop()
 
     def metrics(self) -> dict[str, Any]:
-        """Of model/metrics.py."""
+        """Metrics for model/metrics.py."""
         return {"fluxmq_recording": int(self.recorder.recording),
                 "fluxmq_record_writer_restarts_total": self.supervisor.restarts if self.supervisor is not None else 0,
                 } | {f"fluxmq_record_{name}_total": value for name, value in self.recorder.totals().items()}

@@ -1,6 +1,6 @@
-"""What a start found torn or damaged on the disk and saw to, in the log.
+"""Logs what a start found torn or damaged on disk and repaired.
 
-An operator who knows whether the power went can tell by it a crash from a disk that lost what was confirmed.
+If the power did not fail, an operator can see from it that the disk lost data that it had confirmed.
 """
 from __future__ import annotations
 

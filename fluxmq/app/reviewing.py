@@ -1,5 +1,5 @@
-"""Subscriptions judged again after a reload or a start, where the Authority must ask somebody: in the background, a few
-at a time, each as soon as its answer is there."""
+"""Reviews subscriptions in the background after a reload or a start, if the Authority must ask an external service: a
+few at a time, each applied as soon as its answer is there."""
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +16,7 @@ AT_ONCE = 64  # questions under way
 
 
 class Reviewing:
-    """Machine. A review that begins ends the one before, whose answers were given under other permissions."""
+    """Machine. A new review cancels the previous one, whose answers were for earlier permissions."""
 
     def __init__(self, broker: Broker, asking: Asking) -> None:
         self._broker = broker
@@ -24,8 +24,8 @@ class Reviewing:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """What can be judged at once is; of the rest each stays as it is until somebody has said what it shall be. One
-        about which nobody says anything in time rests, until a further review."""
+        """Applies decisions that are known at once; other subscriptions stay as they are until their answer is there.
+        One without an answer in time is suspended until a further review."""
         self.stop()
         undecided = review(self._broker, self._asking.authority)
         if undecided:

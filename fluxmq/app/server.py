@@ -59,11 +59,11 @@ from fluxmq.storage.store import RocksStore
 
 __all__ = ["Server", "run"]
 
-# Objects that live as long as their client are the rule here: looking through all of them at every 700th allocation,
-# as the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by
-# hand). The first two numbers bound what one look at the younger ones may take: 80 000 objects, some 30 ms.
+# Most objects live as long as their client. By default the garbage collector would go through all of them at every
+# 700th allocation, which takes a tenth of the time of a connect storm and finds nothing (cycles are broken explicitly).
+# The first two numbers bound a collection of the younger generations: 80 000 objects, some 30 ms.
 GC_THRESHOLDS = (20_000, 4, 600)
-TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
+TICK_S = 0.25  # precision of connections' timers: keep alive, time-outs, delayed wills
 LOSING_TICKS = 4  # a second between lines about messages dropped for a client
 LOSING_LINES_MAX = 10
 RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
@@ -80,7 +80,7 @@ async def _main(config: Config) -> int:
     server = Server(config)
     loop = asyncio.get_running_loop()
     try:
-        gc.disable()  # what comes from disk stays: looking through all of it again and again finds nothing
+        gc.disable()  # objects loaded from disk stay; collecting while loading finds nothing
         server.initialize()
         await server.start()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -93,14 +93,14 @@ async def _main(config: Config) -> int:
         await server.stopped.wait()
     finally:
         await server.stop()
-        gc.freeze()  # what is left goes with the process: nobody looks through all of it once more
+        gc.freeze()  # the process ends: a last collection is useless
     return server.status
 
 
 class Server:
-    """One node. authority: who decides; None: the configured files. cluster: the nodes beside it; None: none."""
+    """One node. authority: decides permissions; None: the configured files do. cluster: the other nodes; None: none."""
 
-    # Built by initialize().
+    # Made by initialize().
     admission: Admission
     store: StateStore
     hub: Hub
@@ -127,7 +127,7 @@ class Server:
         self.health: HealthServer | None = None
         self.admin: AdminSocket | None = None
         self._authority = authority
-        self._closing: list[Callable[[], None]] = []  # what initialize() has opened, in the order in which it is closed
+        self._closing: list[Callable[[], None]] = []  # opened by initialize(), in the order of closing
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._initialized = self._started = False
@@ -135,7 +135,7 @@ class Server:
     # ------------------------------------------------------------------ initialize
 
     def initialize(self) -> None:
-        """Builds everything and takes what can be refused: directory, files, addresses. Nothing is served yet."""
+        """Builds everything and acquires directory, files and addresses, which may fail. Serves nothing yet."""
         config, notes, later = self.config, self.notes, self.loop.call_later
         self.admission = admission(config, later, notes)
         self.store = self._store()
@@ -177,13 +177,13 @@ class Server:
     # ------------------------------------------------------------------ start
 
     async def start(self) -> None:
-        """Brings state back from disk and begins to serve."""
+        """Loads the state from disk and begins to serve."""
         log = self.notes.log
         recovered_state = self.keeper.recover()
         recovered.tell(log, self.store, self.queues.segments)
         namespaces.declare(self.config, self.hub, self.notes)
         self.queues.declare()
-        self.permissions.reviewing.begin()  # permissions may have changed while it was down
+        self.permissions.reviewing.begin()  # permissions may have changed since the last run
         for problem in self.listeners.out_of_date():
             log.warning(problem)
         if recovered_state:
@@ -204,12 +204,12 @@ class Server:
         await self._start_admin()
 
     async def _start_admin(self) -> None:
-        """The admin socket, last: what it is asked for needs turns and a journal that run."""
+        """Opens the admin socket last: its requests need running turns and a running journal."""
         path = self.config.admin_socket_path()
         if path is None:
             return
         if not self.config.server.admin_socket and len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-            # nobody asked for it: a long data directory is no reason not to start
+            # it is on by default: a path that is too long for a socket must not prevent the start
             self.notes.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
                                    extra={"path": str(path)})
             return
@@ -238,7 +238,7 @@ class Server:
             self.fail(error)
 
     def fail(self, error: FluxError) -> None:
-        """The disk failed for good: nothing can be promised any more, so the node stops."""
+        """The disk failed permanently: stops the node, because it cannot keep any promise."""
         if not self.stopped.is_set():
             self.notes.log.critical(f"stopping: {error}")
             self.status = exit_codes.exit_code(error)
@@ -269,11 +269,11 @@ class Server:
             self.notes.flush()
         except StorageError as error:
             self.fail(error)
-        # What the clock caused leaves now, not at the next event.
+        # Sends the output of the timers now, instead of at the next event.
         self._turn()
 
     def _tell_losing(self) -> None:
-        """Says which clients messages were dropped for, once a second each, and of a crowd only the worst."""
+        """Logs clients for which messages were dropped, at most once a second each; of many only the worst."""
         losing = sorted(self.hub.take_losing(), key=lambda each: each[1], reverse=True)
         for session, messages in losing[:LOSING_LINES_MAX]:
             self.notes.say("warning", "", "messages dropped: the client does not take them" if session.connected else
@@ -287,7 +287,7 @@ class Server:
     # ------------------------------------------------------------------ reload and stop
 
     def reload(self) -> None:
-        """SIGHUP: certificates, users, ACL. What does not load is reported, and what was in force stays."""
+        """SIGHUP: loads certificates, users and ACL again. Errors are reported, and the earlier ones stay in use."""
         log = logging.getLogger("fluxmq.app")
         problems = self.listeners.reload_certificates() + self.permissions.reload()
         self.amqp091.clients.review(self.permissions.authority.removed)
@@ -299,22 +299,22 @@ class Server:
             log.info("reloaded certificates, users and ACL")
 
     async def stop(self) -> None:
-        """Ends in order: listeners, clients, disk."""
+        """Stops in order: listeners, clients, disk."""
         self.listeners.close()
         if self._initialized:
             await self._end_service()
-        with contextlib.ExitStack() as closing:     # one that fails keeps none of the others from being closed
+        with contextlib.ExitStack() as closing:     # all are closed, even if one fails
             for close in reversed((*self._closing, self.notes.close)):
                 closing.callback(close)
 
     async def _end_service(self) -> None:
-        self.recording.recorder.stopping = True  # the recording of an attached client ends with the last goodbye
+        self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
         if self.admin is not None:
             await self.admin.stop()
         if self._started:
             self.permissions.reviewing.stop()
             await self._say_goodbye()
-            self.permissions.authority.close()      # nobody waits for a password check any more
+            self.permissions.authority.close()      # no login waits for a password check any more
             self.amqp091.channels.departures.finish()
             if self._timer is not None:
                 self._timer.cancel()
@@ -329,7 +329,7 @@ class Server:
                 self.status = self.status or exit_codes.STORAGE
 
     async def _say_goodbye(self) -> None:
-        """DISCONNECT 0x8B or connection.close 320 to everybody, then time for the last bytes to leave."""
+        """Sends DISCONNECT 0x8B or connection.close 320 to every client, and waits for the last bytes to be sent."""
         self.notes.log.info("stopping", extra={"connections": len(self.poller.connections)})
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
@@ -346,7 +346,7 @@ class Server:
     # ------------------------------------------------------------------ start message
 
     def announce(self, out: Any) -> None:
-        """What listens where, where data lives, who may connect."""
+        """Prints listeners and addresses, the data directory, and who may connect."""
         config = self.config
         say: Callable[[str], None] = lambda line: print(line, file=out)  # noqa: E731
         say(f"FluxMQ {__version__}")

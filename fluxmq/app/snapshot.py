@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshots"]
 
-# What is counted for each namespace.
+# Counts for each namespace.
 _OF_NAMESPACE: dict[str, Callable[[Namespace], int]] = {
     "connections": lambda one: one.connections, "sessions": lambda one: one.sessions, "queues": lambda one: one.queues,
     "retained": lambda one: one.topics.retained_count, "retained_bytes": lambda one: one.topics.retained_bytes,
@@ -43,7 +43,7 @@ DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection")
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """What is shown, part by part. journal: None where nothing is recorded. stopped: set when the node stops. tally: of
+    """The parts of the output. journal: None if nothing is stored on disk. stopped: set when the node stops. tally: of
     MQTT."""
 
     config: Config
@@ -60,11 +60,11 @@ class Snapshots:
     started: float = field(default_factory=time.monotonic)
 
     def health(self) -> dict[str, Any]:
-        """The process is alive and its loop turns."""
+        """The process is alive and its loop runs."""
         return {"status": "healthy"}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether clients are welcome: the broker serves and its disk takes what it is given."""
+        """Whether clients can be served: the broker is running and its disk accepts writes."""
         journal, refusing = self.journal, self.queues.refusing
         storage = journal is None or (journal.status == 0 and not refusing)
         checks = {"broker": {"status": "up" if not self.stopped.is_set() else "down"},
@@ -78,7 +78,7 @@ class Snapshots:
         return False, {"status": "not_ready", "details": "see checks", "checks": checks}
 
     def metrics(self) -> Snapshot:
-        """Every metric of model/metrics.py."""
+        """All metrics of model/metrics.py."""
         broker, guard, asking, tally, journal = self.broker, self.guard, self.asking, self.tally, self.journal
         c = broker.hub.counters()
         by_packet = {kind: number for number, kind in enumerate(PACKETS, 1)}
@@ -124,7 +124,7 @@ class Snapshots:
         } | self._amqp091() | self.recording.metrics() | self._namespaces() | self._queues()
 
     def _namespaces(self) -> dict[str, Any]:
-        """Of namespaces one by one: a bounded number."""
+        """Metrics of a bounded number of namespaces, one by one."""
         known = self.broker.hub.namespaces
         some = nsmallest(limits.NAMESPACE_METRICS_MAX, known.values(), key=in_order)
         return {"fluxmq_namespaces": len(known)} | {
@@ -132,7 +132,7 @@ class Snapshots:
             for name, read in _OF_NAMESPACE.items()}
 
     def _amqp091(self) -> dict[str, Any]:
-        """Of AMQP 0-9-1."""
+        """Metrics of AMQP 0-9-1."""
         tally, clients = self.amqp091.tally, self.amqp091.clients.open.values()
         return {
             "fluxmq_amqp_connections": len(clients),
@@ -144,7 +144,7 @@ class Snapshots:
         }
 
     def _queues(self) -> dict[str, Any]:
-        """Of all queues."""
+        """Metrics of all queues."""
         manager = self.queues.manager
         happened, now, kinds = totals(manager)
         happened["refused_unknown_queue"] = manager.refused_unknown
@@ -156,8 +156,8 @@ class Snapshots:
             f"fluxmq_queues_{name}": value for name, value in as_metrics(happened, now).items()}
 
     def queue_metrics(self, asked: Sequence[str]) -> list[QueueSnapshot]:
-        """Queues one by one: those asked for that are there; else as many as queue_manager.metrics_queues says, those
-        of the configuration first, and of each as many groups."""
+        """Metrics of single queues: of those in `asked` that exist, or else of up to queue_manager.metrics_queues
+        queues, configured ones first; for each of as many groups."""
         manager, bound = self.queues.manager, self.config.queue_manager.metrics_queues
         chosen = {}
         for found in ([named(manager, name) for name in asked] or
