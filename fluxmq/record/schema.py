@@ -26,30 +26,30 @@ class Column(NamedTuple):
 
 COLUMNS: tuple[Column, ...] = (
     Column("seq", pa.int64(), False, "number of the row, from 0, in the order in which the broker read and wrote"),
-    Column("time", pa.timestamp("us", "UTC"), False, "when the broker read or wrote it, cut to a microsecond"),
+    Column("time", pa.timestamp("us", "UTC"), False, "when the broker read or wrote it, truncated to a microsecond"),
     Column("time_ns", pa.int64(), False, "the same, exact: ns since 1970"),
-    Column("connection", pa.int64(), False, "number of the connection; 0 in `lost`, of all connections"),
+    Column("connection", pa.int64(), False, "number of the connection; 0 in a row `lost` of all connections"),
     Column("client_id", _WORD, True, "null until it is known; AMQP: `amqp091-…`"),
     Column("protocol", _WORD, True, "`mqtt`, `amqp091`"),
     Column("version", pa.int8(), True, "MQTT 3, 4, 5; AMQP 91; null until it is known"),
     Column("direction", _WORD, True, "`in` (client to broker), `out`; null for session events"),
-    Column("kind", _WORD, False, "what it is, by the name in its specification; or `opened`, `accepted`, `closed`, "
-                                 "`lost`, `malformed`"),
+    Column("kind", _WORD, False, "the packet or method, by its name in the specification; or `opened`, `accepted`, "
+                                 "`closed`, `lost`, `malformed`"),
     Column("channel", pa.int32(), True, "AMQP channel"),
-    Column("packet_id", pa.int64(), True, "MQTT packet identifier; AMQP delivery tag, of a publish on a confirm "
+    Column("packet_id", pa.int64(), True, "MQTT packet identifier; AMQP delivery tag; for a publish on a confirm "
                                           "channel its number"),
     Column("topic", _WORD, True, "MQTT topic name, aliases resolved; AMQP routing key"),
     Column("exchange", _WORD, True, "AMQP exchange"),
     Column("qos", pa.int8(), True, "QoS of a PUBLISH; AMQP delivery mode"),
     Column("retain", pa.bool_(), True, "RETAIN of a PUBLISH"),
     Column("dup", pa.bool_(), True, "DUP of a PUBLISH; AMQP redelivered"),
-    Column("reason", pa.int32(), True, "reason or return code, where the packet has one; AMQP reply code"),
+    Column("reason", pa.int32(), True, "reason or return code, if the packet has one; AMQP reply code"),
     Column("properties", pa.string(), True, "JSON: properties of MQTT 5, or of an AMQP content header"),
-    Column("detail", pa.string(), True, "JSON: what else there is to say of the packet"),
+    Column("detail", pa.string(), True, "JSON: other fields of the packet"),
     Column("payload", pa.binary(), True, "with payload `full`"),
     Column("digest", pa.int64(), True, "XXH64 of the payload, seed 0, as a signed number; with payload `hash`, `full`"),
     Column("size", pa.int64(), True, "bytes of the payload"),
-    Column("bytes", pa.int64(), True, "bytes of the packet, or of all frames of it"),
+    Column("bytes", pa.int64(), True, "bytes of the packet, or of all its frames"),
     Column("answers", pa.int64(), True, "`seq` of the row that this one acknowledges"),
     Column("ack_latency", pa.int64(), True, "ns since that row, on its last acknowledgement"),
 )
