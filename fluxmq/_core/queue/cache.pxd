@@ -1,8 +1,9 @@
-"""Chunks of all logs of a node that segments have too and that nobody holds: they may go, those read longest ago first.
+"""The chunks of all logs of a node that are also in segments and not in use: they may be evicted, least recently read
+first.
 
-A list through the chunks themselves: one joins when its last other holder lets go of it, or when a checkpoint wrote
-it; it leaves when somebody holds it, and moves to the warm end when it is read. So how much may go is always known,
-and what goes first is found without a look at what stays.
+A list linked through the chunks themselves: a chunk is added when its last user releases it, or when a checkpoint has
+written it; it is removed while it is in use, and moves to the end when it is read. So the total size of the list is
+always known, and the next chunk to evict is found without examining the others.
 """
 cdef void cache_in(void* chunk) noexcept
 cdef void cache_out(void* chunk) noexcept

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. What is in memory although segments have it too, and gives way when that is too much."""
+"""Machine. The cache of chunks that are also in segments, and their eviction."""
 from libc.stdint cimport uint64_t
 
 from fluxmq._core.memory.ledger cimport Ledger, cache_t
@@ -9,7 +9,7 @@ __all__ = ["evict_cold"]
 
 
 cdef void cache_in(void* which) noexcept:
-    """It may go from now on, after all the others."""
+    """Adds a chunk that may be evicted, behind all others."""
     cdef chunk_t* chunk = <chunk_t*>which
     cdef cache_t* cache = chunk.cache
     if chunk.cached or cache == NULL:
@@ -26,7 +26,7 @@ cdef void cache_in(void* which) noexcept:
 
 
 cdef void cache_out(void* which) noexcept:
-    """It stays."""
+    """Removes a chunk from the list."""
     cdef chunk_t* chunk = <chunk_t*>which
     cdef cache_t* cache = chunk.cache
     if not chunk.cached:
@@ -45,9 +45,9 @@ cdef void cache_out(void* which) noexcept:
 
 
 def evict_cold(Ledger ledger not None, uint64_t bytes_max) -> int:
-    """Chunks of all logs that segments have and nobody holds go, those read longest ago first, until at most so many
-    bytes are left of them. Those of this turn and the last stay, or what somebody waits for could go before he sees it.
-    Returns how many chunks were looked at."""
+    """Evicts chunks that are in segments and not in use, least recently read first, until at most `bytes_max` are left.
+    Keeps those read in this turn and the last, so that a waiting reader sees its chunk before it is evicted. Returns
+    the number of chunks examined."""
     cdef chunk_t* chunk
     cdef Log log
     cdef Py_ssize_t looked = 0

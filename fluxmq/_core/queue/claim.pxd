@@ -31,23 +31,23 @@ cdef struct claim_t:
     claim_t* before             # of the same member, in order of claiming
     claim_t* behind
     claim_t* chain              # next in its bucket of the cursor's table
-    uint32_t payload            # bytes of the message's body, known after a delivery; 0: not known
+    uint32_t payload            # bytes of the message's body, known after a delivery; 0: unknown
     uint32_t heap_at            # 1 + place in the heap of its state; 0: in none
     uint16_t deliveries         # number of deliveries to members
     uint8_t state
 
-cdef enum:                      # of a DYING one, in records and in the view, where others have when they are due
+cdef enum:                      # due_ms of a DYING claim, in records and in the view
     DUE_DYING = -1
-    DUE_DYING_RETRIES = -2      # "max_retries"; of other reasons only the word is forgotten
+    DUE_DYING_RETRIES = -2      # "max_retries"; the text of other reasons is not stored
 
-cdef struct heap_t:             # of claims, the least first: by offset, or by due_ms
+cdef struct heap_t:             # of claims, a min-heap by offset or by due_ms
     claim_t** items
     uint32_t count
     uint32_t room
     uint8_t by_due
 
-cdef struct queue_counts_t:     # of one queue since it was made, or since the start; docs/queues.md says what they mean
-    uint64_t appended           # delayed messages when they are due
+cdef struct queue_counts_t:     # of one queue since it was made or the broker started; see docs/queues.md
+    uint64_t appended           # delayed messages count when they are due
     uint64_t refused_full
     uint64_t refused_disk       # the disk is full
     uint64_t refused_too_large
@@ -55,13 +55,13 @@ cdef struct queue_counts_t:     # of one queue since it was made, or since the s
     uint64_t repeated           # deduplicated
     uint64_t capture_lost       # captured messages that were refused without informing the publisher
     uint64_t delivered
-    uint64_t redelivered        # of these, those that had been delivered before
+    uint64_t redelivered        # those of them that had been delivered before
     uint64_t settled            # by consumers
 
 cdef class GroupOwner:
     """Base class of a group's or reader's queue: schedules pumps and has the counters."""
     cdef queue_counts_t counts
-    # Of a queue with several lanes, or 0: how many, and a bit for each that may have messages, or claims. At most 256.
+    # Queues with several lanes: their number, and a bit for each lane that may have messages, or claims. At most 256.
     cdef uint32_t busy_lanes
     cdef uint64_t[4] busy
     cdef int touch(self) except -1

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Claims and heaps of them; whoever they are handed to. See queue/claim.pxd."""
+"""Machine. Claims and heaps of them, and the members that take them. See queue/claim.pxd."""
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
@@ -79,7 +79,7 @@ cdef void heap_remove(heap_t* heap, claim_t* claim) noexcept:
 
 # ---------------------------------------------------------------- claims
 
-cdef claim_t* spare = NULL          # one loop, one thread: a list of those that were given back
+cdef claim_t* spare = NULL          # free list; there is only one thread
 cdef uint32_t spares = 0
 
 

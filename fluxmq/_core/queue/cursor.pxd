@@ -8,7 +8,7 @@ from fluxmq._core.queue.claim cimport Member, claim_t, heap_t
 from fluxmq._core.queue.log cimport Log
 
 cdef enum:
-    PAGE_BITS = 16              # of an offset: its place in a page
+    PAGE_BITS = 16              # of an offset: its index in a page
 
 cdef class Cursor:
     cdef readonly Log log
@@ -19,13 +19,13 @@ cdef class Cursor:
     cdef readonly uint32_t held             # claims that members hold
     cdef Member owner                       # exclusive groups: the member that gets its messages
     cdef Member holder                      # exclusive groups: the member that holds claims
-    cdef uint8_t** pages                    # bitmaps of 64 Ki offsets, from that of `floor` on; NULL: none is settled
+    cdef uint8_t** pages                    # bitmaps of 64 Ki offsets, from `floor` on; NULL: none is settled
     cdef uint32_t pages_count
     cdef uint64_t pages_base                # offset >> 16 of pages[0]
     cdef claim_t** table
     cdef uint32_t table_mask
     cdef uint32_t count
-    cdef uint64_t head_at                   # the head that queue_heads looked at last, and when it expires, 0: never
+    cdef uint64_t head_at                   # the head that queue_heads checked last, and when it expires, 0: never
     cdef int64_t head_expires
     cdef heap_t ready
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. What a group knows of one log: see queue/cursor.pxd."""
+"""Machine. A group's state for one log. See queue/cursor.pxd."""
 cimport cython
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
@@ -16,7 +16,7 @@ cdef enum:
 
 @cython.final
 cdef class Cursor:
-    """Machine. What a group knows of one log. Made by Group.add_cursor."""
+    """Machine. A group's state for one log. Made by Group.add_cursor."""
 
     def __cinit__(self, Log log not None, uint32_t partition, uint64_t start):
         self.log = log
@@ -64,7 +64,7 @@ cdef class Cursor:
         return 0
 
     cdef int mark(self, uint64_t offset) except -1:
-        """The message is settled."""
+        """Marks a message as settled."""
         cdef uint64_t page
         cdef uint8_t** grown
         cdef uint32_t count
@@ -92,7 +92,7 @@ cdef class Cursor:
         return 0
 
     cdef void set_floor(self, uint64_t offset) noexcept:
-        """Pages that lie below altogether go. Bits below in the first page stay and are never looked at."""
+        """Frees pages that are entirely below the floor. Bits below it in the first page stay, and are never read."""
         cdef uint64_t gone = (offset >> PAGE_BITS) - self.pages_base
         cdef uint32_t i
         self.floor = offset
@@ -110,7 +110,7 @@ cdef class Cursor:
         self.pages_base = offset >> PAGE_BITS
 
     cdef void advance(self) noexcept:
-        """The floor passes what was settled before it came."""
+        """Moves the floor past messages that were settled out of order."""
         cdef uint64_t offset = self.floor
         while self.settled and self.is_settled_bit(offset):
             offset += 1
@@ -121,7 +121,7 @@ cdef class Cursor:
             self.set_floor(offset)
 
     cdef uint64_t reach(self) noexcept:
-        """The first offset behind all that was claimed or settled."""
+        """The first offset above all claimed or settled ones."""
         cdef uint32_t page = self.pages_count
         cdef uint32_t bit
         cdef uint64_t found = 0
@@ -186,7 +186,7 @@ cdef class Cursor:
         return claim
 
     cdef void drop(self, claim_t* claim) noexcept:
-        """Out of the table and gone; heaps and members have let go of it."""
+        """Removes a claim from the table and frees it; heaps and members do not refer to it any more."""
         cdef claim_t** at = &self.table[(claim.offset * <uint64_t>0x9E3779B97F4A7C15 >> 32) & self.table_mask]
         while at[0] != claim:
             at = &at[0].chain

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Messages that wait for their time: see queue/delay.pxd.
+"""Machine. Delayed messages: see queue/delay.pxd.
 
-What one costs in memory: 12 bytes in the heap. Its bytes are where those of other messages are: in the log's chunks
-until the segments have them. What is due is taken out in rounds, in order. Of a round that is on disk the storage ring
-reads just the messages asked for, one batch of the segment after the other: due times may be scattered over the whole
-log, and whole chunks would come and go for a message each.
+A delayed message needs 12 bytes in the heap. Its bytes are stored as those of other messages: in the log's chunks until
+the segments have them. Due messages are taken out in rounds, in order. For messages of a round that are on disk, the
+storage ring reads only these, one batch of a segment after the other: due times may be scattered over the whole log,
+and loading whole chunks would load each for a single message.
 """
 cimport cython
 from libc.stdlib cimport free, malloc
@@ -21,7 +21,7 @@ cdef enum:
 
 @cython.final
 cdef class Delays:
-    """Machine. log: in memory or with what segments hold. group: without a cursor; it gets that of the log here."""
+    """Machine. log: in memory or with messages in segments. group: without a cursor; it gets one of the log here."""
 
     def __cinit__(self, Log log not None, Group group not None):
         self.log = log
@@ -41,13 +41,13 @@ cdef class Delays:
     # ---------------------------------------------------------------- in
 
     cdef int append(self, const body_t* body, uint8_t qos, uint8_t priority, int64_t not_before) except -1:
-        self.heap.reserve(self.heap.count + 1)          # first, because what is in the log must be in the heap
+        self.heap.reserve(self.heap.count + 1)          # first, because every message in the log must be in the heap
         self.heap.push_due(not_before, self.log.append(body, qos, priority, not_before))
         self.newest_due = not_before
         return 0
 
     def restore_pairs(self, const uint8_t[::1] pairs not None):
-        """At recovery: due times of messages in segments. Those that are settled, or not flushed, do not count."""
+        """At recovery: adds due times of messages in segments, except settled ones and those not flushed."""
         cdef size_t at
         cdef int64_t due
         cdef uint64_t offset
@@ -58,7 +58,7 @@ cdef class Delays:
                 self.heap.add(due, offset)
 
     def restored(self):
-        """At recovery: all of restore_pairs is done, and the journal replayed."""
+        """At recovery: called after restore_pairs, and after the journal's replay."""
         cdef chunk_t* chunk = NULL
         cdef const record_t* record = NULL
         cdef uint64_t next = self.log.flushed
@@ -74,21 +74,21 @@ cdef class Delays:
         self.heap.heapify()
 
     def restart(self):
-        """What waits is not known any more: restore_pairs and restored find it again."""
+        """Clears the heap; restore_pairs and restored fill it again."""
         self.heap = DueHeap()
         self.round_at = self.round_count = 0
         self.picked = {}
         self.busy = False
 
     def forget(self):
-        """The log has been trimmed to its end: nothing waits."""
+        """Clears everything, because the log has been trimmed to its end."""
         self.restart()
         self.group.skip_to(self.cursor, self.log.first)
 
     # ---------------------------------------------------------------- out
 
     def first_due(self) -> int | None:
-        """When the next one is due, steady clock, ms; None: nothing waits."""
+        """The next due time, steady clock, ms; None: there are no delayed messages."""
         if self.round_at < self.round_count:
             return due_time(self.round[self.round_at])
         return self.heap.first()
@@ -117,7 +117,7 @@ cdef class Delays:
     cdef const record_t* in_memory(self, uint64_t offset) noexcept:
         cdef chunk_t* chunk = NULL
         cdef const record_t* record = self.log.find(offset, &chunk)
-        self.log.wanted = NOTHING_WANTED                # chunks are not read for this
+        self.log.wanted = NOTHING_WANTED                # chunks are not loaded for this
         return record if record != NULL and record.offset == offset else NULL
 
     cdef const record_t* head(self) except? NULL:
@@ -137,7 +137,7 @@ cdef class Delays:
                 return <const record_t*><const char*><bytes>found
             if found is None and self.log.first <= offset < self.log.flushed:
                 return NULL
-            self.settle_head()                          # it is kept nowhere
+            self.settle_head()                          # the message is not stored any more
 
     cdef int settle_head(self) except -1:
         cdef uint64_t offset = due_offset(self.round[self.round_at])
@@ -154,7 +154,7 @@ cdef class Delays:
         return 0
 
     def missing(self) -> list:
-        """Offsets of this round's messages that must be read from disk before anything moves, the first one first."""
+        """Offsets of this round's messages that must be read from disk before anything moves, in order."""
         cdef uint32_t i
         cdef uint64_t offset
         cdef list offsets = []
@@ -165,5 +165,5 @@ cdef class Delays:
         return offsets
 
     def found(self, dict messages not None):
-        """What was read: the bytes of messages as segments hold them, by offset; b"" for one that no file holds."""
+        """Passes messages read from disk: their bytes in segments, by offset; b"" for one that no file has."""
         self.picked.update(messages)

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Handle. When which message of a delay log is due: a heap in one piece of memory, without a Python object per message.
+"""Handle. The due times of a delay log: a heap in one block of memory, without a Python object per message.
 
-Of four children, because these lie in one line of the processor's cache: half as many misses as with two. A message
-whose due time is above all others, as with one delay for all, is pushed without moving anything.
+Each node has four children, because these are in one cache line, which halves the cache misses of a binary heap. A
+message with the latest due time, as usual if all have the same delay, is pushed without moving others.
 """
 cimport cython
 from libc.stdlib cimport free, realloc
@@ -15,8 +15,8 @@ cdef enum:
     ROOM_MIN = 16
     CHILDREN = 4
 
-cdef uint64_t OFFSET_END = <uint64_t>1 << 48        # at a million a second after nine years
-cdef int64_t DUE_MAX = (<int64_t>1 << 48) - 1       # in the year 10889: what is due later is due then
+cdef uint64_t OFFSET_END = <uint64_t>1 << 48        # reached after nine years with a million a second
+cdef int64_t DUE_MAX = (<int64_t>1 << 48) - 1       # in the year 10889; later due times are set to it
 
 
 cdef inline bint is_less(const due_t* one, const due_t* other) noexcept nogil:
@@ -27,7 +27,7 @@ cdef inline bint is_less(const due_t* one, const due_t* other) noexcept nogil:
 
 @cython.final
 cdef class DueHeap:
-    """Handle. See the top of the file. Due times are wall clock, ms; equal ones come out in the order of offsets."""
+    """Handle. See the top of the file. Due times are wall clock, ms; equal ones are ordered by offset."""
 
     def __dealloc__(self):
         free(self.items)
@@ -39,7 +39,7 @@ cdef class DueHeap:
         cdef due_t* moved
         cdef uint64_t room = self.room
         if count > room:
-            # Doubling costs addresses, not memory: pages that nobody wrote to are not there.
+            # Doubling uses address space, not memory: untouched pages are not allocated.
             room = max(count, room * 2, <uint64_t>ROOM_MIN)
         elif count < room // 4 and room > ROOM_MIN:
             room //= 2
@@ -108,26 +108,26 @@ cdef class DueHeap:
         if self.count:
             self.items[0] = self.items[self.count]
             self.sink(0)
-        self.reserve(self.count)            # never more than it has: it cannot fail
+        self.reserve(self.count)            # never more than it has, so it cannot fail
         return first
 
     def push(self, int64_t due_ms, uint64_t offset):
-        """One message more. Raises UsageError for an offset of 48 bits or more, or a negative time; MemoryError."""
+        """Adds a message. Raises UsageError for an offset of 48 bits or more, or a negative time; MemoryError."""
         self.push_due(due_ms, offset)
 
     def pop(self) -> tuple[int, int]:
-        """(due, offset) of the one that is due first, which is gone. Raises IndexError: there is none."""
+        """Removes the first message and returns its (due, offset). Raises IndexError if there is none."""
         if self.count == 0:
             raise IndexError("nothing waits")
         cdef due_t first = self.take_first()
         return due_time(first), due_offset(first)
 
     def first(self) -> int | None:
-        """When the next one is due; None: nothing waits."""
+        """The first due time; None: the heap is empty."""
         return due_time(self.items[0]) if self.count else None
 
     cpdef heapify(self):
-        """Makes order of what was added without."""
+        """Orders the heap after unordered additions."""
         cdef uint64_t at = (self.count + CHILDREN - 2) // CHILDREN if self.count > 1 else 0
         while at:
             at -= 1

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Handle. What a checkpoint takes over of a log: which messages is decided in one instant, bytes are copied later.
+"""Handle. The part of a log that a checkpoint exports: the messages are selected in one instant, their bytes copied
+later.
 
-A checkpoint may be of hundreds of megabytes. So what is handed out refers to the log's chunks, which are sealed and
-counted, and remembers one bit for each message; a block of at most 64 KiB is made when it is asked for, in the thread
-that writes it to a segment.
+A checkpoint may have hundreds of megabytes. So an export refers to the log's chunks, which are sealed and reference
+counted, and has one bit for each message; a block of at most 64 KiB is made on request, in the thread that writes it to
+a segment.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -22,8 +23,8 @@ cdef enum:
     BLOCK_BYTES_MAX = 65536         # of one batch in a segment
 
 cdef struct part_t:
-    chunk_t* chunk                  # counted; sealed, so nothing in it changes any more
-    uint8_t* taken                  # a bit for each record, the chunk's own; NULL: all
+    chunk_t* chunk                  # counted; sealed, so that its contents do not change
+    uint8_t* taken                  # a bit for each record of the chunk; NULL: all
 
 
 cdef inline const record_t* record_of(const part_t* part, uint32_t i) noexcept:
@@ -35,8 +36,8 @@ cdef inline bint is_taken(const part_t* part, uint32_t i) noexcept:
 
 
 def unflushed(Log log not None, Needed needed=None) -> bytes:
-    """The messages of a log that no segment has and that still count, now, in one piece. Nothing is sealed: it is for
-    logs with so few of them that the view keeps them (engine/queues/recovery/store.py). needed: as for an Export."""
+    """Copies the present messages of a log that are needed and not in segments. Nothing is sealed: it is for logs with
+    so few of them that they stay in the view (engine/queues/recovery/store.py). needed: as for an Export."""
     cdef uint32_t i, j
     cdef chunk_t* chunk
     cdef const record_t* record
@@ -53,8 +54,8 @@ def unflushed(Log log not None, Needed needed=None) -> bytes:
 
 
 def restore_unflushed(Log log not None, bytes kept not None):
-    """At recovery: what the view has of such a log, which is the offset after it (u64, big-endian) and unflushed().
-    Raises CorruptError."""
+    """At recovery: restores messages from the view, which has the offset after them (u64, big-endian) and the result of
+    unflushed(). Raises CorruptError."""
     if len(kept) < 8:
         raise CorruptError(f"log {log.number:016x}: the state has {len(kept)} bytes where an offset should be")
     log.kept_upto = int.from_bytes(kept[:8], "big")
@@ -63,18 +64,18 @@ def restore_unflushed(Log log not None, bytes kept not None):
 
 @cython.final
 cdef class Export:
-    """Handle. What segments must have of a log before journal files up to a batch go.
+    """Handle. The messages of a log that must be in segments before journal files up to a batch are deleted.
 
-    Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it may
-    be newer than the batch, and must be durable before segments are written (Keeper waits for that). needed: says which
-    messages still count, now; None = all. Log.exported() must follow, or the same is exported again.
+    A chunk with any of them is exported as a whole and sealed, so some messages may be newer than the batch and must be
+    durable before segments are written (Keeper waits for that). needed: selects the messages still needed at present;
+    None = all. Log.exported() must follow, or the same messages are exported again.
 
     Iterating gives (first, last, count, time_min, time_max, due_min, due_max, bytes) for each block of messages (one
-    that is larger alone), as often as it is asked for, in any one thread, whatever becomes of the log meanwhile.
+    that is larger alone). It may be repeated, in any one thread, whatever happens to the log meanwhile.
     """
 
     cdef readonly uint64_t messages
-    cdef readonly bint left             # the log has more, of later batches
+    cdef readonly bint left             # the log has more, from later batches
     cdef part_t* parts
     cdef uint32_t count
 
@@ -110,8 +111,8 @@ cdef class Export:
         part.taken = <uint8_t*>calloc((chunk.count >> 3) + 1, 1)
         if part.taken == NULL:
             raise MemoryError()
-        free(chunk.taken)               # of an export that came to nothing
-        chunk.taken = part.taken        # the log must know later what it kept
+        free(chunk.taken)               # of an export that failed
+        chunk.taken = part.taken        # exported() needs to know what was kept
         part.chunk = chunk
         chunk_hold(chunk)
         self.count += 1
@@ -183,7 +184,7 @@ cdef class Blocks:
         return first, last, count, time_min, time_max, due_min, due_max, raw
 
     cdef bytes copied(self, uint32_t part, uint32_t at, uint64_t size):
-        """The messages from where this pass is to there, in one piece; the pass is there then."""
+        """Copies the messages from the current position up to a given one, and advances to it."""
         cdef bytes raw = PyBytes_FromStringAndSize(NULL, size)
         cdef char* to = PyBytes_AS_STRING(raw)
         cdef const part_t* here

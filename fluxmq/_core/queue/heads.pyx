@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The head of a queue as AMQP knows it: see queue/heads.pxd."""
+"""Machine. The head of a queue as AMQP defines it: see queue/heads.pxd."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.errors import UsageError
@@ -16,8 +16,8 @@ globals().update(PULL_EMPTY=PULL_EMPTY, PULL_GIVEN=PULL_GIVEN, PULL_LIMITED=PULL
                  PULL_STALLED=PULL_STALLED)
 
 cdef enum:
-    EXPIRE_MAX = 2000           # messages that die in one pump; the others in the next
-    RECORD_BYTES = 56           # of a message in a log beside topic, properties and body, about
+    EXPIRE_MAX = 2000           # messages that expire in one pump; others follow in the next
+    RECORD_BYTES = 56           # approximate size of a message in a log besides topic, properties and body
 
 
 cdef inline bint is_empty(Cursor cursor) noexcept:
@@ -39,7 +39,7 @@ cdef uint64_t ready_count(Group group):
 
 
 def ready_of(Group group not None) -> int:
-    """Messages that nobody has."""
+    """Number of unclaimed messages."""
     return ready_count(group)
 
 
@@ -73,23 +73,23 @@ cdef int pull_one(Group group, Member member) except -1:
             if claim == NULL:
                 continue
             holder = cursor.holder
-            group.turn_next = group.turn_member         # the turn of those who wait does not pass on
+            group.turn_next = group.turn_member         # a pull does not advance the turn of the consumers
             given = group.hand(cursor, claim, record, chunk, member)
-            cursor.holder = holder                      # nor does a partition become somebody's
+            cursor.holder = holder                      # nor does it assign a partition
             return PULL_GIVEN if given else PULL_EMPTY
         at_lane = group.busy_from(at_lane + 1)
     return PULL_EMPTY
 
 
 def pull(Group group not None, Member member not None) -> int:
-    """As pull_one, for the cold half."""
+    """pull_one for the cold half."""
     return pull_one(group, member)
 
 
 # ---------------------------------------------------------------- heads
 
 cdef const record_t* head_of(Group group, Cursor cursor, uint16_t* deliveries) except? NULL:
-    """The oldest message of a log that nobody has. NULL: there is none, or it must be read first (group.stalled)."""
+    """The oldest unclaimed message of a log. NULL: there is none, or it must be read first (group.stalled)."""
     cdef claim_t* claim
     cdef const record_t* found
     cdef chunk_t* chunk = NULL
@@ -107,7 +107,7 @@ cdef const record_t* head_of(Group group, Cursor cursor, uint16_t* deliveries) e
         if found != NULL and found.offset == offset:
             deliveries[0] = claim.deliveries
             return found
-        group.settle_offset(cursor, offset)             # it is kept nowhere
+        group.settle_offset(cursor, offset)             # it is not stored any more
     while cursor.next < cursor.log.next:
         if cursor.settled and cursor.is_settled(cursor.next):
             cursor.next += 1
@@ -128,7 +128,7 @@ cdef int kill_head(Group group, Cursor cursor, const record_t* head, uint16_t de
     group.ready_bytes -= head.payload_length
     if offset >= cursor.next:
         cursor.next = offset + 1
-    return group.kill(cursor, offset, deliveries, reason)       # after which `head` may be anywhere
+    return group.kill(cursor, offset, deliveries, reason)       # afterwards `head` may point anywhere
 
 
 cdef int drop_heads(Group group, int64_t ready_max, int64_t bytes_max) except -1:
@@ -166,7 +166,7 @@ cdef int64_t expire_heads(Group group) except? -1:
     cdef uint64_t at
     cdef bint met = 0
     cdef uint32_t at_lane = group.busy_from(0)
-    while at_lane < group.order_count and not met:      # what is behind the head waits for its turn, as in RabbitMQ
+    while at_lane < group.order_count and not met:      # messages behind the head expire later, as in RabbitMQ
         for cursor in <list>group.order[at_lane]:
             while not is_empty(cursor):
                 at = cursor.ready.items[0].offset if cursor.ready.count else cursor.next
@@ -195,8 +195,7 @@ cdef int64_t expire_heads(Group group) except? -1:
 # ---------------------------------------------------------------- for the cold half
 
 def purge_ready(Group group not None) -> int:
-    """The group is done with all that nobody has, however it came to be so; they are no dead letters. Returns how
-    many."""
+    """Settles all unclaimed messages of the group, without dead letters. Returns how many."""
     cdef Cursor cursor
     cdef uint64_t offset
     cdef uint64_t count = 0
@@ -221,8 +220,8 @@ def purge_ready(Group group not None) -> int:
 
 
 def guess_ready_bytes(Group group not None, int64_t most):
-    """After a start: bodies of what is in memory are known; of what only segments have, their bytes there are taken for
-    them, less what each message has besides. Not above `most`, for a start is no reason to drop anything."""
+    """After a start: counts the bodies of messages in memory, and estimates those only in segments from their size
+    there. Never above `most`, because a start must not drop messages."""
     cdef Cursor cursor
     cdef const record_t* record
     cdef chunk_t* chunk = NULL

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Where the logs of a queue stand, and what an offset says of that.
+"""The order of a queue's logs, and the structure of offsets.
 
 A queue has `partitions` times `lanes` logs, partition-major; a lane is a priority. The top byte of an offset is its
-lane, so a partition and an offset name a message.
+lane, so a partition and an offset identify a message.
 """
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -20,5 +20,5 @@ cdef inline uint64_t lane_of(uint64_t offset) noexcept nogil:
 
 
 cdef inline uint32_t log_index(uint32_t partition, uint32_t lane, uint32_t lanes) noexcept nogil:
-    """Where in Queue.logs the log of a lane of a partition is."""
+    """The index in Queue.logs of a partition's lane."""
     return partition * lanes + lane

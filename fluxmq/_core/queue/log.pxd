@@ -29,15 +29,15 @@ cdef enum:
     CHUNK_FLUSHED = 2           # stored in segments: it may be dropped
 
 cdef struct record_t:
-    uint32_t size               # of all of it
+    uint32_t size               # of the whole record
     uint32_t payload_length
     uint64_t offset
     int64_t time_ms             # appended: wall clock, ms
     int64_t expires_at          # steady clock (memory/node.pxd), ms; 0 = never
-    int64_t not_before          # delay logs: when it is due, steady clock, ms; elsewhere 0
+    int64_t not_before          # delay logs: due time, steady clock, ms; otherwise 0
     uint32_t properties_length
     uint16_t topic_length
-    uint8_t qos                 # and format
+    uint8_t qos                 # and format, see above
     uint8_t priority
 
 cdef struct chunk_t:
@@ -46,10 +46,10 @@ cdef struct chunk_t:
     uint32_t used               # bytes of data
     uint32_t room
     uint64_t first              # first offset that it covers; invariant: records are in ascending order of offset
-    uint64_t last               # of the last one
+    uint64_t last               # offset of the last record
     uint64_t covers             # a loaded chunk: every kept offset in [first, covers) is in it. The tail: last + 1
     uint64_t batch              # journal batch of the oldest record in it
-    int64_t time_max            # of its messages: of the last one, unless the clock was set back
+    int64_t time_max            # latest time of its messages: of the last one, unless the clock was set back
     uint64_t used_turn          # the node's turn when it was last read, for eviction
     uint8_t state               # CHUNK_*
     bint cached                 # in the node's list of chunks that may be evicted (queue/cache.pxd)
@@ -73,7 +73,7 @@ cdef class Log:
     cdef readonly uint64_t first        # oldest offset kept
     cdef readonly uint64_t next         # offset of the next append
     cdef readonly uint64_t flushed      # offsets below are in segments, or trimmed
-    cdef readonly uint64_t unflushed_bytes      # of messages in memory that no segment has
+    cdef readonly uint64_t unflushed_bytes      # of messages in memory that are not in segments
     cdef readonly uint64_t kept_bytes   # of all messages kept, in segments or not yet
     cdef Namespace namespace            # counts these bytes too; None: the log belongs to no queue yet
     cdef readonly bint uncertain        # kept_bytes is partly estimated: restore_sizes() corrects it
@@ -82,17 +82,17 @@ cdef class Log:
     cdef readonly uint64_t bytes_in
     cdef public uint64_t wanted         # an offset that a reader needs and no chunk has; else NOTHING_WANTED
     cdef public bint loading            # the storage ring is reading it
-    # What the view has of it (engine/queues/recovery/store): `first`, `next` of its `l`, how far its `k` reaches.
+    # Contents of the view (engine/queues/recovery/store): `first` and `next` of its `l`, the end of its `k`.
     cdef public uint64_t stored_first
     cdef public uint64_t stored_next
-    cdef public uint64_t kept_upto      # NOTHING_WANTED: there is no `k`
-    cdef Sizes sizes                    # of what segments hold at or above `first`
+    cdef public uint64_t kept_upto      # NOTHING_WANTED: no `k`
+    cdef Sizes sizes                    # of segments at or above `first`
     cdef Ledger ledger
     cdef chunk_t** chunks               # ascending; those not flushed are at the end
     cdef uint32_t chunks_count
     cdef uint32_t chunks_room
     cdef readonly Line line               # commit line of its records
-    cdef spans_t spans                  # of messages that may not be committed
+    cdef spans_t spans                  # of messages that may not be committed yet
     cdef uint32_t room_hint             # bytes of the next tail chunk
     cdef uint32_t found                 # index of the chunk found last
 

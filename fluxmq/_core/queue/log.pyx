@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. A log in memory: chunks of messages, appended at one end, let go at the other. See queue/log.pxd.
+"""Machine. A log in memory: chunks of messages, appended at one end, dropped at the other. See queue/log.pxd.
 
     first                    flushed                                   next
       │  (on disk, maybe here) │   only here and in the journal          │
       ▼                        ▼                                         ▼
       [loaded chunk] ……gap…… [ chunk ][ chunk ][      tail chunk     ]
 
-Chunks are in ascending order and never overlap. What is not flushed is always here; what is flushed is here while there
-is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` names an offset in it.
+Chunks are in ascending order and never overlap. Messages that are not flushed are always in memory; flushed ones are
+while there is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` is in it.
 
-It is one file because all of its verbs keep the same invariants of the same chunks.
+It is one file because all operations maintain the same invariants of the same chunks.
 """
 cimport cython
 from libc.stdlib cimport free, malloc, realloc
@@ -33,16 +33,16 @@ NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
 
 cdef enum:
     HEAD_BYTES = 48
-    CHUNK_BYTES_MIN = 512           # many queues have few messages: a page each would be most of their memory
+    CHUNK_BYTES_MIN = 512           # many queues have few messages, and a page for each would be most of their memory
     AT_ROOM_MIN = 4
-    SPAN_BYTES_MAX = 65536          # of a batch; larger ones are chunks or files
+    SPAN_BYTES_MAX = 65536          # of a batch; larger spans are chunks or files
 
 
 @cython.freelist(64)
 @cython.final
 cdef class Record:
-    """Value. One message, copied out of a log, for cold uses. time_ms: wall clock, ms.
-    expires_at, not_before: steady clock, ms; 0 = none."""
+    """Value. A copy of one message, for the cold half. time_ms: wall clock, ms. expires_at, not_before: steady clock,
+    ms; 0 = none."""
     cdef readonly uint64_t offset
     cdef readonly int64_t time_ms
     cdef readonly int64_t expires_at
@@ -81,7 +81,7 @@ cdef Record record_value(const record_t* record):
 
 
 def envelope_of(bytes message not None) -> Envelope:
-    """Of a message as it stands in a log. Raises CorruptError: it is none."""
+    """Decodes a message in the format of a log. Raises CorruptError."""
     cdef const record_t* record = <const record_t*><const char*>message
     cdef const char* at = <const char*>message + HEAD_BYTES
     if len(message) < HEAD_BYTES or len(message) < HEAD_BYTES + <Py_ssize_t>record.topic_length + \
@@ -142,7 +142,7 @@ cdef inline const record_t* record_at(const chunk_t* chunk, uint32_t i) noexcept
 
 
 cdef int chunk_index(chunk_t* chunk, uint32_t position) except -1:
-    """The record at a position of data becomes the chunk's last one."""
+    """Makes the record at a position of data the chunk's last one."""
     cdef uint32_t* grown
     cdef uint32_t room
     if chunk.count == chunk.at_room:
@@ -164,7 +164,7 @@ cdef uint32_t chunk_search(const chunk_t* chunk, uint64_t offset) noexcept:
     cdef uint32_t middle
     if offset <= chunk.first:
         return 0
-    # Dense chunks, and nearly all are, need no search.
+    # Nearly all chunks have every offset, and need no search.
     if chunk.count and chunk.last - chunk.first == chunk.count - 1:
         return <uint32_t>(offset - chunk.first) if offset <= chunk.last else chunk.count
     while low < high:
@@ -177,7 +177,7 @@ cdef uint32_t chunk_search(const chunk_t* chunk, uint64_t offset) noexcept:
 
 
 cdef uint64_t chunk_bytes(const chunk_t* chunk, uint32_t i, uint32_t end) noexcept:
-    """Of the records from i up to end: those that are kept."""
+    """Size of the kept records from i up to end."""
     cdef uint64_t total = 0
     if i >= end:
         return 0
@@ -191,7 +191,7 @@ cdef uint64_t chunk_bytes(const chunk_t* chunk, uint32_t i, uint32_t end) noexce
 
 
 cdef class Needed:
-    """Who says which messages somebody still needs. Without a subclass: all of them."""
+    """Decides which messages are still needed. The base class: all of them."""
 
     cdef bint is_needed(self, uint64_t offset) noexcept:
         return 1
@@ -202,9 +202,9 @@ cdef class Needed:
 cdef class Log:
     """Machine. One lane of one partition.
 
-    number: its name on disk. lane: in the top byte of every offset. first, next: of what segments hold already (both or
-    neither). volatile: nothing is recorded, it lives in memory only. line: where what it records is
-    committed; None: the journal. Numbers are unique within a line.
+    number: its name on disk, unique within a line. lane: in the top byte of every offset. first, next: range in
+    segments (both or neither). volatile: kept in memory only and not recorded. line: the commit line of its records;
+    None: the journal.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, *, int lane=0, first=None, next=None,
@@ -238,14 +238,14 @@ cdef class Log:
     # ---------------------------------------------------------------- append
 
     cdef chunk_t* tail_for(self, uint32_t size) except NULL:
-        """The chunk that takes a message of this size next."""
+        """The chunk that will have the next message, which has this size."""
         cdef chunk_t* tail = self.chunks[self.chunks_count - 1] if self.chunks_count else NULL
         cdef chunk_t* made
         cdef uint32_t room = self.room_hint if self.room_hint else CHUNK_BYTES_MIN
         if tail != NULL and tail.state == CHUNK_OPEN:
             if tail.room - tail.used >= size:
                 return tail
-            # Idle logs own little, busy ones few allocations.
+            # Chunks of idle logs are small, and busy logs need few allocations.
             room = self.room_hint = min(room * 2, <uint32_t>CHUNK_BYTES_MAX)
         made = chunk_new(max(room, size))
         try:
@@ -279,7 +279,7 @@ cdef class Log:
         self.let_go(chunk)
 
     cdef void let_go(self, chunk_t* chunk) noexcept:
-        """The log has it no more; somebody may still hold it."""
+        """Removes a chunk from the log; it may still be in use elsewhere."""
         cache_out(chunk)
         chunk.cache = NULL
         chunk.log = NULL
@@ -346,7 +346,7 @@ cdef class Log:
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, int format=0) -> int:
-        """For cold uses: appends and returns the offset. Raises MemoryError, StorageError."""
+        """For the cold half: appends a message and returns its offset. Raises MemoryError, StorageError."""
         cdef body_t body
         memset(&body, 0, sizeof(body))
         body.topic = <const uint8_t*><const char*>topic
@@ -360,17 +360,18 @@ cdef class Log:
         return self.append(&body, <uint8_t>qos, <uint8_t>priority, not_before)
 
     def replay(self, bytes messages not None, uint64_t next=0):
-        """At recovery: one APPEND's message; does nothing when it is known already. Or, with `next`, what the view has
-        of it (unflushed() in queue/export.pyx): all that was kept from `flushed` up to there, less what segments have.
+        """At recovery: applies the message of one APPEND, unless the log has it already. Or, with `next`, restores
+        messages from the view (unflushed() in queue/export.pyx): all kept ones from `flushed` up to `next`, except
+        those in segments.
 
-        Raises CorruptError when the bytes are no messages, or not of this log.
+        Raises CorruptError if the bytes are no messages, or not of this log.
         """
         cdef const uint8_t* at = <const uint8_t*><const char*>messages
         cdef const uint8_t* end = at + len(messages)
         cdef const record_t* record
         cdef chunk_t* chunk
         if next and not self.room_hint and not self.chunks_count:
-            self.room_hint = <uint32_t>min(len(messages), CHUNK_BYTES_MAX)  # what is little takes what it needs
+            self.room_hint = <uint32_t>min(len(messages), CHUNK_BYTES_MAX)  # small logs get no more than they need
         while at < end or not next:
             record = <const record_t*>at
             if not record_holds(at, end - at) or (record.offset >= next if next else record.size != end - at):
@@ -382,21 +383,21 @@ cdef class Log:
                 memcpy(chunk.data + chunk.used, record, record.size)
                 chunk_index(chunk, chunk.used)
                 self.added(chunk, record)
-                # Older than every batch that is written from now on: also a checkpoint that comes before the first of
-                # them must take it over, because the files that hold it go then.
+                # Older than all new batches: the next checkpoint must export it in any case, because the files that
+                # contain it are deleted then.
                 chunk.batch = 0
             if not next:
                 return
         self.room_hint = 0
         if next > self.next:
-            self.next = next            # what had the offsets between was settled by all: they are not used again
+            self.next = next            # messages in between were settled by all groups; their offsets are not reused
             if self.unflushed_bytes:
                 self.chunks[self.chunks_count - 1].covers = next
             else:
                 self.flushed = next
 
     def restart(self, uint64_t first, uint64_t flushed):
-        """What it had is forgotten: segments have what there is from `first` to `flushed`, and nothing came since."""
+        """Empties the log: segments have everything from `first` to `flushed`, and nothing was appended since."""
         self.trim(self.next)
         self.first = first
         self.next = self.flushed = flushed
@@ -441,7 +442,7 @@ cdef class Log:
                 here.used_turn = self.ledger.node.turn
                 chunk[0] = here
                 return record_at(here, i)
-            offset = here.covers            # the rest of what it covers is gone
+            offset = here.covers            # the rest of its range has been removed
         return NULL
 
     cdef ticket_t waits_for(self, uint64_t offset) noexcept:
@@ -455,7 +456,8 @@ cdef class Log:
         return <const record_t*>at if at < chunk.data + chunk.used else NULL
 
     def get(self, uint64_t offset) -> Record | None:
-        """The message at an offset, for cold uses. None: it is not kept, or not in memory (then `wanted` names it)."""
+        """The message at an offset, for the cold half. None: it is not kept, or not in memory (then `wanted` is
+        set)."""
         cdef chunk_t* chunk = NULL
         cdef const record_t* record
         if not self.first <= offset < self.next:
@@ -484,7 +486,7 @@ cdef class Log:
     # ---------------------------------------------------------------- to segments and back
 
     def exported(self):
-        """Segments have what the last Export (queue/export.pyx) gave, synced."""
+        """Called when segments have what the last Export (queue/export.pyx) gave, synced."""
         cdef uint32_t i
         cdef chunk_t* chunk
         cdef uint32_t at
@@ -513,9 +515,9 @@ cdef class Log:
         return upto
 
     def load(self, uint64_t first, uint64_t covers, blocks):
-        """What was read from segments: every message kept in [first, covers) is in these blocks, and nothing else.
+        """Adds messages read from segments: the blocks have every kept message in [first, covers), and no others.
 
-        Raises CorruptError when the bytes are no messages in order.
+        Raises CorruptError if the bytes are no messages in order.
         """
         cdef chunk_t* chunk
         cdef uint32_t at
@@ -526,7 +528,7 @@ cdef class Log:
             self.wanted = NOTHING_WANTED
         covers = min(covers, self.flushed)
         at = self.chunk_of(first)
-        # Parts of it may be here already, and need not end where batches of segments do: the first gap is filled.
+        # Some of them may be in memory already, in other parts than batches of segments: fills the first gap.
         while first < covers and at < self.chunks_count and self.chunks[at].first <= first:
             first = self.chunks[at].covers
             at += 1
@@ -538,7 +540,7 @@ cdef class Log:
         try:
             for block in blocks:
                 self.fill(chunk, block, first, covers)
-            chunk.first = first             # of what it covers, whether or not a message is kept there
+            chunk.first = first             # of its range, whether or not a message is kept there
             chunk.covers = covers
             chunk.state = CHUNK_FLUSHED
             chunk.used_turn = self.ledger.node.turn
@@ -568,7 +570,7 @@ cdef class Log:
     # ---------------------------------------------------------------- how much is kept
 
     cdef void keep(self, int64_t bytes) noexcept:
-        """So much more is kept, or less."""
+        """Changes the number of kept bytes."""
         self.kept_bytes += <uint64_t>bytes
         if self.namespace is not None:
             self.namespace.bytes += bytes
@@ -579,7 +581,7 @@ cdef class Log:
             namespace.bytes += <int64_t>self.kept_bytes
 
     cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept:
-        """Of what is kept and in memory. whole: so is all of it."""
+        """Size of kept messages that are in memory. whole: set if all of them are."""
         cdef uint64_t total = 0
         cdef uint32_t at = self.chunk_of(start)
         cdef chunk_t* chunk
@@ -596,8 +598,8 @@ cdef class Log:
         return total
 
     cdef void uncount(self, uint64_t first) noexcept:
-        """kept_bytes without what is below. Of a span that is not in memory only a part of which goes the share of that
-        part is guessed, until somebody asks the disk or the rest of the span goes too."""
+        """Subtracts from kept_bytes what is below `first`. If a part of a span that is not in memory is removed, its
+        size is estimated until the disk is asked or the rest of the span is removed too."""
         cdef uint64_t start = self.first
         cdef uint64_t end, gone
         cdef bint whole = 1
@@ -621,8 +623,8 @@ cdef class Log:
             self.keep(-<int64_t>self.bytes_between(max(start, self.flushed), first, &whole))
 
     def restore_sizes(self, uint64_t first, uint64_t end, list spans not None) -> bool:
-        """What segments hold from `first` up to `end`: (offset behind, bytes) of stretches in order. At recovery, and
-        where `uncertain`. False: it has been trimmed meanwhile, and this means nothing any more."""
+        """Sets the sizes of what segments have from `first` up to `end`: (offset behind, bytes) of spans in order. At
+        recovery, and when `uncertain`. False: the log has been trimmed meanwhile, so that the values do not apply."""
         cdef Sizes sizes = Sizes()
         cdef span_t* span = self.sizes.front()
         if first != self.first:
@@ -642,9 +644,9 @@ cdef class Log:
         return True
 
     def first_within(self, uint64_t bytes_max) -> int:
-        """The offset from which on at most so many bytes are kept: the lowest where it is in memory, else the end of
-        the span in which that lies. Of a span that is more than a batch (a chunk, a file) only what is before it goes:
-        the disk must be asked first (restore_sizes)."""
+        """The offset from which at most `bytes_max` are kept: the lowest one if it is in memory, otherwise the end of
+        the span that contains it. If that span is more than a batch (a chunk, a file), its start is returned: the disk
+        must be asked first (restore_sizes)."""
         cdef uint64_t kept = self.kept_bytes
         cdef uint64_t offset = self.first
         cdef uint64_t size
@@ -677,7 +679,7 @@ cdef class Log:
     # ---------------------------------------------------------------- letting go
 
     cpdef trim(self, uint64_t first):
-        """Everything below is gone. Never moves back."""
+        """Removes everything below `first`, which never decreases."""
         cdef uint32_t i
         cdef chunk_t* chunk
         if first > self.next:
@@ -695,7 +697,8 @@ cdef class Log:
         self.found = 0
 
     def evict(self, uint64_t wanted_bytes) -> int:
-        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are."""
+        """Drops chunks that are in segments, least recently read first, until `wanted_bytes` are freed; returns the
+        freed bytes."""
         cdef uint64_t freed = 0
         cdef uint32_t i, oldest
         while freed < wanted_bytes:
@@ -723,7 +726,7 @@ cdef class Log:
 
 
 cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
-    """Whether a whole message with lengths that fit stands here, of a format that this version knows."""
+    """Whether a whole message with consistent lengths is here, in a format that this version knows."""
     cdef const record_t* record = <const record_t*>at
     cdef uint64_t inside
     if n < HEAD_BYTES or record.size < HEAD_BYTES or record.size > n or record.size & 7 \

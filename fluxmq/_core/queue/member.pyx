@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. A member of a group whose messages go to Python."""
+"""Machine. A member of a group that delivers to Python."""
 cimport cython
 from libc.stdint cimport int64_t, uint32_t
 

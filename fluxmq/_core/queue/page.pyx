@@ -27,17 +27,17 @@ PAGE_TYPE = "application/vnd.fluxmq.messages"
 cdef enum:
     HEAD = 40
     PAGE_VERSION = 1
-    LOOK_MAX = 65536            # messages looked at for one page: a classic queue's may all be settled
+    LOOK_MAX = 65536            # messages examined for one page: those of a classic queue may all be settled
 
 
 cpdef uint64_t durable_end(Log log):
-    """The offset of the first message that is not durable yet; `next` where all are."""
+    """The offset of the first message that is not durable yet; `next` if all are."""
     return log.committed_end()
 
 
 def encode_page(Log log not None, Needed needs, uint64_t start, uint64_t stop, size_t bytes_max):
-    """(page, next, loading) of the messages in [start, stop) that somebody needs (needs: None, all of them); about
-    bytes_max of them, one at least. loading: what comes next must be read from disk first (`log.wanted` names it)."""
+    """Returns (page, next, loading) of the needed messages in [start, stop) (needs: None, all of them), with about
+    bytes_max, but at least one. loading: the next one must be read from disk first (`log.wanted` is set)."""
     cdef uint64_t end = durable_end(log)
     cdef uint64_t upto = min(stop, end)
     cdef uint64_t here = max(start, log.first)
@@ -76,7 +76,7 @@ def encode_page(Log log not None, Needed needs, uint64_t start, uint64_t stop, s
 
 
 def decode_page(const uint8_t[::1] page not None):
-    """(log, first, end, next, messages) of a page; messages: a view of it. Raises CorruptError, with what is wrong."""
+    """Returns (log, first, end, next, messages) of a page; messages: a view of it. Raises CorruptError."""
     if page.shape[0] < HEAD or memcmp(&page[0], <const char*>b"FMQM", 4) != 0:
         raise CorruptError("it does not begin with the letters FMQM, so it is no page of messages")
     if peek_u32_le(&page[4]) != PAGE_VERSION:

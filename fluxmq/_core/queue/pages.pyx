@@ -7,15 +7,16 @@ from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_
 from fluxmq._core.queue.log cimport CHUNK_BYTES_MAX
 
 cdef enum:
-    SPARES_MAX = 16                 # pieces of CHUNK_BYTES_MAX that are kept for the next chunk
+    SPARES_MAX = 16                 # blocks of CHUNK_BYTES_MAX that are kept for reuse
 
 cdef uint8_t* spares[SPARES_MAX]
 cdef uint32_t spares_count = 0
 
 
 cdef uint8_t* data_new(uint32_t room) except NULL:
-    """Large pieces are mapped: a heap keeps what is freed between pieces that are not, and would hold a multiple of
-    what chunks do. A few are kept, because new pages cost more than the messages that are copied into them."""
+    """Allocates large blocks by mapping them: a heap cannot return memory that was freed between other blocks, and
+    would grow to a multiple of the chunks. A few are kept, because new pages cost more than copying messages into
+    them."""
     global spares_count
     cdef uint8_t* data
     if room < CHUNK_BYTES_MAX:

@@ -17,7 +17,7 @@ cdef enum:
     POLICY_NATIVE = 0
     POLICY_AMQP091 = 1
 
-# By value in queues and groups: the hot path tests a byte of the object that it has in hand anyway.
+# Stored in queues and groups by value: the hot path tests a byte of an object that it uses anyway.
 cdef struct queue_policy_t:
     uint8_t limits_ready
     uint8_t ttl_from_ready

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Messages of a log, as they stand in chunks, segments and journal records (queue/log.pxd), into columns; and the same
-bytes picked out of journal batches. For whoever reads queues by the million and has no broker: the data source.
+"""Converts messages of a log, as in chunks, segments and journal records (queue/log.pxd), to columns, and extracts such
+messages from journal batches. For the data source, which reads queues of millions of messages without a broker.
 
-A column is buffers as Arrow lays them out: validity bits, offsets (i32), values. Nothing here imports Arrow.
+A column consists of buffers in Arrow's layout: validity bits, offsets (i32), values. Nothing here imports Arrow.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -31,11 +31,11 @@ __all__ = ["Rows", "appends_of", "scan_batch"]
 cdef enum:
     NUMBER_BYTES = 24
     HEAD = 48                   # of a message
-    ROWS_MAX = 32768            # of a batch, and of its messages about so many bytes, whatever they consist of:
+    ROWS_MAX = 32768            # of a batch, with about BATCH_BYTES of messages, because
     BATCH_BYTES = 8 << 20       # offsets of every column are i32
     COLUMN_BYTES_MAX = 1 << 30  # of one column between two take()
 
-cdef int64_t TIME_LAST = 253402300799999    # ms: the end of the year 9999, the last that Python's times have
+cdef int64_t TIME_LAST = 253402300799999    # ms: the end of the year 9999, the last one that Python's datetime has
 
 cdef struct buffer_t:
     uint8_t* data
@@ -54,7 +54,7 @@ cdef struct map_t:              # text → text, any number per row
 
 
 cdef uint8_t* room(buffer_t* buffer, size_t more) except NULL:
-    """Where `more` bytes may be written; `used` is the caller's."""
+    """Returns where `more` bytes may be written; the caller updates `used`."""
     cdef size_t wanted = buffer.used + more
     cdef uint8_t* moved
     if wanted > buffer.room or buffer.data == NULL:
@@ -142,19 +142,19 @@ cdef bytes values_of(buffer_t* buffer):
 
 
 cdef bytes ends_of(buffer_t* buffer):
-    """Offsets as Arrow has them, from 0 on."""
+    """Offsets in Arrow's format, from 0 on."""
     cdef bytes made = PyBytes_FromStringAndSize(NULL, buffer.used + 4)
     cdef char* to = PyBytes_AS_STRING(made)
     cdef int32_t zero = 0
     memcpy(to, &zero, 4)
-    if buffer.used:         # before the first row there is no memory at all
+    if buffer.used:         # no memory is allocated before the first row
         memcpy(to + 4, buffer.data, buffer.used)
     buffer.used = 0
     return made
 
 
 cdef bytes bits_of(buffer_t* buffer):
-    """Validity bits, least significant first; b"" where nothing is null."""
+    """Validity bits, least significant first; b"" if nothing is null."""
     cdef size_t count = buffer.used
     cdef size_t i
     cdef bytearray bits
@@ -196,19 +196,19 @@ cdef void body_of(const record_t* record, const uint8_t* at, body_t* body) noexc
 
 @cython.final
 cdef class Rows:
-    """Machine. Messages in, columns out.
+    """Machine. Converts messages to columns.
 
-    first, end: offsets to take, as they stand in a log (unsigned). topics: bytes of the topics to take, None any;
-    prefix: what a topic begins with; time_min, time_max: ms, both ends included. read, taken: messages looked at, and
-    of these the ones that became rows; next: behind the last one looked at.
+    first, end: offsets to take, unsigned as in a log. topics: topics to take, None: all; prefix: beginning of topics to
+    take; time_min, time_max: ms, inclusive. read, taken: number of messages examined, and of those that became rows;
+    next: the offset behind the last one examined.
     """
 
     cdef readonly uint64_t read
     cdef readonly uint64_t taken
     cdef readonly uint64_t next
-    cdef readonly uint64_t lowest       # offset of the first message looked at; all ones: none yet
+    cdef readonly uint64_t lowest       # offset of the first message examined; all ones: none yet
     cdef readonly uint32_t count        # rows since the last take()
-    cdef size_t held                    # bytes of the messages that these rows were
+    cdef size_t held                    # bytes of the messages of these rows
     cdef uint64_t first
     cdef uint64_t end
     cdef int64_t time_min
@@ -230,7 +230,7 @@ cdef class Rows:
     cdef text_t format
     cdef map_t properties
     cdef map_t headers
-    cdef bytes name                     # of the field in hand, where it is not as it came
+    cdef bytes name                     # name of the current field, if it had to be converted
     cdef bytes value
 
     def __cinit__(self, uint64_t first, uint64_t end, *, topics=None, bytes prefix=b"",
@@ -258,10 +258,10 @@ cdef class Rows:
         forget_map(&self.headers)
 
     def add(self, const uint8_t[::1] raw not None, size_t at=0) -> int:
-        """Takes what is wanted of a run of messages, ascending, from byte `at` on, and none below what was looked at
-        before. Stops where take() is due (ROWS_MAX, BATCH_BYTES), or behind the last that is wanted.
+        """Takes the selected messages from a run of ascending ones, from byte `at` on, except those already examined.
+        Stops when take() is due (ROWS_MAX, BATCH_BYTES), or behind the last selected offset.
 
-        Returns the byte to go on from, at the end the length. Raises CorruptError where the bytes are no messages.
+        Returns the byte to continue from, at the end the length. Raises CorruptError if the bytes are no messages.
         """
         cdef size_t total = <size_t>raw.shape[0]
         cdef record_t record
@@ -338,7 +338,7 @@ cdef class Rows:
         return end_row(&self.headers)
 
     cdef int fields(self, const body_t* body, int16_t* priority) except -1:
-        """Properties and headers into columns. priority: as a property says."""
+        """Puts properties and headers into columns. priority: set from a property."""
         cdef fields_t fields
         cdef field_t field
         cdef char[NUMBER_BYTES] digits
@@ -378,7 +378,7 @@ cdef class Rows:
         return 0
 
     cdef int readable(self, field_t* field) except -1:
-        """What is no UTF-8 is shown as well as it can be."""
+        """Replaces invalid UTF-8 by a readable form."""
         if not utf8_valid(field.name, field.name_length):
             self.name = shown(field.name, field.name_length)
             field.name = <const uint8_t*><const char*>self.name
@@ -390,8 +390,8 @@ cdef class Rows:
         return 0
 
     def take(self) -> dict:
-        """What there is since the last take(), by column. Numbers: (validity, values); text and bytes: (validity, ends,
-        data); maps: (ends, names, values), both as text. Empty validity: nothing is null."""
+        """Returns the rows since the last take(), by column. Numbers: (validity, values); text and bytes: (validity,
+        ends, data); maps: (ends, names, values), both as text. Empty validity: nothing is null."""
         made = {
             "offset": (b"", values_of(&self.offset)), "time": (b"", values_of(&self.time)),
             "topic": text_of(&self.topic), "payload": text_of(&self.payload),
@@ -406,8 +406,8 @@ cdef class Rows:
 
 
 def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, uint64_t end, bytearray into not None):
-    """Appends to `into` the messages that a journal batch brought to `log` with offsets in [first, end). Returns how
-    many. Raises CorruptError if the bytes are no records."""
+    """Appends to `into` the messages in a journal batch for `log` with offsets in [first, end). Returns how many.
+    Raises CorruptError if the bytes are no records."""
     cdef const uint8_t* at
     cdef const uint8_t* stop
     cdef const uint8_t* body = NULL
@@ -437,8 +437,9 @@ def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, 
 
 
 def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
-    """What a journal batch says of queues besides messages: [(kind, body)] of NAMESPACE, SETTLE and QUEUE to TRIM, in
-    order. Its messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises CorruptError."""
+    """The records of a journal batch about queues, except messages: [(kind, body)] of NAMESPACE, SETTLE and QUEUE to
+    TRIM, in order. Its messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises
+    CorruptError."""
     cdef const uint8_t* at
     cdef const uint8_t* stop
     cdef const uint8_t* body = NULL

@@ -10,17 +10,17 @@ from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.queue.stream cimport StreamReader
 
 cdef class SessionClaims(ClaimKeeper):
-    """What becomes of messages that queues gave to one session."""
-    cdef list queues                        # Queue: those that this session consumes
-    cdef bint starved                       # one of them found no room
+    """Claims of queue messages delivered to one session, and their settlement."""
+    cdef list queues                        # Queue: those consumed by this session
+    cdef bint starved                       # one of them found no room in the window
 
 cdef class SessionMember(Member):
     cdef readonly Session session
     cdef readonly Queue queue
-    cdef readonly uint32_t prefetch         # unsettled at most; 0: what the session's window allows
-    cdef readonly bint manual               # PUBACK is a receipt; `$ack` settles
+    cdef readonly uint32_t prefetch         # limit of unsettled messages; 0: the session's window
+    cdef readonly bint manual               # PUBACK only confirms the receipt; `$ack` settles
     cdef readonly uint8_t qos
-    cdef public object on_refused           # (member, log number, offset, deliveries, reason): the client refused it
+    cdef public object on_refused           # called with (member, log number, offset, deliveries, reason) of a refusal
     cdef ids_t* ids
 
 cdef class SessionReader(StreamReader):
@@ -30,6 +30,7 @@ cdef class SessionReader(StreamReader):
     cdef readonly uint32_t partition
     cdef ids_t* ids
 
-# The message as a consumer of `queue` gets it: its topic below `$queue/<name>`, and for MQTT 5 what settling needs.
+# Encodes the message for a consumer of `queue`: its topic below `$queue/<name>`, and for MQTT 5 the settling
+# properties.
 cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint32_t partition, uint32_t deliveries,
                           uint8_t qos, bint v5) except NULL

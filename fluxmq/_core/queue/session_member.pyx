@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Queues for MQTT clients: what a consumer's PUBLISH looks like, and what its acknowledgement means.
+"""Machine. Queues for MQTT clients: the PUBLISH for a consumer, and the effect of its acknowledgement.
 
     topic           `$queue/<name>/<rest>` as it was published; of a captured topic `$queue/<name>/<topic>`
     other formats   what the bridge makes of it; without a topic it comes at `$queue/<name>`
@@ -35,7 +35,7 @@ __all__ = ["SessionClaims", "SessionMember", "SessionReader", "TopicFilter"]
 cdef enum:
     USER_PROPERTY = 0x26
     NUMBER_BYTES = 48
-    READ_BURST = 1000           # QoS 0: messages to a link that has room
+    READ_BURST = 1000           # QoS 0: messages in one pump to a connection that has room
 
 # One per process, as in net/transport.pyx: filled and copied within one call.
 cdef uint8_t* scratch = NULL
@@ -70,7 +70,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     cdef uint8_t* at
     cdef uint8_t* topic
     cdef bint captured
-    cdef uint32_t told = 0              # bytes of the topic that it gets
+    cdef uint32_t told = 0              # bytes of the consumer's topic
     cdef size_t body_start
     memset(&body, 0, sizeof(body))
     record_body(record, &body)
@@ -116,9 +116,9 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
 
 cdef bint pattern_matches(const uint8_t* p, const uint8_t* p_end, const uint8_t* t,
                           const uint8_t* t_end) noexcept nogil:
-    """A valid filter against a topic, both below the queue's name [MQTT-4.7.1-2] [MQTT-4.7.1-3]."""
+    """Matches a valid filter with a topic, both below the queue's name [MQTT-4.7.1-2] [MQTT-4.7.1-3]."""
     while True:
-        if p < p_end and p[0] == 35:            # '#': the parent level too, so it is looked at first
+        if p < p_end and p[0] == 35:            # '#': matches the parent level too, so it is checked first
             return 1
         if p < p_end and p[0] == 43:
             p += 1
@@ -158,7 +158,7 @@ cdef class TopicFilter(Filter):
         if not self.queue.is_address(&body):
             prefix = 0
         elif body.topic_length == prefix:
-            return 0                    # there is no level below; "#" would be no filter at all
+            return 0                    # there is no level below the queue's name; "#" would need no filter
         else:
             prefix += 1
         return pattern_matches(pattern, pattern + len(self.pattern), body.topic + prefix,
@@ -167,7 +167,7 @@ cdef class TopicFilter(Filter):
 
 @cython.final
 cdef class SessionClaims(ClaimKeeper):
-    """Machine. One per session that consumes; see queue/session_member.pxd. A claim itself knows its member."""
+    """Machine. One per session with consumers; see queue/session_member.pxd. A claim refers to its member."""
 
     def __cinit__(self):
         self.queues = []
@@ -206,12 +206,12 @@ cdef class SessionClaims(ClaimKeeper):
     cdef int on_lost(self, void* claim, bint sent) except -1:
         cdef claim_t* c = <claim_t*>claim
         if c.state == CLAIM_STREAM:
-            return 0                    # its reader leaves with the connection, and forgets
+            return 0                    # its reader leaves when the connection ends, and forgets the claim
         return (<Group>(<SessionMember>c.member).group).give_back(c, 0, sent)
 
 
 cdef inline uint32_t room_in(Session session) noexcept:
-    """How many messages more the session may have in flight now."""
+    """Number of further messages that the session's window allows."""
     cdef link_t* link = session.link
     if (link == NULL or link.pending + link.awaited > link.high or session.queued
             or session.resend_next < session.resend_count or session.outstanding >= session.window):
@@ -258,7 +258,7 @@ cdef class SessionMember(Member):
         msg = queue_message(self.queue, record, (<Group>self.group).name, (<Cursor>claim.cursor).partition,
                             claim.deliveries, self.qos, session.link.version == 5)
         try:
-            # The claim is recorded at the end of this pump, so the batch that gathers is not empty.
+            # The claim is recorded at the end of this pump, so the gathering batch is not empty.
             return session.deliver_claim(msg, <uint8_t>(PUBLISH << 4 | self.qos << 1), self.ids, claim,
                                          session.ledger.commits.next_ticket(self.queue.line)
                                          if self.queue.durable else ticket_t(0, 0, 0))
@@ -266,18 +266,18 @@ cdef class SessionMember(Member):
             msg_drop(msg)
 
     cdef int lost(self, claim_t* claim) except -1:
-        """The client may still acknowledge it, and is not heard."""
+        """The client may still acknowledge the message, which has no effect then."""
         self.session.forget_claim(claim)
         return 0
 
     cdef void forget(self, claim_t* claim) noexcept:
-        """`$ack` and its kin may come before the PUBACK, which then is about nothing."""
+        """`$ack` or a similar command may precede the PUBACK, which has no effect then."""
         self.session.forget_claim(claim)
 
 
 @cython.final
 cdef class SessionReader(StreamReader):
-    """Machine. One subscription of an MQTT client to one partition of a stream; QoS 0 is sent and forgotten.
+    """Machine. One subscription of an MQTT client to one partition of a stream. QoS 0 messages are not acknowledged.
 
     Arguments as SessionMember's and StreamReader's.
     """
@@ -320,7 +320,8 @@ cdef class SessionReader(StreamReader):
                             self.qos, link.version == 5)
         try:
             if self.qos:
-                # What is read was durable long ago, but for the newest: that waits like its publisher.
+                # Stream messages are usually durable already; the newest ones wait for their commit, like their
+                # publisher.
                 return session.deliver_claim(msg, <uint8_t>(PUBLISH << 4 | self.qos << 1), self.ids, claim,
                                              self.log.waits_for(record.offset))
             written = link_publish(link, &msg.body, PUBLISH << 4, 0, self.ids)
@@ -336,7 +337,7 @@ cdef class SessionReader(StreamReader):
             msg_drop(msg)
 
     def leave(self):
-        """The connection has ended, or the subscription: claims of it mean nothing any more."""
+        """The connection or the subscription has ended: its claims have no effect any more."""
         cdef claim_t* claim = self.oldest
         while claim != NULL:
             self.session.forget_claim(claim)

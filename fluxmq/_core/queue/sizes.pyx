@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle. Spans of a log that are on disk, oldest first: 16 bytes for each chunk that a checkpoint wrote, or for each
-batch or file that a start found. With them the log knows what it gives up when whole spans go, without the disk."""
+batch or file that a start found. With them a log knows the size of removed spans without asking the disk."""
 cimport cython
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove

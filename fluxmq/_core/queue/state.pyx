@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Groups from disk: their records replayed, the view's copy of them written and read.
+"""Machine. Groups on disk: the replay of their records, and their rows in the view.
 
     state   ┌─────────┬─────────┬─────────────────────────────────────────────────────────┐
             │ version │ cursors │ each: log, next, floor, pages, claims, pages …, claims … │      big-endian
@@ -26,21 +26,22 @@ from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
 __all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "replay", "restore_state", "state_of"]
 
 cdef enum:
-    AHEAD_BITS = 36             # offsets from a group's floor on: pages for more are 8 MiB of pointers
+    AHEAD_BITS = 36             # offsets above a group's floor; more would need more than 8 MiB of pointers to pages
     PAGE_BYTES = 8192
     STATE_VERSION = 1
     CURSOR_BYTES = 32       # without its pages and claims
     CLAIM_BYTES = 18
 
-# How many offsets one CLAIM or SETTLE is about, at most.
+# Maximum number of offsets in one CLAIM or SETTLE.
 RECORD_OFFSETS_MAX = RUN_MAX
 
 
 def replay(Group group not None, int kind, bytes body not None):
-    """At recovery: one CLAIM, SETTLE, RETURN or CURSOR of a group, in the order of the journal; again does no harm.
+    """At recovery: applies one CLAIM, SETTLE, RETURN or CURSOR of a group, in the order of the journal; a repetition
+    has no effect.
 
-    A claim that somebody held is ready again, with its count. A record about offsets that the log cannot have changes
-    nothing. Raises CorruptError, also for a run of more than RECORD_OFFSETS_MAX.
+    A claim of a member is ready again, with its count. A record about offsets that the log cannot have has no effect.
+    Raises CorruptError, also for a run of more than RECORD_OFFSETS_MAX.
     """
     cdef uint64_t log_number, first
     cdef uint32_t n = 1
@@ -85,7 +86,7 @@ cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) e
             group.unlink(claim)
             group.drop_claim(claim)
         cursor.mark(offset)
-    if cursor.next < cursor.floor:      # what lies between may have been settled out of turn, with older ones left
+    if cursor.next < cursor.floor:      # messages in between may have been settled out of order
         cursor.next = cursor.floor
     return 0
 
@@ -105,11 +106,11 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
         else:
             group.unlink(claim)
             if claimed:
-                known = claim.deliveries        # the view's copy may be newer than this record
+                known = claim.deliveries        # the view may be newer than this record
         claim.deliveries = max(deliveries, known)
         claim.due_ms = due
         if due < 0:
-            claim.state = CLAIM_READY           # in its heap, where set_dying looks for it
+            claim.state = CLAIM_READY           # in the heap in which set_dying searches
             heap_push(&cursor.ready, claim)
             group.set_dying(cursor, claim, "max_retries" if due == DUE_DYING_RETRIES else "rejected")
         elif due:
@@ -124,13 +125,13 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
 
 
 def export_state(Group group not None) -> bytes:
-    """As state_of, for the view: `dirty` is false afterwards."""
+    """As state_of, for the view; clears `dirty`."""
     group.dirty = False
     return state_of(group)
 
 
 def state_of(Group group not None) -> bytes:
-    """Everything. What is in somebody's hands is like what was given back: so it is after a restart."""
+    """Encodes the group's state. Claims of members are encoded as returned ones, which they are after a restart."""
     cdef Cursor cursor
     cdef uint32_t i
     cdef claim_t* claim
@@ -154,7 +155,7 @@ def state_of(Group group not None) -> bytes:
 
 
 def restore_state(Group group not None, bytes state not None):
-    """What export_state gave, into a fresh group with its cursors. Raises CorruptError."""
+    """Decodes the result of export_state into a new group with its cursors. Raises CorruptError."""
     cdef const uint8_t* at = <const uint8_t*><const char*>state
     cdef const uint8_t* end = at + len(state)
     cdef uint32_t count, pages, claims
@@ -194,8 +195,8 @@ cdef object cut_short(Group group):
 
 
 def cursors_in(bytes state not None) -> list:
-    """[(log, next, floor, [(first offset, bits)], [(offset, deliveries, not before)])] of what state_of gave; bits: as
-    an int, those that are settled. Raises CorruptError."""
+    """Decodes the result of state_of: [(log, next, floor, [(first offset, bits)], [(offset, deliveries, not before)])];
+    bits: settled messages, as an int. Raises CorruptError."""
     found, at = [], 5
     try:
         version, count = struct.unpack_from(">BI", state)
@@ -216,9 +217,9 @@ def cursors_in(bytes state not None) -> list:
 
 
 def cursors_of(bytes state not None) -> list:
-    """[(log, reached)] of what export_state gave, for a repair: every offset that the group has claimed or settled is
-    below `reached`. Raises CorruptError."""
-    # What was settled may lie above what is claimed next.
+    """Decodes the result of export_state for a repair: [(log, reached)], where every offset that the group has claimed
+    or settled is below `reached`. Raises CorruptError."""
+    # Settled offsets may be above the next one to claim.
     return [(log_number, max([next] + [base + page.bit_length() for base, page in pages]))
             for log_number, next, floor, pages, claims in cursors_in(state)]
 

@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Queues in numbers, for who looks at them: no message is touched, whatever their number.
+"""Machine. Statistics of queues, computed without reading messages.
 
     kept        messages in the queue
     ready       of a classic queue: what the group that is furthest behind has still to hand out, what waits for its
                 backoff included; without a group all. Of a stream: what the group furthest behind has still to read
     unsettled   in the hands of consumers now, of all groups together
 
-Of all queues together there are sums (QueueSums). A queue whose numbers may have changed is measured anew, and the
-sums move by what differs; the others, however many, are not looked at.
+QueueSums has totals of all queues. Only queues whose numbers may have changed are measured again, and the totals are
+changed by the difference.
 """
 cimport cython
 from libc.stdint cimport uint64_t
@@ -27,7 +27,7 @@ cdef enum:
 
 
 cdef void measure(Group group, uint64_t* waits, uint64_t* held):
-    """waits: messages of the group that nobody has in hand; held: those that somebody has."""
+    """waits: number of unclaimed messages of the group; held: of claimed ones."""
     cdef Cursor cursor
     held[0] = 0
     waits[0] = group.claims
@@ -39,14 +39,14 @@ cdef void measure(Group group, uint64_t* waits, uint64_t* held):
 
 
 def group_numbers(Group group not None) -> tuple:
-    """(messages that nobody has in hand, messages in hands) of a group of any type of queue."""
+    """(unclaimed messages, claimed messages) of a group of any type of queue."""
     cdef uint64_t waits, held
     measure(group, &waits, &held)
     return waits, held
 
 
 cdef int measure_queue(Queue queue, groups, uint64_t* now) except -1:
-    """As queue_numbers."""
+    """Computes queue_numbers."""
     cdef Group group
     cdef uint64_t waits, held, later
     cdef uint64_t ready = 0
@@ -91,21 +91,21 @@ def queue_numbers(Queue queue not None, groups) -> tuple:
 
 @cython.final
 cdef class QueueSums:
-    """Machine. What all queues have together, as of when each was measured last.
+    """Machine. Totals of all queues, each as of its last measurement.
 
-    A queue that was pumped, or that refused something, is among the ledger's: catch_up() measures these. What moves
-    without that (a stream's readers) is measured by who asks.
+    A queue that was pumped, or that refused something, is in the ledger's list: catch_up() measures those. Changes
+    without a pump (a stream's readers) are measured by the caller that needs them.
     """
     cdef Ledger ledger
     cdef uint64_t[NOW] sums
     cdef queue_counts_t happened
-    cdef readonly uint64_t measured     # how many queues so far, for tests
+    cdef readonly uint64_t measured     # number of measurements so far, for tests
 
     def __cinit__(self, Ledger ledger not None):
         self.ledger = ledger
 
     def measure(self, Queue queue not None, groups):
-        """The queue is as it is now. groups: as queue_numbers."""
+        """Measures a queue. groups: as queue_numbers."""
         cdef uint64_t[NOW] now
         cdef uint64_t* counts = <uint64_t*>&queue.counts
         cdef uint64_t* told = <uint64_t*>&queue.told_counts
@@ -121,7 +121,7 @@ cdef class QueueSums:
             told[i] = counts[i]
 
     def forget(self, Queue queue not None):
-        """The queue is no more; what happened to it has happened."""
+        """Removes a deleted queue; its counts stay."""
         cdef int i
         self.measure(queue, ())
         for i in range(NOW):
@@ -129,7 +129,7 @@ cdef class QueueSums:
             queue.told[i] = 0
 
     def catch_up(self, dict states not None):
-        """Measures what the clock has not come to yet. states: Queue -> what has its `groups`."""
+        """Measures changed queues that the clock has not processed yet. states: Queue -> object with its `groups`."""
         for queue in self.ledger.clock_dirty + self.ledger.news:
             state = states.get(queue)
             if state is not None:
@@ -140,11 +140,11 @@ cdef class QueueSums:
         return (self.sums[0], self.sums[1], self.sums[2], self.sums[3], self.sums[4], self.sums[5], self.sums[6])
 
     def counts(self) -> dict:
-        """As queue_counts, of queues that are no more, too."""
+        """As queue_counts, including deleted queues."""
         return self.happened
 
 
 def queue_counts(Queue queue not None) -> dict:
-    """What has been counted since the queue was made or the broker started, by the names of queue_counts_t."""
+    """Counts since the queue was made or the broker started, with the names of queue_counts_t."""
     cdef queue_counts_t counts = queue.counts
     return counts

@@ -13,19 +13,19 @@ from fluxmq._core.queue.log cimport Log, record_t
 
 cdef enum:
     CLAIM_STREAM = 4            # claim_t.state of a delivery of a reader; claim_t.member is the reader
-    CLAIM_STREAM_DONE = 5       # acknowledged, behind one that is not
+    CLAIM_STREAM_DONE = 5       # acknowledged, but an earlier one is not
 
 cdef class StreamReader:
     cdef readonly Log log
     cdef readonly uint64_t next             # offset of the next message to deliver
     cdef readonly uint64_t acknowledged     # everything below is acknowledged
-    cdef readonly Group group               # its position is moved by commit(); None: an anonymous reader
+    cdef readonly Group group               # commit() moves its position; None: an anonymous reader
     cdef readonly bint manual               # only commit() moves it; else acknowledgements do (auto_commit)
     cdef public GroupOwner owner
     cdef public Filter filter
     cdef readonly bint stalled
     cdef readonly uint32_t held             # delivered and not acknowledged
-    cdef readonly uint32_t remembered       # those, and what was acknowledged behind the oldest of them
+    cdef readonly uint32_t remembered       # those, and acknowledged ones behind the oldest of them
     cdef public uint32_t held_max           # limit of `remembered`; 0: the node's limit for a consumer
     cdef readonly bint limited              # it has credit, but `remembered` is at its limit
     cdef public str client                  # name of the client, for messages to users
@@ -34,7 +34,7 @@ cdef class StreamReader:
     cdef claim_t* newest
 
     cdef uint32_t credit(self) noexcept
-    # Once, before the first pump: see Member.
+    # Called once, before the first pump: see Member.
     cdef void carried_by(self, link_t* link) noexcept
     cdef bint takes(self) except -1
     cdef void unlimit(self) noexcept

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Streams are read in order, by anybody, from anywhere. See queue/stream.pxd."""
+"""Machine. Readers of streams. See queue/stream.pxd."""
 cimport cython
 
 from fluxmq._core.errors import UsageError
@@ -10,13 +10,14 @@ from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_t
 __all__ = ["StreamReader"]
 
 cdef enum:
-    BURST_MAX = 2000            # messages of one reader in one pump, so that a replay does not keep the others waiting
+    BURST_MAX = 2000            # messages of one reader in one pump, so that a replay does not delay the others
 
 
 cdef class StreamReader:
-    """Machine. A subclass delivers.
+    """Machine. A subclass implements the delivery.
 
-    log: of a stream. position: offset to begin at. group: one without members that has a cursor of this log, or None.
+    log: of a stream. position: first offset to deliver. group: one without members that has a cursor of this log, or
+    None.
     """
 
     def __init__(self, Log log not None, uint64_t position, *, Group group=None, bint manual=False,
@@ -29,7 +30,7 @@ cdef class StreamReader:
 
     def __dealloc__(self):
         cdef claim_t* claim
-        while self.oldest != NULL:          # nobody called leave(): the node is gone, with what it counted
+        while self.oldest != NULL:          # leave() was not called: the node is gone, with its counters
             claim = self.oldest
             self.oldest = claim.behind
             claim_free(claim)
@@ -41,7 +42,7 @@ cdef class StreamReader:
         self.carrier = link
 
     cdef bint takes(self) except -1:
-        """What it remembers is bounded, and not only what was not acknowledged: what came behind one that never is."""
+        """Limits the remembered deliveries, which include those acknowledged behind one that never is."""
         cdef Ledger ledger = self.log.ledger
         cdef uint32_t most = self.held_max if self.held_max else ledger.node.member_claims_max
         if may_hold(&ledger.node, self.carrier, self.remembered, most):
@@ -142,7 +143,7 @@ cdef class StreamReader:
         claim_free(claim)
 
     cdef void take_back(self, claim_t* claim) noexcept:
-        """The newest one was not delivered after all."""
+        """Takes back the newest delivery, which was not made."""
         self.newest = claim.before
         if self.newest != NULL:
             self.newest.behind = NULL
@@ -169,7 +170,8 @@ cdef class StreamReader:
         return 0
 
     cdef void forget(self) noexcept:
-        """The connection has ended: what was not acknowledged is delivered again by whoever reads from the position."""
+        """The connection has ended: unacknowledged messages are delivered again to the next reader from the
+        position."""
         cdef claim_t* claim
         while self.oldest != NULL:
             claim = self.oldest
@@ -180,13 +182,14 @@ cdef class StreamReader:
         self.unlimit()
 
     def commit(self, uint64_t next):
-        """The group goes on from here after a restart, or with another reader. Raises UsageError without a group."""
+        """Sets the group's position, from which other readers and a restart continue. Raises UsageError without a
+        group."""
         if self.group is None:
             raise UsageError("this reader has no group, so nobody would find its position again")
         self.group.seek(self.log.number, max(next, self.log.first))
 
     def auto_commit(self) -> bool:
-        """Commits what is acknowledged, unless `manual`. True: the position moved."""
+        """Commits what is acknowledged, unless `manual`. Returns whether the position moved."""
         if self.manual or self.group is None:
             return False
         for cursor in self.group.cursors:
