@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""One header more in a property list. See bridge/header.pxd."""
+"""Adds a header to a property list. See bridge/header.pxd."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memset, strlen
 
@@ -15,14 +15,14 @@ cdef enum:
 
 
 cdef inline int compared(const entry_t* entry, const char* name, uint32_t n) noexcept nogil:
-    """The entry's name stands before (< 0), is (0), or stands behind this one."""
+    """Compares the entry's name with this one: before (< 0), equal (0), or after."""
     cdef int order = memcmp(entry.name, name, min(<uint32_t>entry.name_length, n))
     return order if order else <int>entry.name_length - <int>n
 
 
 cdef int header_add(body_t* body, const char* name, int64_t value, room_t* room) except -1:
     cdef const uint8_t* start = body.properties
-    cdef const uint8_t* before = start + 2              # what stands before the headers ends here
+    cdef const uint8_t* before = start + 2              # end of the properties before the headers
     cdef const uint8_t* behind
     cdef const uint8_t* at = NULL
     cdef const uint8_t* end = NULL

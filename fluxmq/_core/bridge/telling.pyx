@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""See bridge/telling.pxd. The names are RabbitMQ's, as are the texts that clients read."""
+"""See bridge/telling.pxd. Names and texts are RabbitMQ's, because clients compare them."""
 from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.errors import ProtocolError
 
@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 __all__ = ["DIRECT_REPLY_TO"]
 
-# What a client consumes from, and writes into reply-to, for answers without a queue of its own.
+# Queue name from which a client consumes, and that it writes into reply-to, for replies without a queue of its own.
 DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
 cdef bytes REPLY_TO = DIRECT_REPLY_TO
 

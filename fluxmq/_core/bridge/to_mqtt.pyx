@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""Messages of AMQP 0-9-1 as MQTT 5 has them. bridge/translate.pxd has the rules, docs/interop.md the table."""
+"""Converts messages of AMQP 0-9-1 to MQTT 5. bridge/translate.pxd has the rules, docs/interop.md the table."""
 from binascii import b2a_base64
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -29,7 +29,7 @@ cdef enum:
     NUMBER_BYTES = 24
     LIFETIME_MS_MAX = 0xFFFFFFFF
 
-cdef struct marks_t:            # headers by which something of MQTT comes back; name NULL: there is none
+cdef struct marks_t:            # headers with values from MQTT; name NULL: there is none
     entry_t topic
     entry_t content_type
     entry_t response_topic
@@ -58,7 +58,7 @@ cdef void read_mqtt_hints(const body_t* amqp, mqtt_hints_t* hints) noexcept nogi
 
 
 cdef bint is_pairs(const entry_t* mark) noexcept nogil:
-    """Whether x-mqtt-user-properties holds what MQTT can say."""
+    """Whether x-mqtt-user-properties has a form that MQTT can represent."""
     cdef const uint8_t* at = mark.value
     cdef entry_t item
     cdef uint32_t count = 0
@@ -70,7 +70,7 @@ cdef bint is_pairs(const entry_t* mark) noexcept nogil:
 
 
 cdef void find_marks(const body_t* amqp, const props_t* props, marks_t* marks) noexcept nogil:
-    """Only those that still fit the message: a client may have copied headers to another one."""
+    """Finds headers that still fit the message: a client may have copied them from another one."""
     cdef const uint8_t* at = props.of[HEADERS].at
     cdef const uint8_t* end = at + props.of[HEADERS].n
     cdef uint8_t[ADDRESS_BYTES_MAX] address
@@ -127,7 +127,7 @@ cdef inline int put_user(room_t* out, const void* name, uint32_t n, const void* 
 
 
 cdef int put_text(room_t* out, const char* name, const slice_t* value) except -1:
-    """A short string under its name, or, if MQTT does not carry it, in base64 under its name and `64`."""
+    """Writes a short string under its name, or, if MQTT cannot carry it, in base64 under its name and `64`."""
     cdef bytes text, encoded
     if text_valid(value.at, value.n):
         return put_user(out, name, <uint32_t>strlen(name), value.at, value.n)
@@ -147,7 +147,7 @@ cdef int put_number(room_t* out, const char* name, const slice_t* value) except 
 
 
 cdef bint lists(const marks_t* marks, const uint8_t* name, uint32_t n) noexcept nogil:
-    """Whether x-mqtt-user-properties has this name."""
+    """Whether x-mqtt-user-properties contains this name."""
     cdef const uint8_t* at = marks.users.value
     cdef entry_t item
     cdef bint is_name = 1
@@ -159,7 +159,7 @@ cdef bint lists(const marks_t* marks, const uint8_t* name, uint32_t n) noexcept 
 
 
 cdef int put_address(room_t* out, const body_t* amqp, const uint8_t* topic, uint32_t length) except -1:
-    """What the topic does not say of exchange and routing key."""
+    """Writes what the topic does not contain of exchange and routing key."""
     cdef slice_t exchange
     cdef slice_t key
     cdef uint8_t[ADDRESS_BYTES_MAX] address
@@ -173,7 +173,7 @@ cdef int put_address(room_t* out, const body_t* amqp, const uint8_t* topic, uint
 
 
 cdef int put_properties(room_t* out, const body_t* amqp, const props_t* props, const marks_t* marks) except -1:
-    """User properties for what has no place in MQTT."""
+    """Writes user properties for what MQTT has no property for."""
     cdef uint8_t[TOPIC_BYTES_MAX] reply
     cdef const slice_t* value
     cdef bytes name64
@@ -190,7 +190,7 @@ cdef int put_properties(room_t* out, const body_t* amqp, const props_t* props, c
         if i == EXPIRATION and amqp.expires_at:
             continue
         if i == DELIVERY_MODE and value.at[0] == 2:
-            continue                    # the QoS says so
+            continue                    # given by the QoS
         if marks.users.name != NULL:
             n = <uint32_t>strlen(NAMES[i])
             name64 = NAMES[i] + b"64"
@@ -205,7 +205,7 @@ cdef int put_properties(room_t* out, const body_t* amqp, const props_t* props, c
 
 
 cdef int put_header(room_t* out, const entry_t* e) except -1:
-    """One header: its text with its code behind it, or the whole of it in base64."""
+    """Writes one header: its text and its type code, or all of it in base64."""
     cdef size_t start = out.used
     cdef char[3] code
     cdef char[8 + 256] name
@@ -249,7 +249,7 @@ cdef int put_headers(room_t* out, const props_t* props, const marks_t* marks) ex
     cdef bint listed = marks.users.name != NULL
     while at != NULL and next_entry(&at, end, &e):
         if e.name == marks.users.name:
-            listed = 0                  # what comes behind it was added since
+            listed = 0                  # entries behind it were added later
         elif is_mark(marks, &e) or listed or lists(marks, e.name, e.name_length):
             continue
         else:

@@ -21,9 +21,9 @@ from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.to_mqtt cimport mqtt_hints_t, read_mqtt_hints, to_mqtt
 from fluxmq._core.memory.message cimport body_t
 
-# to_mqtt is cimported from here too. Both leave the payload, its blob and expires_at as they are; topic and properties
-# are in the room, until it is written again, and every byte given is borrowed that long.
+# to_mqtt is cimported from here too. Both leave the payload, its blob and expires_at unchanged; topic and properties
+# are in the room until it is written again, and all input bytes are borrowed until then.
 
-# format of `mqtt`: FORMAT_MQTT. qos: from 1 on it is persistent. now_ms: `expiration` is what is left of expires_at.
+# format of `mqtt`: FORMAT_MQTT. qos: 1 and 2 are persistent. now_ms: `expiration` is the time from it to expires_at.
 cdef int to_amqp(const body_t* mqtt, uint8_t qos, int64_t now_ms, room_t* room, body_t* amqp) except -1
 

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""Messages of MQTT 5 as AMQP 0-9-1 has them, and both ways for Python. See bridge/translate.pxd.
+"""Converts messages of MQTT 5 to AMQP 0-9-1, and in both directions for Python. See bridge/translate.pxd.
 
-That the way back leads to where a message came from is not argued but tried: one with user properties that mean
-something here is translated back, and where that differs, x-mqtt-user-properties goes along.
+The conversion back must give the original message. That is tested for each message with user properties that have a
+meaning here: if the result differs, x-mqtt-user-properties is added.
 """
 from binascii import a2b_base64
 
@@ -32,7 +32,7 @@ from fluxmq._core.wire.text cimport text_valid
 __all__ = ["amqp_to_mqtt", "mqtt_to_amqp"]
 
 cdef enum:
-    NAMES_MAX = 64              # headers whose names are compared one by one; beyond, by a set
+    NAMES_MAX = 64              # up to this number of headers, names are compared one by one; beyond, by a set
     NUMBER_BYTES = 24
 
 cdef struct mqtt_t:             # of a PUBLISH
@@ -41,14 +41,14 @@ cdef struct mqtt_t:             # of a PUBLISH
     slice_t response_topic
     slice_t correlation
     uint32_t users
-    bint ours                   # a user property means something here
-    bint listed                 # headers cannot hold all of them
+    bint ours                   # a user property has a meaning here
+    bint listed                 # headers cannot represent all of them
 
-cdef room_t trial               # of the way back, while to_amqp tries it
+cdef room_t trial               # for the conversion back, while to_amqp tests it
 
 
 cdef bint next_user(Cursor* c, slice_t* name, slice_t* value) noexcept nogil:
-    """The next user property; others are passed over. 0: there is none."""
+    """Finds the next user property, skipping other properties. 0: there is none."""
     cdef uint8_t identifier = 0
     cdef uint16_t n = 0
     cdef uint16_t m = 0
@@ -74,7 +74,7 @@ cdef inline Cursor cursor_of(const body_t* mqtt) noexcept nogil:
 
 
 cdef int mqtt_read(const body_t* mqtt, mqtt_t* out) except -1:
-    """The properties of a PUBLISH, which were validated when it came."""
+    """Reads the properties of a PUBLISH, which were validated on receipt."""
     cdef Cursor c = cursor_of(mqtt)
     cdef Cursor users = c
     cdef uint8_t identifier = 0
@@ -103,7 +103,7 @@ cdef int mqtt_read(const body_t* mqtt, mqtt_t* out) except -1:
 
 
 cdef int read_names(Cursor c, mqtt_t* out) except -1:
-    """Whether headers can hold the user properties as they are."""
+    """Checks whether headers can represent the user properties unchanged."""
     cdef slice_t name
     cdef slice_t value
     cdef slice_t[NAMES_MAX] seen
@@ -113,7 +113,7 @@ cdef int read_names(Cursor c, mqtt_t* out) except -1:
     while next_user(&c, &name, &value):
         if is_ours(name.at, name.n):
             out.ours = 1
-            # pieces of one entry have one name
+            # the parts of one entry have one name
             out.listed = out.listed or name.at[0] == c"x"
             if begins(name.at, name.n, b"amqp-header64"):
                 continue
@@ -141,7 +141,8 @@ cdef bytes base64_of(const slice_t* text):
 
 cdef bint take_property(const body_t* mqtt, const mqtt_t* read, int number, bint encoded, const slice_t* value,
                         uint8_t* numbers, props_t* props, list kept) except -1:
-    """A user property that is a property of AMQP. 0: its value cannot be that one's, so it stays a user property."""
+    """Reads a user property that is a property of AMQP. 0: its value is not valid for that, so it stays a user
+    property."""
     cdef uint64_t n = 0
     cdef bytes raw
     cdef slice_t found = value[0]
@@ -205,7 +206,7 @@ cdef inline int put_mark(room_t* out, const char* name, uint8_t kind, const void
 
 
 cdef int write_table(room_t* out, const body_t* mqtt, const mqtt_t* read, const props_t* props, bint listed) except -1:
-    """The headers, without the length in front."""
+    """Writes the headers without their length."""
     cdef uint8_t[4] number
     if mqtt.topic_length > SHORTSTR_MAX and not is_queue(mqtt.topic, mqtt.topic_length):
         put_mark(out, MARK_TOPIC, c"S", mqtt.topic, mqtt.topic_length)
@@ -226,7 +227,7 @@ cdef int write_table(room_t* out, const body_t* mqtt, const mqtt_t* read, const 
 
 
 cdef bint is_taken(const props_t* props, const slice_t* name, const slice_t* value) except -1:
-    """Whether a user property has become a property of AMQP, or is one of several that would have."""
+    """Whether a user property was converted to a property of AMQP, or repeats one that was."""
     cdef bint encoded = 0
     cdef int number = property_of(name.at, name.n, &encoded)
     cdef const slice_t* found
@@ -304,7 +305,7 @@ cdef bint is_repeated(const slice_t* name, slice_t* seen, uint32_t* count, set m
 
 
 cdef bytes write_piece(room_t* out, const slice_t* name, const slice_t* value, bytes before):
-    """Writes an entry once its last piece is there. Returns the pieces that wait for it."""
+    """Writes an entry when its last piece is there. Returns the pieces still waiting for it."""
     cdef bytes entry = base64_of(value)
     cdef const uint8_t* at
     if entry is None:
@@ -336,7 +337,7 @@ cdef int write_list(room_t* out, const body_t* mqtt) except -1:
 cdef int build(const body_t* mqtt, const mqtt_t* read, uint8_t qos, int64_t now_ms, room_t* room, body_t* amqp,
                bint listed) except -1:
     cdef props_t props
-    cdef uint8_t[24] numbers            # by their property's; the timestamp behind them
+    cdef uint8_t[24] numbers            # by property; the timestamp follows them
     cdef uint8_t[TOPIC_BYTES_MAX] reply
     cdef char[NUMBER_BYTES] expiration
     cdef list kept = []
@@ -443,7 +444,7 @@ def amqp_to_mqtt(bytes address not None, bytes properties not None,
                  int64_t expires_at=0) -> tuple[bytes, bytes, int, bool]:
     """(topic, MQTT 5 properties, QoS, whether to retain it) of a message in the form of FORMAT_AMQP091.
 
-    An empty topic: none can be. properties: with their flags in front; read without them as none.
+    The topic is empty if none is possible. properties: with their flags in front; unreadable ones count as none.
     """
     cdef room_t room
     cdef body_t amqp
@@ -461,7 +462,7 @@ def amqp_to_mqtt(bytes address not None, bytes properties not None,
 
 def mqtt_to_amqp(bytes topic not None, bytes properties not None, int qos=0, int64_t expires_at=0,
                  int64_t now_ms=0) -> tuple[bytes, bytes]:
-    """(address, properties) in the form of FORMAT_AMQP091. expires_at, now_ms: of one clock, ms; 0 = never."""
+    """(address, properties) in the form of FORMAT_AMQP091. expires_at, now_ms: of the same clock, ms; 0 = never."""
     cdef room_t room
     cdef body_t mqtt
     cdef body_t amqp

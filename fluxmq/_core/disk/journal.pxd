@@ -1,13 +1,13 @@
-# The journal: the node's one commit point. What a reader needs to use it from C; the threads' dance and the reasons
-# are in disk/journal.pyx, the bytes on disk in disk/journal_format.pyx.
+# The journal: the node's only commit point. This file has its interface for C; disk/journal.pyx describes the threads
+# and the reasons, disk/journal_format.pyx the bytes on disk.
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.disk.journal_system cimport pthread_cond_t, pthread_mutex_t
 
 
-# The system calls the journal makes, so that tests can put a lying disk in their place, or one that is no disk. Each
-# answers what the call of its name answers, or minus errno instead of -1. NULL stands for the system's own.
+# The system calls of the journal, which tests replace to simulate a faulty disk. Each returns what the call of its name
+# returns, or minus errno instead of -1. NULL stands for the system's own.
 cdef struct journal_file_ops:
     int64_t (*pwrite)(int fd, const void* data, size_t length, int64_t at) noexcept nogil
     int64_t (*fdatasync)(int fd) noexcept nogil
@@ -35,29 +35,29 @@ cdef struct batch_buffer:
 # A file that is no longer written to.
 cdef struct old_file:
     uint64_t number
-    uint64_t first      # its first batch and its last
+    uint64_t first      # its first batch and its last one
     uint64_t last
-    uint64_t bytes      # its size, stale bytes of a former life included
+    uint64_t bytes      # its size, including stale bytes of an earlier use
 
 
 cdef enum journal_status:
     JOURNAL_OK = 0
-    JOURNAL_FULL = 1    # no space (or no descriptors): the writer tries again until it fits; `durable` stands still
+    JOURNAL_FULL = 1    # no space (or no descriptors): the writer retries until it succeeds; `durable` stands still
     JOURNAL_FAILED = 2  # the medium failed: `durable` never moves again
 
 
-# Handle. Two threads meet in it: the loop thread, which calls everything but run() and retire(), and the writer's.
+# Handle. Two threads use it: the loop thread, which calls everything but run() and retire(), and the writer's.
 cdef class Journal:
-    # ---- the loop thread's view
-    cdef readonly uint64_t gathering    # the batch that records are appended to now; the one before it was handed over
+    # ---- used by the loop thread
+    cdef readonly uint64_t gathering    # the batch to which records are appended; the previous one was handed over
     cdef readonly uint64_t durable      # every batch up to this one is on the medium ("fsync") or written ("buffered")
-    cdef readonly int event_fd          # eventfd, non-blocking; readable when poll() has something to say
-    cdef readonly uint64_t file_bytes   # bytes in the file that is written now, as of the last poll()
+    cdef readonly int event_fd          # eventfd, non-blocking; readable when poll() must be called
+    cdef readonly uint64_t file_bytes   # size of the current file, as of the last poll()
     cdef readonly int status            # journal_status, as of the last poll()
     cdef readonly bint buffered         # the mode
-    cdef public bint recycling          # retired files are kept, to be written again; off while their space is needed
+    cdef public bint recycling          # whether retired files are kept for reuse; off while their space is needed
     cdef batch_buffer gather            # batch `gathering`
-    cdef size_t handed_bytes            # of the batch that is being written; 0 once poll() saw it durable
+    cdef size_t handed_bytes            # of the batch being written; 0 once poll() saw it durable
     cdef bint closed
 
     # ---- shared, under `lock`
@@ -66,27 +66,27 @@ cdef class Journal:
     cdef pthread_cond_t gone            # run() has returned
     cdef bint running
     cdef bint stopping
-    cdef bint pending                   # `writing` is the writer's; otherwise it is the loop's to exchange for `gather`
+    cdef bint pending                   # `writing` is the writer's; otherwise the loop may exchange it for `gather`
     cdef batch_buffer writing
     cdef uint64_t writing_number
     cdef uint64_t written               # becomes `durable` at the next poll()
-    cdef uint64_t rotate_before         # begin a new file before this batch; 0: no wish
-    cdef uint64_t current_number        # the file that is written now
+    cdef uint64_t rotate_before         # begin a new file before this batch; 0: not requested
+    cdef uint64_t current_number        # the current file
     cdef uint64_t current_first
-    cdef uint64_t current_bytes         # offset where the next batch goes
-    cdef old_file* old                  # files that were written before, oldest first
+    cdef uint64_t current_bytes         # offset of the next batch
+    cdef old_file* old                  # earlier files, oldest first
     cdef size_t old_count
     cdef size_t old_room
-    cdef uint32_t spares                # bit i: a retired file waits under SPARE_NAMES[i] to be used again
+    cdef uint32_t spares                # bit i: a retired file is kept for reuse as SPARE_NAMES[i]
     cdef int state                      # journal_status
     cdef int error                      # errno behind `state`
     cdef const char* error_call         # the call that failed
     cdef uint64_t count_batches         # counters since this object was made, for metrics: batches written,
     cdef uint64_t count_bytes           # their bytes, headers included,
     cdef uint64_t count_syncs           # fdatasyncs of batches that succeeded,
-    cdef uint64_t count_sync_ns         # and how long they took
+    cdef uint64_t count_sync_ns         # and their duration
 
-    # ---- the writer's own
+    # ---- used by the writer only
     cdef int directory_fd
     cdef int file_fd
     cdef uint32_t file_seed
@@ -102,13 +102,13 @@ cdef class Journal:
     cdef str directory
 
     # Room for ONE record body of `length` bytes in the gathering batch. The caller fills exactly that many before its
-    # next call on this object; the pointer is dead after that.
+    # next call on this object, after which the pointer is invalid.
     cdef uint8_t* reserve(self, uint8_t kind, uint32_t length) except NULL
-    # End of a loop turn: 1 if the gathered batch went to the writer, 0 if nothing had gathered or the writer is busy
-    # (then poll() hands it over). Raises StorageError once the writer has failed.
+    # Called at the end of a loop turn: 1 if the gathered batch went to the writer, 0 if it was empty or the writer is
+    # busy (then poll() hands it over). Raises StorageError once the writer has failed.
     cpdef int submit(self) except -1
-    # event_fd became readable: moves `durable`, hands over what gathered. 1 if `durable` moved. Raises StorageError
-    # once the writer has failed for good.
+    # Called when event_fd is readable: moves `durable`, hands over the gathered batch. 1 if `durable` moved. Raises
+    # StorageError once the writer has failed for good.
     cpdef int poll(self) except -1
     # Bytes of records that are not durable yet.
     cpdef size_t backlog(self) noexcept

@@ -62,8 +62,8 @@ from fluxmq._core.disk.journal_system cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, read_fd, write_fd,
 )
 
-# Retired files that wait to be written again. Under a full load a checkpoint retires several at once, and a file that
-# grows costs a sync many times what one costs whose blocks are there.
+# Number of retired files kept for reuse. Under full load a checkpoint retires several at once, and syncing a growing
+# file takes many times as long as syncing one with allocated blocks.
 cdef const char* SPARE_NAMES[SPARES_MAX]
 SPARE_NAMES[:] = [b"journal.spare", b"journal.spare1", b"journal.spare2", b"journal.spare3"]
 cdef const char* NEXT_NAME = b"journal.next"
@@ -71,7 +71,7 @@ cdef const char* NEXT_NAME = b"journal.next"
 cdef enum:
     NAME_BYTES = 32
     BUFFER_BYTES_MIN = 64 * 1024
-    # A buffer that one burst made larger is given back after it.
+    # A buffer that was enlarged by a burst is freed after it.
     BUFFER_BYTES_KEPT_MAX = 4 * 1024 * 1024
     AHEAD_BYTES = 1024 * 1024           # zeros before a growing file's batches, and up to which batch they pay
     AHEAD_BATCH_MAX = 32 * 1024
@@ -82,7 +82,7 @@ cdef int64_t SECOND = 1_000_000_000
 cdef int64_t RETRY_INTERVAL = 500_000_000
 
 cdef journal_file_ops ops_of(const journal_file_ops* given) noexcept:
-    """The system's calls, but for those that are given."""
+    """The system's calls, except those given."""
     cdef journal_file_ops ops
     ops.pwrite = given.pwrite if given and given.pwrite else fluxmq_pwrite
     ops.fdatasync = given.fdatasync if given and given.fdatasync else fluxmq_fdatasync
@@ -96,7 +96,7 @@ cdef journal_file_ops ops_of(const journal_file_ops* given) noexcept:
     ops.monotonic = given.monotonic if given and given.monotonic else fluxmq_monotonic
     return ops
 
-# What is short, by errno.
+# Names of shortages by errno.
 SHORTAGES = {ENOSPC: "the disk is full", EDQUOT: "the disk quota is used up",
              EFBIG: "files may not grow (ulimit -f, or the file system)",
              EMFILE: "the process has no file descriptors left (ulimit -n)",
@@ -106,7 +106,7 @@ globals().update(JOURNAL_OK=JOURNAL_OK, JOURNAL_FULL=JOURNAL_FULL, JOURNAL_FAILE
 
 
 cdef inline bint passes(int error) noexcept nogil:
-    """Whether this error goes away when there is room."""
+    """Whether this error is a shortage, which goes away when there is space again."""
     return error == ENOSPC or error == EDQUOT or error == EFBIG or error == EMFILE or error == ENFILE
 
 
@@ -192,7 +192,7 @@ cdef class Journal:
         self.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.event_fd < 0:
             raise StorageError(f"cannot make an eventfd: {os.strerror(errno)}")
-        # What a crash left half made, or retired and not yet used again.
+        # Files that were half made, or retired and not yet reused, when the broker crashed.
         cdef uint32_t slot
         for slot in range(SPARES_MAX):
             self.ops.unlink(self.directory_fd, SPARE_NAMES[slot])
@@ -206,7 +206,7 @@ cdef class Journal:
         self.closed = False
 
     def __dealloc__(self):
-        # An accident unless close() was called; run() holds a reference, so no thread is in here any more.
+        # Happens only if close() was not called; run() holds a reference, so no thread is running here.
         self.close_files()
         free(self.gather.data)
         free(self.writing.data)
@@ -221,7 +221,7 @@ cdef class Journal:
         cdef size_t end = self.gather.length + RECORD_HEADER_BYTES + length
         if self.closed:
             raise UsageError("the journal is closed")
-        # Behind the records there must be room for the end mark.
+        # The end mark needs room behind the records.
         if end + BATCH_HEADER_BYTES > self.gather.room:
             if end > BATCH_BYTES_MAX:
                 raise StorageError(f"more than {BATCH_BYTES_MAX} bytes wait for the journal in {self.directory}: "
@@ -247,7 +247,7 @@ cdef class Journal:
         return self.gathering
 
     cdef int hand_over(self) noexcept nogil:
-        """Under the lock, writer idle: exchange the buffers if there is anything to write."""
+        """Under the lock, writer idle: exchanges the buffers if there is anything to write."""
         cdef batch_buffer other
         if self.pending or self.gather.records == 0 or self.state == JOURNAL_FAILED:
             return 0
@@ -299,7 +299,7 @@ cdef class Journal:
         if self.status == JOURNAL_FAILED:
             if self.durable == before:
                 raise self.failure()
-            # The acks of what became durable go first; the eventfd calls again for the error.
+            # Acknowledgements of durable batches come first; the eventfd is still readable for the error.
             self.notify()
         return self.durable != before
 
@@ -309,7 +309,7 @@ cdef class Journal:
 
     @property
     def status_text(self):
-        """What `status` means, with the system's words: for logs and for /ready."""
+        """What `status` means, with the system's error text: for logs and for /ready."""
         if self.status == JOURNAL_OK:
             return "ok"
         if self.status == JOURNAL_FULL:
@@ -318,21 +318,21 @@ cdef class Journal:
 
     @property
     def shortage(self):
-        """What is missing while `status` is JOURNAL_FULL, with the system's words; else ""."""
+        """The shortage while `status` is JOURNAL_FULL, with the system's error text; else ""."""
         if self.status != JOURNAL_FULL:
             return ""
         return f"{SHORTAGES.get(self.error, 'something is short')}: {os.strerror(self.error)}"
 
     @property
     def firm(self):
-        """The last batch that is known to be on the medium. In "fsync" mode that is what `durable` becomes; in
-        "buffered" mode it lags behind `durable`. From any thread."""
+        """The last batch known to be on the medium. In "fsync" mode `durable` becomes the same; in "buffered" mode this
+        is behind `durable`. From any thread."""
         return self.counted(&self.synced)
 
     @property
     def broken(self):
-        """The writer has failed for good, which `status` says only after the next poll(): what gathers is never handed
-        to it. From any thread."""
+        """Whether the writer has failed for good, which `status` shows only after the next poll(): the gathered batch
+        is never handed over. From any thread."""
         cdef bint broken
         pthread_mutex_lock(&self.lock)
         broken = self.state == JOURNAL_FAILED
@@ -340,16 +340,16 @@ cdef class Journal:
         return broken
 
     def hurry_sync(self):
-        """In "buffered" mode: what was written is synced now, or when the batch under way is written, instead of at
-        the interval's end. Called again until `firm` has come far enough: a batch that is just being written may set
-        the interval anew."""
+        """In "buffered" mode: syncs what was written now, or after the batch being written, instead of at the end of
+        the interval. Must be called again until `firm` has advanced far enough: a batch being written may restart the
+        interval."""
         pthread_mutex_lock(&self.lock)
         if self.unsynced:
             self.sync_due = 1
             pthread_cond_signal(&self.wake)
         pthread_mutex_unlock(&self.lock)
 
-    # Counters since this object was made; from any thread, at any time. model/metrics.py says what they are for.
+    # Counters since this object was made; from any thread, at any time. See model/metrics.py.
 
     @property
     def batches_total(self):
@@ -358,17 +358,17 @@ cdef class Journal:
 
     @property
     def bytes_total(self):
-        """Bytes of them, their headers included."""
+        """Bytes of these batches, including their headers."""
         return self.counted(&self.count_bytes)
 
     @property
     def syncs(self):
-        """Calls of fdatasync for them that succeeded."""
+        """Successful calls of fdatasync for batches."""
         return self.counted(&self.count_syncs)
 
     @property
     def sync_ns(self):
-        """Nanoseconds that those calls took."""
+        """Duration of these calls in nanoseconds."""
         return self.counted(&self.count_sync_ns)
 
     cdef uint64_t counted(self, const uint64_t* counter) noexcept:
@@ -384,10 +384,10 @@ cdef class Journal:
                             f"here on. Check the disk, then restart: what was acknowledged is recovered")
 
     def rotate(self):
-        """Begin a new file at the next batch boundary; returns the last batch that the files before it hold.
+        """Begin a new file at the next batch boundary; returns the last batch in the files before it.
 
-        Once `durable` has reached that number and the view holds everything up to it, retire() may be called with it.
-        While an earlier wish waits for the writer, that one stands and its number is returned again.
+        When `durable` has reached that number and the view contains everything up to it, retire() may be called with
+        it. While an earlier request is pending, it stays valid and its number is returned again.
         """
         cdef uint64_t last
         if self.closed:
@@ -430,7 +430,7 @@ cdef class Journal:
                 while slot < SPARES_MAX and (self.spares | made) >> slot & 1:
                     slot += 1
                 pthread_mutex_unlock(&self.lock)
-                # Oldest first, so that what is left has no gap even if we die here.
+                # Oldest first, so that the remaining files have no gap even after a crash here.
                 error = self.remove_old(&file, slot)
                 if error == 0:
                     made |= (1 << slot) & ((1 << SPARES_MAX) - 1)
@@ -442,7 +442,8 @@ cdef class Journal:
             if removed and error == 0:
                 error = self.sync_directory()
             if made and error == 0:
-                # Only now: if its old name could come back after a loss of power, its new content would stand there.
+                # Only now: if the file's old name reappeared after a power failure, its new content would be found
+                # under it.
                 pthread_mutex_lock(&self.lock)
                 self.spares |= made
                 pthread_mutex_unlock(&self.lock)
@@ -461,8 +462,8 @@ cdef class Journal:
         return 0 if answer == 0 or answer == -ENOENT else <int>-answer
 
     cdef bint drop_spares(self) noexcept nogil:
-        """Gives back the space of retired files. False: there was none. The writer may look for one
-        meanwhile, and does without."""
+        """Deletes the retired files kept for reuse. False: there were none. The writer may look for one meanwhile, and
+        then makes a new file."""
         cdef uint32_t slot
         cdef uint32_t had
         pthread_mutex_lock(&self.lock)
@@ -503,7 +504,7 @@ cdef class Journal:
             while self.running:
                 pthread_cond_wait(&self.gone, &self.lock)
             pthread_mutex_unlock(&self.lock)
-            # If no thread ran the writer, or it ended early, the rest is written here.
+            # If no thread ran the writer, or it ended early, this thread writes the rest.
             self.serve(True)
         self.closed = True
         self.status = self.state
@@ -526,10 +527,10 @@ cdef class Journal:
         self.file_fd = self.directory_fd = self.event_fd = -1
 
     def work(self) -> bool:
-        """Does one step of run() and waits for nothing: for a caller that drives the writer by
-        hand, in place of a thread that runs run(). False: there is nothing to do.
+        """Does one step of run() without waiting: for a caller that drives the writer itself instead of running run()
+        in a thread. False: there is nothing to do.
 
-        While `status` is JOURNAL_FULL each call tries once more; run() leaves half a second between two tries.
+        While `status` is JOURNAL_FULL each call retries once; run() waits half a second between retries.
         """
         cdef bint did
         pthread_mutex_lock(&self.lock)
@@ -540,7 +541,7 @@ cdef class Journal:
     cdef int serve(self, bint closing) noexcept nogil:
         pthread_mutex_lock(&self.lock)
         if self.stopping and not closing:
-            # A thread that was slow to begin: close() does, or did, what there was to do, and closes the files.
+            # The thread began late: close() does the rest, or did, and closes the files.
             pthread_mutex_unlock(&self.lock)
             return 0
         if self.running:
@@ -555,8 +556,8 @@ cdef class Journal:
         return 0
 
     cdef bint step(self, bint waits) noexcept nogil:
-        """One thing of those that are to be done, under the lock, which is let go meanwhile. False: no more of it, or,
-        where it may not wait, nothing now."""
+        """Does one step under the lock, which is released meanwhile. False: nothing is left to do, or, without `waits`,
+        nothing can be done now."""
         cdef int error
         cdef bint due
         if self.state == JOURNAL_FAILED:
@@ -589,7 +590,7 @@ cdef class Journal:
             if error == 0 and self.stopping:
                 self.hand_over()
         elif self.stopping:
-            # The loop thread is in close(), so what it gathered is ours to take.
+            # The loop thread is in close(), so its gathered batch can be taken.
             return self.hand_over() == 1
         elif not waits:
             return False
@@ -612,7 +613,7 @@ cdef class Journal:
         fluxmq_cond_wait_until(&self.wake, &self.lock, deadline)
 
     cdef void settle(self, int error) noexcept nogil:
-        """Under the lock: what became of the work, and tell the loop."""
+        """Under the lock: notes the result and notifies the loop."""
         cdef int state = JOURNAL_OK
         if error:
             state = JOURNAL_FULL if passes(error) else JOURNAL_FAILED
@@ -623,7 +624,7 @@ cdef class Journal:
 
     cdef void notify(self) noexcept nogil:
         cdef uint64_t one = 1
-        # EAGAIN means that the counter is at its top, so the loop will wake anyway.
+        # EAGAIN means that the counter is at its maximum, so the loop is notified already.
         write_fd(self.event_fd, &one, 8)
 
     cdef int write_all(self, int fd, const uint8_t* data, size_t length, uint64_t at) noexcept nogil:
@@ -636,7 +637,8 @@ cdef class Journal:
                 self.error_call = b"write"
                 return <int>-done
             if done == 0:
-                # No regular file does this; taken for "no space", so that it can neither spin nor be believed.
+                # Regular files do not do this; it is treated as "no space", so that it can neither loop nor count as
+                # written.
                 self.error_call = b"write"
                 return ENOSPC
             data += done
@@ -645,11 +647,12 @@ cdef class Journal:
         return 0
 
     cdef int write_batch(self) noexcept nogil:
-        """0, or errno. On an error nothing of the batch counts, and the next attempt begins where this one did."""
+        """Returns 0 or errno. After an error nothing of the batch counts, and the next attempt begins at the same
+        position."""
         cdef size_t length = self.writing.length
         cdef uint64_t at = self.current_bytes
         cdef int error
-        # Numbers without a hole, and room for the end mark, which is written behind the records.
+        # Batch numbers are consecutive, and the end mark, which is written behind the records, has room.
         ensure(self.writing_number == self.written + 1 and length + BATCH_HEADER_BYTES <= self.writing.room)
         seal_batch(self.writing.data, self.writing_number, self.synced, <uint32_t>(length - BATCH_HEADER_BYTES),
                    self.writing.records, self.file_seed)
@@ -660,8 +663,8 @@ cdef class Journal:
             self.write_ahead(at + length)
         error = self.write_all(self.file_fd, self.writing.data, length, at)
         if error:
-            # Gives back what a part of the batch took, but not what a recycled file had before: that space would be
-            # gone to others. Whether it works does not matter: the next attempt writes the same bytes over it.
+            # Frees the space of a partial batch, but not what a recycled file had before, which others could take. An
+            # error does not matter: the next attempt overwrites the same bytes.
             self.ops.ftruncate(self.file_fd, <int64_t>(at if at > self.file_physical else self.file_physical))
             return error
         if at + length > self.file_physical:
@@ -674,8 +677,8 @@ cdef class Journal:
         return 0
 
     cdef void write_ahead(self, uint64_t at) noexcept nogil:
-        """Zeros from here on, so that the next small batches overwrite blocks that are there, which is what makes a
-        sync cheap. They are an end mark too. No space for them: then without."""
+        """Writes zeros from here on, so that the next small batches overwrite allocated blocks, which makes syncs
+        cheap. They also serve as an end mark. Without space for them nothing is written."""
         cdef uint64_t end = min(at + AHEAD_BYTES, self.file_bytes_max)
         if at >= end:
             return
@@ -685,7 +688,7 @@ cdef class Journal:
             self.ops.ftruncate(self.file_fd, <int64_t>at)
 
     cdef int sync_file(self) noexcept nogil:
-        """fdatasync of the current file. Every error is final, whatever its name: see the top of this file."""
+        """fdatasync of the current file. Every error is final: see the top of this file."""
         cdef int64_t began = self.ops.monotonic()
         cdef int error = self.sync_data(self.file_fd)
         if error:
@@ -718,8 +721,8 @@ cdef class Journal:
         return 0
 
     cdef int open_file(self, uint64_t number, uint64_t first, const char* made) noexcept nogil:
-        """Make journal file `number` of the one called `made`, NEXT_NAME for a new one, and write to it from now on. 0,
-        or errno and the old file stays."""
+        """Makes journal file `number` from the one called `made`, NEXT_NAME for a new one, and makes it the current
+        file. Returns 0, or errno, and then the old file stays the current one."""
         cdef char name[NAME_BYTES]
         cdef uint8_t head[FILE_HEADER_BYTES + BATCH_HEADER_BYTES]
         cdef uint64_t file_id = file_id_of(self.identity, number)
@@ -759,13 +762,13 @@ cdef class Journal:
         return 0
 
     cdef void began(self, uint64_t number, uint64_t first) noexcept nogil:
-        """Under the lock: open_file() has succeeded."""
+        """Under the lock: called when open_file() has succeeded."""
         self.current_number = number
         self.current_first = first
         self.current_bytes = FILE_HEADER_BYTES
 
     cdef int rotate_file(self) noexcept nogil:
-        """Under the lock, which is let go for the system calls: only the writer changes what they use."""
+        """Under the lock, which is released for the system calls: only the writer changes what they use."""
         cdef uint64_t first = self.rotate_before
         cdef uint64_t old_number = self.current_number
         cdef uint64_t old_first = self.current_first
@@ -775,13 +778,13 @@ cdef class Journal:
         while slot < SPARES_MAX and not self.spares >> slot & 1:
             slot += 1
         pthread_mutex_unlock(&self.lock)
-        # A later file is a proof that the earlier ones are whole, so they must be on the medium before it.
+        # The existence of a later file implies that earlier ones are complete, so they must be on the medium before it.
         if self.unsynced:
             error = self.sync_file()
         if error == 0:
             error = self.open_file(old_number + 1, first, SPARE_NAMES[slot] if slot < SPARES_MAX else NEXT_NAME)
             if error == ENOENT and slot < SPARES_MAX:
-                # Somebody tidied the directory: the spare was only a convenience.
+                # The kept file has been deleted by a user: a new one is made.
                 error = self.open_file(old_number + 1, first, NEXT_NAME)
         pthread_mutex_lock(&self.lock)
         if error == 0:

@@ -10,7 +10,7 @@ cdef enum:
     BATCH_HEADER_BYTES = 32
     RECORD_HEADER_BYTES = 5
     FORMAT_VERSION = 1
-    # One batch: what one write and one read must hold in memory. Callers slow their peers long before this.
+    # Maximum size of a batch, which one write and one read must hold in memory. Clients are throttled long before this.
     BATCH_BYTES_MAX = 1 << 30
 
 
@@ -34,15 +34,15 @@ cdef inline uint64_t peek_u64_le(const uint8_t* at) noexcept nogil:
     return <uint64_t>peek_u32_le(at) | <uint64_t>peek_u32_le(at + 4) << 32
 
 
-# Where every CRC of a file begins: the file's own id, so that a batch is valid in one file only.
+# Start value of every CRC of a file: the file's own id, so that a batch is valid in one file only.
 cdef inline uint32_t crc_seed(uint64_t file_id) noexcept nogil:
     cdef uint8_t raw[8]
     put_u64_le(raw, file_id)
     return crc32c_extend(0, raw, 8)
 
 
-# The id of file `number` in a journal with this identity (the output function of splitmix64: neighbours differ in
-# half of their bits). Not a secret, only never the same twice on one disk.
+# The id of file `number` in a journal with this identity (the output function of splitmix64: adjacent numbers differ in
+# half of their bits). It is not secret, but unique on a disk.
 cdef inline uint64_t file_id_of(uint64_t identity, uint64_t number) noexcept nogil:
     cdef uint64_t z = identity + number * <uint64_t>0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
@@ -50,8 +50,9 @@ cdef inline uint64_t file_id_of(uint64_t identity, uint64_t number) noexcept nog
     return z ^ (z >> 31)
 
 
-# The next record of a batch. 1: kind, body and length are set (body is borrowed from the batch) and `at` stands behind
-# it. 0: `at` had reached `end`. -1: the bytes are no records; in a batch whose CRC held, that is a bug of the writer.
+# Reads the next record of a batch. 1: kind, body and length are set (body is borrowed from the batch) and `at` is
+# behind it. 0: `at` had reached `end`. -1: the bytes are no records; in a batch with a valid CRC, that is a bug of the
+# writer.
 cdef inline int journal_next_record(const uint8_t** at, const uint8_t* end, uint8_t* kind, const uint8_t** body,
                                     uint32_t* length) noexcept nogil:
     cdef const uint8_t* here = at[0]
@@ -70,6 +71,6 @@ cdef inline int journal_next_record(const uint8_t** at, const uint8_t* end, uint
 
 
 cdef void encode_file_header(uint8_t* into, uint64_t number, uint64_t first_batch, uint64_t file_id) noexcept nogil
-# `batch` points at BATCH_HEADER_BYTES of room that `length` bytes of records follow.
+# `batch` points at BATCH_HEADER_BYTES of room, followed by `length` bytes of records.
 cdef void seal_batch(uint8_t* batch, uint64_t number, uint64_t synced, uint32_t length, uint32_t records,
                      uint32_t seed) noexcept nogil

@@ -73,7 +73,7 @@ cdef void seal_batch(uint8_t* batch, uint64_t number, uint64_t synced, uint32_t 
 def decode_file_header(const uint8_t[::1] data not None):
     """(file number, first batch, file id) of a journal file.
 
-    Raises CorruptError with what is wrong; the caller adds which file.
+    Raises CorruptError with the reason; the caller adds the file's name.
     """
     if data.shape[0] < FILE_HEADER_BYTES:
         raise CorruptError(f"it is {data.shape[0]} bytes long, shorter than its own header of {FILE_HEADER_BYTES}")
@@ -92,7 +92,7 @@ cdef inline bint header_holds(const uint8_t* at, uint32_t seed) noexcept nogil:
 
 
 def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t number):
-    """Where the records of batch `number` begin and end, if it stands whole and undamaged at offset `at`, else None."""
+    """(begin, end) of the records of batch `number` if it is complete and valid at offset `at`, else None."""
     cdef size_t total = <size_t>data.shape[0]
     if at > total or total - at < BATCH_HEADER_BYTES:
         return None
@@ -112,7 +112,7 @@ def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint
 
 
 def synced_at(const uint8_t[::1] data not None, size_t at):
-    """What the batch at offset `at`, which holds, says of `synced`."""
+    """The value of `synced` in the valid batch at offset `at`."""
     cdef size_t total = <size_t>data.shape[0]
     if at > total or total - at < BATCH_HEADER_BYTES:
         raise IndexError("no batch is there")
@@ -120,8 +120,8 @@ def synced_at(const uint8_t[::1] data not None, size_t at):
 
 
 def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above, uint64_t synced=0):
-    """Offset, from `at` on, of the first batch header that holds, whose number is above `above` and whose `synced` is
-    at least `synced`; None: there is none. Byte by byte: for what lies behind damage."""
+    """Offset, from `at` on, of the first valid batch header with a number above `above` and `synced` of at least
+    `synced`; None: there is none. Searches byte by byte, for use behind damage."""
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
     cdef const uint8_t* raw
@@ -132,7 +132,7 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
     raw = &data[0]
     with nogil:
         while cursor <= total - BATCH_HEADER_BYTES:
-            # The comparisons of numbers come first: they let almost nothing through to the CRC.
+            # The numbers are compared first, because that rejects nearly all positions without computing the CRC.
             if (peek_u64_le(raw + cursor) > above and peek_u64_le(raw + cursor + 8) >= synced
                     and peek_u64_le(raw + cursor + 8) < peek_u64_le(raw + cursor) and header_holds(raw + cursor, seed)):
                 found = True
@@ -147,7 +147,7 @@ def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id,
 
 
 def clean_end(const uint8_t[::1] data not None, size_t at):
-    """Whether the batches end at `at` as a writer leaves them: end of file, or 32 zero bytes."""
+    """Whether the batches end at `at` as a writer ends them: by the end of the file, or by 32 zero bytes."""
     cdef size_t total = <size_t>data.shape[0]
     if at >= total:
         return at == total
@@ -184,7 +184,7 @@ def iter_records(batch):
 
 
 def crc32c(const uint8_t[::1] data not None, uint32_t crc=0, bint by_table=False):
-    """CRC32-C of `data`, continued from the finished `crc`. `by_table` takes the way without the instruction."""
+    """CRC32-C of `data`, continued from the finished `crc`. `by_table`: without the processor's instruction."""
     if data.shape[0] == 0:
         return crc
     if by_table:
@@ -208,14 +208,14 @@ def file_number(str name not None):
 
 
 def encode_header(uint64_t number, uint64_t first_batch, uint64_t file_id):
-    """The 40 bytes that open a journal file (for tools and tests; the journal writes its own)."""
+    """The 40 bytes at the start of a journal file (for tools and tests; the journal writes its own)."""
     cdef uint8_t raw[FILE_HEADER_BYTES]
     encode_file_header(raw, number, first_batch, file_id)
     return <bytes>raw[:FILE_HEADER_BYTES]
 
 
 def encode_batch(uint64_t number, uint64_t synced, records, uint64_t file_id):
-    """One batch of `records`, a list of (kind, body), as it stands in a file (for tools and tests)."""
+    """One batch of `records`, a list of (kind, body), as in a file (for tools and tests)."""
     raw = bytearray(BATCH_HEADER_BYTES)
     for kind, body in records:
         raw += kind.to_bytes(1, "little") + len(body).to_bytes(4, "little") + body

@@ -9,7 +9,7 @@ cdef extern from "disk/journal_system.h" nogil:
     ctypedef struct pthread_cond_t:
         pass
 
-    # What the call of its name answers, or minus errno instead of -1.
+    # Each returns what the call of its name returns, or minus errno instead of -1.
     int64_t fluxmq_pwrite(int fd, const void* data, size_t length, int64_t at) noexcept
     int64_t fluxmq_fdatasync(int fd) noexcept
     int64_t fluxmq_fsync(int fd) noexcept

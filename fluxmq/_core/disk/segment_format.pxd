@@ -13,7 +13,7 @@ cdef enum:
     # One batch, raw or stored. A block is up to 64 KiB or one message, and a message is never larger than a packet.
     SEGMENT_BLOCK_BYTES_MAX = 1 << 29
 
-# One batch, as the index knows it.
+# One batch in the index.
 cdef struct entry_t:
     uint64_t first
     uint64_t last

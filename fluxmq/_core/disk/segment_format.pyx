@@ -79,7 +79,7 @@ cdef struct batch_t:
     uint32_t how
     uint32_t crc
 
-# A batch while its messages are walked over.
+# State of a walk over a batch's messages.
 cdef struct summary_t:
     uint64_t first
     uint64_t last
@@ -99,7 +99,7 @@ cdef inline uint16_t peek_u16_le(const uint8_t* at) noexcept nogil:
 
 
 def encode_header(uint64_t log, uint64_t first, uint64_t follows, uint64_t file_id):
-    """The 48 bytes that open a file."""
+    """The 48 bytes at the start of a file."""
     cdef uint8_t raw[SEGMENT_HEADER_BYTES]
     memcpy(raw, <const char*>b"FMQS", 4)
     put_u32_le(raw + 4, SEGMENT_VERSION)
@@ -113,7 +113,7 @@ def encode_header(uint64_t log, uint64_t first, uint64_t follows, uint64_t file_
 
 
 def decode_header(const uint8_t[::1] data not None):
-    """(log, first offset, follows, file id). Raises CorruptError with what is wrong; the caller adds which file."""
+    """(log, first offset, follows, file id). Raises CorruptError with the reason; the caller adds the file's name."""
     if data.shape[0] < SEGMENT_HEADER_BYTES:
         raise CorruptError(f"it is {data.shape[0]} bytes long, shorter than its own header of {SEGMENT_HEADER_BYTES}")
     cdef const uint8_t* raw = &data[0]
@@ -149,7 +149,7 @@ cdef inline void take_batch(const uint8_t* at, batch_t* out) noexcept nogil:
     out.crc = peek_u32_le(at + 72)
 
 
-# Whether a batch header that holds stands in data[cursor:total], with all of its bytes behind it.
+# Whether a complete batch with a valid header is at data[cursor:total].
 cdef inline bint batch_fits(const uint8_t* data, size_t total, size_t cursor, uint32_t seed,
                             batch_t* out) noexcept nogil:
     if cursor > total or total - cursor < SEGMENT_BATCH_BYTES:
@@ -162,7 +162,7 @@ cdef inline bint batch_fits(const uint8_t* data, size_t total, size_t cursor, ui
 
 def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None, uint32_t how, uint64_t synced,
                         uint64_t file_id):
-    """The 80 bytes before `stored`, which is what `how` made of the block's bytes. block: as an Export gives it."""
+    """The 80 bytes before `stored`, which is the block's bytes encoded as `how` says. block: from an Export."""
     cdef uint8_t raw[SEGMENT_BATCH_BYTES]
     cdef uint32_t seed = crc_seed(file_id)
     cdef size_t length = <size_t>stored.shape[0]
@@ -189,8 +189,8 @@ def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None
 
 
 def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id):
-    """(first, last, count, time_min, time_max, due_min, due_max, raw, how, begin, end) of the batch whose header stands
-    at `at` and holds, or None. begin, end: where its stored bytes are; `batch_holds` says whether they are good."""
+    """(first, last, count, time_min, time_max, due_min, due_max, raw, how, begin, end) of the batch with a valid header
+    at `at`, or None. begin, end: of its stored bytes, which `batch_holds` checks."""
     cdef batch_t batch
     cdef size_t total = <size_t>data.shape[0]
     if total == 0 or not batch_fits(&data[0], total, at, crc_seed(file_id), &batch):
@@ -200,7 +200,7 @@ def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id):
 
 
 def batch_holds(const uint8_t[::1] data not None, size_t at, uint64_t file_id) -> bool:
-    """Whether a whole batch stands at `at`, stored bytes included."""
+    """Whether a complete and valid batch is at `at`, including its stored bytes."""
     cdef batch_t batch
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
@@ -213,8 +213,8 @@ def batch_holds(const uint8_t[::1] data not None, size_t at, uint64_t file_id) -
 
 
 def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above, uint64_t synced):
-    """Position, from `at` on, of the first batch header that holds, whose first offset is at least `above` and whose
-    `synced` is at least `synced`; None: there is none. Byte by byte: for what lies behind damage."""
+    """Position, from `at` on, of the first valid batch header with a first offset of at least `above` and `synced` of
+    at least `synced`; None: there is none. Searches byte by byte, for use behind damage."""
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
     cdef const uint8_t* raw
@@ -225,7 +225,7 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
     raw = &data[0]
     with nogil:
         while cursor <= total - SEGMENT_BATCH_BYTES:
-            # The comparisons come first: they let almost nothing through to the CRC.
+            # The numbers are compared first, because that rejects nearly all positions without computing the CRC.
             if (peek_u32_le(raw + cursor + 68) <= 1 and peek_u64_le(raw + cursor + 48) <= cursor
                     and peek_u64_le(raw + cursor + 48) >= synced and peek_u64_le(raw + cursor) >= above
                     and peek_u64_le(raw + cursor + 8) >= peek_u64_le(raw + cursor)
@@ -237,8 +237,8 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
 
 
 def walk(const uint8_t[::1] data not None, uint64_t file_id):
-    """(index, synced): the batches of a file from behind its header to the first that does not follow, by their
-    headers; and what the last of them says was on the medium."""
+    """(index, synced): the batches of a file, by their headers, up to the first gap or invalid one; and the last one's
+    value of `synced`."""
     cdef SegmentIndex index = SegmentIndex(SEGMENT_HEADER_BYTES)
     cdef uint32_t seed = crc_seed(file_id)
     cdef size_t total = <size_t>data.shape[0]
@@ -263,7 +263,8 @@ def walk(const uint8_t[::1] data not None, uint64_t file_id):
 
 @cython.final
 cdef class SegmentIndex:
-    """Where the batches of one file stand: grown by add(), or read by `decode_index`. `end` is where the next would."""
+    """Positions of the batches of one file: filled by add(), or read by `decode_index`. `end` is where the next one
+    would be."""
 
     def __cinit__(self, uint64_t end=SEGMENT_HEADER_BYTES):
         self.end = end
@@ -295,7 +296,7 @@ cdef class SegmentIndex:
         return 0
 
     def add(self, tuple block not None, uint64_t end):
-        """One batch more, from `self.end` to `end`."""
+        """Adds a batch, from `self.end` to `end`."""
         cdef entry_t entry = entry_t(block[0], block[1], self.end, block[4], block[5], block[6],
                                      <uint32_t>len(block[7]), block[2])
         self.append(&entry, end)
@@ -313,7 +314,7 @@ cdef class SegmentIndex:
         self.end = end
 
     def first_bad(self, const uint8_t[::1] data not None, uint64_t file_id, uint64_t position):
-        """Number of the first batch at or behind `position` whose stored bytes do not hold; len(self): all do."""
+        """Number of the first batch at or behind `position` whose stored bytes are invalid; len(self): none is."""
         cdef uint32_t seed = crc_seed(file_id)
         cdef uint32_t at
         cdef const uint8_t* cursor
@@ -329,7 +330,7 @@ cdef class SegmentIndex:
         return self.count
 
     def find(self, uint64_t offset):
-        """Number of the first batch that ends at or behind `offset`; len(self): there is none."""
+        """Number of the first batch that ends at or above `offset`; len(self): there is none."""
         cdef uint32_t low = 0, high = self.count, middle
         while low < high:
             middle = (low + high) >> 1
@@ -340,7 +341,8 @@ cdef class SegmentIndex:
         return low
 
     def find_time(self, int64_t time_ms):
-        """Number of the first batch that has a message of this time or later. Clocks are set back: no order to use."""
+        """Number of the first batch with a message of this time or later. Times are not ordered, because clocks are set
+        back."""
         cdef uint32_t at
         for at in range(self.count):
             if self.entries[at].time_max >= time_ms:
@@ -366,14 +368,14 @@ cdef class SegmentIndex:
         return self.entries[at].raw
 
     def due(self, uint32_t at):
-        """Latest due time of batch `at`, 0 where nothing waits."""
+        """Latest due time of batch `at`, 0 if it has none."""
         if at >= self.count:
             raise IndexError(at)
         return self.entries[at].due_max
 
     def span(self, uint32_t at, uint64_t bytes_max):
-        """(number behind, position, position behind) of the batches from `at` on: at least one, then as many as raw
-        bytes stay within `bytes_max`."""
+        """(number behind, position, position behind) of the batches from `at` on: at least one, and as many as have at
+        most `bytes_max` raw bytes."""
         if at >= self.count:
             raise IndexError(at)
         cdef uint32_t stop = at + 1
@@ -384,12 +386,12 @@ cdef class SegmentIndex:
         return stop, self.entries[at].position, self.entries[stop].position if stop < self.count else self.end
 
     def same(self, SegmentIndex other not None) -> bool:
-        """Whether both tell of the same batches."""
+        """Whether both have the same batches."""
         return (self.count == other.count and self.end == other.end and
                 (self.count == 0 or memcmp(self.entries, other.entries, self.count * sizeof(entry_t)) == 0))
 
     def footer(self, const uint8_t[::1] pairs not None, uint64_t reach, uint64_t file_id):
-        """The bytes of index and trailer, to stand at `self.end`. pairs: from `due_pairs` of each batch."""
+        """The bytes of index and trailer, to be written at `self.end`. pairs: from `due_pairs` of each batch."""
         cdef size_t entries = self.count * <size_t>SEGMENT_ENTRY_BYTES
         cdef size_t dues = <size_t>pairs.shape[0]
         cdef size_t total = SEGMENT_INDEX_BYTES + entries + dues + SEGMENT_TRAILER_BYTES
@@ -435,7 +437,7 @@ cdef inline void put_entry(uint8_t* at, const entry_t* entry) noexcept nogil:
 
 def decode_trailer(const uint8_t[::1] data not None, uint64_t size, uint64_t file_id):
     """(index position, reach, last, messages, raw bytes, time_max, due_max) from the last 64 bytes of a file of `size`
-    bytes, or None if they are no trailer of it."""
+    bytes, or None if they are not its trailer."""
     if data.shape[0] != SEGMENT_TRAILER_BYTES:
         return None
     cdef const uint8_t* at = &data[0]
@@ -450,8 +452,8 @@ def decode_trailer(const uint8_t[::1] data not None, uint64_t size, uint64_t fil
 
 
 def decode_index(const uint8_t[::1] data not None, uint64_t position, uint64_t file_id):
-    """(index, pairs or None) from what stands between `position` and the trailer, or None if it does not hold. The
-    pairs are None when only they do not hold."""
+    """(index, pairs or None) from the bytes between `position` and the trailer, or None if they are invalid. The pairs
+    are None if only they are invalid."""
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
     if total < SEGMENT_INDEX_BYTES:
@@ -484,7 +486,8 @@ def decode_index(const uint8_t[::1] data not None, uint64_t position, uint64_t f
 # ------------------------------------------------------------------------------------------- messages within a block
 
 
-# Walks over all messages. Returns how many bytes were messages, in order and within their bounds; all of them if good.
+# Walks over all messages. Returns the number of bytes that are valid messages in order; all of them if the block is
+# valid.
 cdef size_t summarize(const uint8_t* raw, size_t total, summary_t* out) noexcept nogil:
     cdef size_t cursor = 0
     cdef uint32_t size
@@ -541,7 +544,7 @@ def block_of(raw, uint64_t first=0):
 
 
 def due_pairs(const uint8_t[::1] raw not None):
-    """(due, offset), 16 bytes each, of every message of a block that has a due time."""
+    """(due, offset), 16 bytes each, of every message of a block with a due time."""
     cdef size_t total = <size_t>raw.shape[0]
     cdef summary_t all
     cdef size_t cursor = 0
@@ -560,7 +563,7 @@ def due_pairs(const uint8_t[::1] raw not None):
 
 
 def take_messages(const uint8_t[::1] raw not None, list offsets not None):
-    """{offset: bytes} of those messages of a block that are asked for. offsets: ascending."""
+    """{offset: bytes} of the requested messages of a block. offsets: ascending."""
     cdef size_t total = <size_t>raw.shape[0]
     cdef summary_t all
     cdef size_t cursor = 0
@@ -585,7 +588,7 @@ def take_messages(const uint8_t[::1] raw not None, list offsets not None):
 
 
 def find_time(const uint8_t[::1] raw not None, int64_t time_ms):
-    """Offset of the first message of a block that is of this time or later, or None."""
+    """Offset of the first message of a block with this time or a later one, or None."""
     cdef size_t total = <size_t>raw.shape[0]
     cdef summary_t all
     cdef size_t cursor = 0
@@ -626,7 +629,7 @@ def messages_of(const uint8_t[::1] raw not None):
 
 def encode_message(uint64_t offset, int64_t time_ms, bytes topic not None, bytes payload not None, *,
                    bytes properties=b"", int64_t expires_at=0, int64_t not_before=0, uint8_t qos=0, uint8_t priority=0):
-    """One message as it stands in chunks and batches (for tools and tests; Log writes its own)."""
+    """One message as in chunks and batches (for tools and tests; Log writes its own)."""
     cdef size_t used = SEGMENT_MESSAGE_BYTES + len(topic) + len(properties) + len(payload)
     cdef size_t size = (used + 7) & ~<size_t>7
     cdef uint8_t head[SEGMENT_MESSAGE_BYTES]

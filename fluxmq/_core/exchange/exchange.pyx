@@ -28,16 +28,16 @@ cdef enum:
 
 @cython.final
 cdef class Route:
-    """Where a message goes. The same object for as long as `generation` stands, unless headers decided."""
+    """The result of routing. It is the same object until `generation` changes, unless headers decided."""
 
 
 cdef class Destination:
-    """What an exchange can be bound to: a queue, or another exchange."""
+    """A destination of bindings: a queue, or another exchange."""
 
 
 @cython.final
 cdef class QueueEnd(Destination):
-    """A queue as exchanges see it."""
+    """A queue as a destination."""
 
     def __cinit__(self, bytes name not None, object queue, bint durable):
         self.name = name
@@ -64,7 +64,7 @@ cdef class Exchange(Destination):
         etable_free(&self.table)
 
     cdef int add(self, Binding binding) except -1:
-        """Puts a binding into the index, all of it or nothing."""
+        """Adds a binding to the index, completely or not at all."""
         cdef const uint8_t* key = <const uint8_t*><const char*>binding.key
         cdef uint32_t length = <uint32_t>len(binding.key)
         cdef enode_t* node = &self.table.root
@@ -85,7 +85,7 @@ cdef class Exchange(Destination):
 
 
 cdef int add_at(Exchange self, Binding binding, enode_t* node, uint32_t places) except -1:
-    """places: how many the binding will have."""
+    """places: number of places of the binding."""
     try:
         if binding.places == NULL:
             binding.places = <place_t*>calloc(places, sizeof(place_t))
@@ -104,8 +104,8 @@ cdef enode_t* field_node(Exchange self, uint64_t hash) except NULL:
 
 
 cdef int add_fields(Exchange self, Binding binding) except -1:
-    """A binding that wants any of its fields is found by each of them; one that wants all, by one: that with the
-    fewest others. Who asks for nothing gets everything, or with `any`, nothing."""
+    """A binding with `any` is indexed under each of its fields; one with `all` under one of them: that with the fewest
+    other bindings. One without fields matches everything, or with `any` nothing."""
     cdef headers_t* pattern = &binding.pattern
     cdef enode_t* node
     cdef enode_t* best = NULL
@@ -142,7 +142,7 @@ cdef int add_fields(Exchange self, Binding binding) except -1:
 
 @cython.final
 cdef class Binding:
-    """One binding; equal to another of the same source, destination, key and arguments."""
+    """One binding; equal to another with the same source, destination, key and arguments."""
 
     def __cinit__(self, Exchange source not None, Destination destination not None, bytes key not None,
                   bytes arguments not None, uint64_t number):
@@ -184,7 +184,7 @@ cdef void entry_free(entry_t* entry) noexcept:
 cdef class Exchanges:
     """Machine. The exchanges and queues of one virtual host.
 
-    entries: how many routes are remembered, rounded up to a power of two. seed: secret, for the hashes.
+    entries: size of the cache of routes, rounded up to a power of two. seed: secret, for the hashes.
     """
 
     def __cinit__(self, uint32_t entries=4096, uint64_t seed=0):
@@ -215,7 +215,7 @@ cdef class Exchanges:
 
     def declare(self, bytes name not None, bytes type not None, *, bint durable=False, bint auto_delete=False,
                 bint internal=False, bytes alternate=None, uint64_t number=0, bint mqtt=False):
-        """A new exchange. mqtt: its other half are MQTT topics."""
+        """Makes an exchange. mqtt: it is connected with MQTT topics."""
         cdef Exchange made
         if name in self.exchanges:
             raise UsageError(f"exchange {name!r} is there already")
@@ -234,7 +234,7 @@ cdef class Exchanges:
         return made
 
     def delete(self, bytes name not None):
-        """The exchange is no more; returns the bindings that went with it."""
+        """Deletes an exchange; returns its bindings, which are removed too."""
         cdef Exchange exchange = self.exchanges.pop(name)
         cdef list gone = list(exchange.outbound)
         if exchange is self.mqtt:
@@ -245,7 +245,7 @@ cdef class Exchanges:
         return gone + self.drop_inbound(exchange)
 
     def add_queue(self, bytes name not None, object queue, bint durable=True):
-        """A queue can be reached. durable: it survives a restart, and so may its bindings."""
+        """Adds a queue as a destination. durable: it survives a restart, and so may its bindings."""
         cdef QueueEnd end
         if name in self.queues:
             raise UsageError(f"queue {name!r} is there already")
@@ -257,7 +257,7 @@ cdef class Exchanges:
         return end
 
     def remove_queue(self, bytes name not None):
-        """The queue is no more; returns the bindings that went with it."""
+        """Removes a queue; returns its bindings, which are removed too."""
         cdef QueueEnd end = self.queues.pop(name)
         self.generation += 1
         self.removed += 1
@@ -266,7 +266,7 @@ cdef class Exchanges:
         return self.drop_inbound(end)
 
     cpdef int let_go(self) except -1:
-        """Stale routes go, which keep queues alive that nobody knows any more."""
+        """Drops stale routes, which keep deleted queues alive."""
         cdef uint64_t i
         self.removed = 0
         for i in range((self.sets_mask + 1) * WAYS):
@@ -285,7 +285,7 @@ cdef class Exchanges:
 
     def bind(self, Exchange source not None, Destination destination not None, bytes key not None,
              bytes arguments=b"", uint64_t number=0):
-        """A new binding, or None: there is one like it. arguments: as sorted_table makes them."""
+        """Makes a binding, or returns None if an equal one exists. arguments: from sorted_table."""
         cdef Binding binding = Binding(source, destination, key, arguments, number)
         if len(key) > KEY_BYTES_MAX:
             raise UsageError(f"a routing key of {len(key)} bytes")
@@ -303,18 +303,18 @@ cdef class Exchanges:
 
     def unbind(self, Exchange source not None, Destination destination not None, bytes key not None,
                bytes arguments=b""):
-        """The binding that is no more, or None: there was none like it."""
+        """Removes a binding and returns it; None if there is no equal one."""
         binding = source.outbound.get(Binding(source, destination, key, arguments, 0))
         if binding is not None:
             self.drop(binding)
         return binding
 
     def drop(self, Binding binding not None):
-        """This binding is no more."""
+        """Removes this binding."""
         cdef Exchange source = binding.source
         if source.outbound.get(binding) is not binding:
             raise UsageError("no such binding")
-        # From the index first: it has pointers to what the others keep alive.
+        # From the index first, which has pointers to objects that the others keep alive.
         source.drop(binding)
         del source.outbound[binding]
         binding.destination.inbound.discard(binding)
@@ -393,8 +393,8 @@ cdef class Exchanges:
 
     cdef Route walk(self, Exchange first, const uint8_t* key, uint32_t key_length, const uint8_t* headers,
                     uint32_t headers_length, list keys):
-        """Where a message goes that comes to this exchange. keys: instead of the one. Not reentrant: it runs no code
-        of others."""
+        """Routes a message published to this exchange. keys: several keys instead of one. Not reentrant: it runs no
+        foreign code."""
         cdef Route route = Route.__new__(Route)
         cdef bytes another
         cdef size_t ways
@@ -419,9 +419,9 @@ cdef class Exchanges:
                         ways += self.visit(exchange, <const uint8_t*><const char*>another, <uint32_t>len(another),
                                            headers, headers_length)
                 if ways == 0:
-                    # Only where nothing at all is bound under this key: a way to nowhere is a way.
+                    # Only if nothing is bound under this key; a matching binding that leads to no queue counts as well.
                     if exchange.alternate is not None:
-                        # The default exchange is nobody's alternate, in RabbitMQ as here.
+                        # The default exchange never has an alternate exchange, as in RabbitMQ.
                         alternate = <Exchange>self.exchanges.get(exchange.alternate)
                         if alternate is not None and not alternate.is_default:
                             self.reach(alternate)
@@ -444,7 +444,7 @@ cdef class Exchanges:
 
     cdef size_t visit(self, Exchange exchange, const uint8_t* key, uint32_t key_length, const uint8_t* headers,
                       uint32_t headers_length) except? 0xFFFFFFFF:
-        """Goes where this exchange leads; returns how many ways that were."""
+        """Visits the matching bindings of an exchange; returns their number."""
         cdef const enode_t* node = NULL
         cdef size_t ways = 0, i
         if exchange.is_default:
@@ -489,7 +489,7 @@ cdef class Exchanges:
         return ways
 
     cdef size_t take(self, const enode_t* node) except? 0xFFFFFFFF:
-        """Everything that is bound here."""
+        """Visits all bindings at this node."""
         cdef uint32_t i
         for i in range(node.count):
             self.reach(<Destination>node.items[i].destination)

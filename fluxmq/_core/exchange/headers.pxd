@@ -10,7 +10,7 @@ binding's field without a value (`V`) matches any message that has a field with 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef enum:
-    MATCH_ALL = 1               # x-match: every field of the binding; else: any
+    MATCH_ALL = 1               # x-match: all fields of the binding; otherwise any
     MATCH_WITH_X = 2            # fields that begin with `x-` count too
 
 cdef struct header_t:
@@ -25,11 +25,12 @@ cdef struct headers_t:          # sorted by name; of one name, as on the wire
     uint32_t count
     uint32_t capacity
 
-# Reads a table over what was there. True: to its end; False: it is malformed, and holds what stood before that.
+# Reads a table, replacing earlier contents. True: all of it; False: it is malformed, and the fields before that are
+# set.
 cdef bint headers_read(headers_t* headers, const uint8_t* table, uint32_t length) except -1
 cdef void headers_free(headers_t* headers) noexcept
-# What a binding asks for, of its arguments: `x-match` and what it leaves out are gone. Returns MATCH_*.
+# Extracts the fields that a binding compares from its arguments, without `x-match` and ignored ones. Returns MATCH_*.
 cdef uint8_t headers_pattern(headers_t* arguments) noexcept
 cdef bint headers_match(const headers_t* pattern, uint8_t how, const headers_t* headers) noexcept
-# Equal headers have equal hashes. presence: of the name alone, what a binding without a value looks for.
+# Equal headers have equal hashes. presence: of the name only, for fields of bindings without a value.
 cdef uint64_t header_hash(const header_t* header, bint presence, uint64_t seed) noexcept

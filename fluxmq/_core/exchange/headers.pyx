@@ -12,13 +12,13 @@ from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
 
 __all__ = ["KIND_NAMES", "read_headers", "sorted_table"]
 
-# RabbitMQ's names for the types of fields, as its refusals have them.
+# RabbitMQ's names for the types of fields, for the texts of refusals.
 KIND_NAMES = {"S": "longstr", "x": "binary", "I": "signedint", "i": "unsignedint", "t": "bool", "l": "long",
               "L": "long", "d": "double", "f": "float", "b": "byte", "B": "unsignedbyte", "s": "short", "U": "short",
               "u": "unsignedshort", "D": "decimal", "T": "timestamp", "F": "table", "A": "array", "V": "void"}
 
 cdef enum:
-    DEPTH_MAX = 32              # of tables in tables; what is deeper is compared byte for byte
+    DEPTH_MAX = 32              # of nested tables; deeper ones are compared byte for byte
     SYNTAX_ERROR = 502
 
 cdef enum kind_class:           # kinds of one class may be equal
@@ -39,7 +39,7 @@ cdef struct value_t:
     bint negative
 
 
-# Where the value of this kind ends that begins at `at`, or NULL: it is cut off, or nobody knows the kind.
+# The end of a value of this kind that begins at `at`, or NULL: it is truncated, or its kind is unknown.
 cdef const uint8_t* value_end(uint8_t kind, const uint8_t* at, const uint8_t* end) noexcept:
     cdef size_t size
     if kind == c"S" or kind == c"x" or kind == c"F" or kind == c"A":
@@ -63,7 +63,7 @@ cdef const uint8_t* value_end(uint8_t kind, const uint8_t* at, const uint8_t* en
     return at + size if <size_t>(end - at) >= size else NULL
 
 
-# The field at `at`; returns where the next begins, or NULL.
+# Reads the field at `at`; returns the beginning of the next one, or NULL.
 cdef const uint8_t* field_read(header_t* header, const uint8_t* at, const uint8_t* end) noexcept:
     if end - at < 2 or end - at < 2 + at[0]:
         return NULL
@@ -184,7 +184,7 @@ cdef void set_integer(value_t* value, int64_t number) noexcept:
 
 
 cdef void set_double(value_t* value, double number) noexcept:
-    # What equals an integer is one, so that numbers have one form each.
+    # A fraction with an integral value is converted to an integer, so that each number has one form.
     if floor(number) == number and fabs(number) < 18446744073709551616.0:
         value.of = OF_INTEGER
         value.negative = number < 0
@@ -225,7 +225,7 @@ cdef void value_read(value_t* value, const header_t* header) noexcept:
         set_integer(value, <int8_t>at[0])
     elif kind == c"B":
         set_integer(value, at[0])
-    elif kind == c"s" or kind == c"U":     # RabbitMQ's letter, the specification's
+    elif kind == c"s" or kind == c"U":     # RabbitMQ's code, and the specification's
         set_integer(value, <int16_t>peek_u16(at))
     elif kind == c"u":
         set_integer(value, peek_u16(at))
@@ -262,11 +262,11 @@ cdef bint same_values(const header_t* a, const header_t* b, int depth) noexcept:
         return x.word == y.word
     if x.of == OF_LIST and x.length and y.length:
         return a.kind == b.kind and same_lists(&x, &y, a.kind == c"F", depth)
-    # An empty table is an empty array.
+    # An empty table equals an empty array.
     return x.length == y.length and memcmp(x.bytes, y.bytes, x.length) == 0
 
 
-# Tables and arrays that are not empty: the same fields in the same order, their kinds the same too.
+# Nonempty tables and arrays are equal if they have the same fields in the same order, with the same kinds.
 cdef bint same_lists(const value_t* a, const value_t* b, bint named, int depth) noexcept:
     cdef const uint8_t* x = a.bytes
     cdef const uint8_t* y = b.bytes
@@ -309,16 +309,16 @@ cdef uint64_t header_hash(const header_t* header, bint presence, uint64_t seed) 
     value_read(&value, header)
     if value.of == OF_STRING or value.of == OF_DECIMAL:
         return hash_word(hash ^ value.of, hash_bytes(value.bytes, value.length, seed))
-    # Of lists only what they are: they are rare, and are compared anyway.
+    # The hash of a list depends only on its kind: lists are rare, and are compared anyway.
     return hash_word(hash ^ value.of, hash_word(value.word, seed))
 
 
 # ---- for the cold verbs ----
 
 def read_headers(bytes table not None):
-    """The fields of a table on the wire: (name, kind, value as it is there) in order of their names.
+    """The fields of a table in its wire encoding: (name, kind, encoded value), ordered by name.
 
-    Raises ProtocolError (502): it is not a table.
+    Raises ProtocolError (502) if it is not a table.
     """
     cdef headers_t headers = headers_t(NULL, 0, 0)
     cdef header_t* one
@@ -337,7 +337,7 @@ def read_headers(bytes table not None):
 
 
 def sorted_table(bytes table not None):
-    """The same table with its fields in order of their names: what makes the arguments of two bindings the same."""
+    """The table with its fields ordered by name, so that equal arguments of bindings have equal bytes."""
     if not table:
         return table
     return b"".join([bytes((len(name),)) + name + ord(kind).to_bytes(1, "big") + value

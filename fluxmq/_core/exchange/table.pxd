@@ -21,7 +21,7 @@ cdef enum:
 cdef struct item_t:
     void* destination
     void* binding
-    place_t* place              # the binding's: it is told when its item moves
+    place_t* place              # the binding's: updated when the item moves
 
 cdef struct place_t:            # where an item is
     enode_t* node
@@ -33,7 +33,7 @@ cdef struct enode_t:            # its word is behind it
     enode_t* many
     item_t* items
     uint64_t hash
-    uint64_t seen               # the step that came here last
+    uint64_t seen               # the last step that reached this node
     uint32_t count
     uint32_t capacity
     uint32_t words              # children that are words
@@ -52,14 +52,14 @@ cdef struct etable_t:
     uint64_t used
     uint64_t seed
     uint64_t step
-    enodes_t now                # of a match, kept for the next one
+    enodes_t now                # of a match, reused by the next one
     enodes_t then
 
 cdef void etable_init(etable_t* table, uint64_t seed) noexcept
 cdef void etable_free(etable_t* table) noexcept
 cdef enode_t* etable_find(const etable_t* table, const enode_t* parent, const uint8_t* word,
                           uint32_t length) noexcept
-# The node under a word, or under a pattern of words, made if it is not there.
+# Finds or makes the node of a word, or of a pattern of words.
 cdef enode_t* etable_word(etable_t* table, const uint8_t* word, uint32_t length) except NULL
 cdef enode_t* etable_pattern(etable_t* table, const uint8_t* pattern, uint32_t length) except NULL
 # Matches a topic: the nodes are in table.now until the next match.

@@ -70,7 +70,7 @@ cdef void put_slot(enode_t** slots, uint64_t mask, enode_t* node) noexcept:
     slots[at] = node
 
 
-# 0, or -1 when memory is out; then the table is as it was.
+# Returns 0, or -1 when memory is exhausted; the table is unchanged then.
 cdef int resize(etable_t* table, uint64_t capacity) noexcept:
     cdef enode_t** slots = <enode_t**>calloc(capacity, sizeof(enode_t*))
     cdef uint64_t at
@@ -120,7 +120,7 @@ cdef enode_t* child(etable_t* table, enode_t* parent, const uint8_t* word, uint3
 
 
 cdef void take_slot(etable_t* table, const enode_t* node) noexcept:
-    """Out of the table; who stands behind it in its run moves up."""
+    """Removes a node from the table and moves up those behind it in its run."""
     cdef uint64_t gap = node.hash & table.mask, at, home
     while table.slots[gap] != node:
         gap = (gap + 1) & table.mask
@@ -229,7 +229,7 @@ cdef void etable_remove(etable_t* table, place_t* place) noexcept:
 # ---- matching ----
 
 cdef int come_to(enodes_t* nodes, enode_t* node, uint64_t step) except -1:
-    """This step leads to a node, and past every `#` below it, which may stand for no word at all."""
+    """Adds a node to this step, and every `#` below it, because `#` also matches no word."""
     cdef enode_t** grown
     while node != NULL and node.seen != step:
         node.seen = step
@@ -251,7 +251,7 @@ cdef int etable_match(etable_t* table, const uint8_t* topic, uint32_t length) ex
     cdef uint64_t hash
     cdef uint32_t size
     cdef size_t i
-    cdef bint more = length > 0     # an empty topic has no word; "a." has two, the second one empty
+    cdef bint more = length > 0     # an empty topic has no word; "a." has two, the second one is empty
     table.step += 1
     table.now.count = 0
     come_to(&table.now, &table.root, table.step)
