@@ -20,19 +20,19 @@ cdef class Retained:
     """Value. One retained message."""
     cdef msg_t* msg
     cdef node_t* node
-    cdef readonly bint volatile         # never journalled: $SYS
+    cdef readonly bint volatile         # $SYS: not written to the journal
 
 
 # One level of one or more topics. Invariant: every node but the root has a value or a child.
 @cython.final
 cdef class RetainedNode:
     cdef dict children          # level (bytes) -> RetainedNode; None while there is none: most nodes are leaves
-    cdef list listed            # the children by `order`, with those that are gone; None while there are few
+    cdef list listed            # the children by `order`, including removed ones; None while there are few
     cdef object value           # None = no topic ends here
     cdef uint64_t order         # when it was made: RetainedTree.stamp
-    cdef uint64_t stamp         # when its value was set: the same
-    cdef uint32_t holes         # of `listed`: those that are gone
-    cdef bint gone              # out of the tree
+    cdef uint64_t stamp         # when its value was set, from the same counter
+    cdef uint32_t holes         # removed ones in `listed`
+    cdef bint gone              # removed from the tree
     cdef bint hidden            # a first level that begins with `$` [MQTT-4.7.2-1]
 
     cdef RetainedNode after(self, uint64_t order, Py_ssize_t* at)
@@ -49,27 +49,27 @@ cdef class RetainedTree:
     # Topics are valid topic names, filters valid topic filters without `$share/…/`. UsageError if value is None.
     cpdef object set(self, bytes topic, object value)       # the former value, or None
     cpdef object get(self, bytes topic)                     # the value, or None
-    cpdef object pop(self, bytes topic)                     # the value that was there, or None; prunes
+    cpdef object pop(self, bytes topic)                     # the removed value, or None; prunes the tree
     cpdef list match(self, bytes filter)                    # values, in no particular order
 
     cdef prune(self, list levels)
 
 
-# A node that a walk is in the middle of.
+# A node whose children a walk is visiting.
 @cython.final
 cdef class RetainedFrame:
     cdef RetainedNode node
     cdef uint64_t last          # `order` of the child that was visited last; 0: none
-    cdef Py_ssize_t at          # where that stood in `listed`: a hint
-    cdef uint32_t level         # index of the filter's level that its children are to match
-    cdef bint met               # with `#`: the node itself was
+    cdef Py_ssize_t at          # its position in `listed`: a hint
+    cdef uint32_t level         # index of the filter's level that the children must match
+    cdef bint met               # with `#`: the node itself has been visited
 
 
 @cython.final
 cdef class RetainedCursor:
     cdef list levels
     cdef bytes kinds            # of each level: 0 literal, 1 `+`, 2 `#`
-    cdef list frames            # the way from the root; empty: the end
+    cdef list frames            # the path from the root; empty: the end
 
     # The next node with a value, or None: at the end (`frames` is empty), or `steps`, which counts down, is 0.
     cdef RetainedNode next(self, int* steps)

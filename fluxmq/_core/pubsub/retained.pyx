@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True, auto_pickle=False
 """Retained messages by topic name, looked up by topic filter. pubsub/retained.pxd is its description.
 
-Nothing here recurses: the depth of the tree is chosen by whoever names topics. (Freeing the tree descends through
-dicts, whose deallocation the interpreter bounds by itself.)
+Nothing here recurses: clients choose the depth of the tree by their topic names. (Freeing the tree descends through
+dicts, whose deallocation is bounded by the interpreter.)
 """
 cimport cython
 
@@ -19,7 +19,7 @@ cdef enum:
     KIND_LITERAL = 0
     KIND_PLUS = 1
     KIND_REST = 2
-    LISTED_MIN = 16             # children from which on a list of them is kept; fewer are looked at each time
+    LISTED_MIN = 16             # number of children from which a list of them is kept; fewer are all examined
 
 
 @cython.final
@@ -58,7 +58,8 @@ cdef class Retained:
 cdef class RetainedNode:
 
     cdef RetainedNode after(self, uint64_t order, Py_ssize_t* at):
-        """The child made next after `order`, or None. at: where the one with that order stood, and now this one."""
+        """The child with the next higher `order`, or None. at: in: position of the one with `order`; out: of the
+        result."""
         cdef RetainedNode child, found = None
         cdef Py_ssize_t low = at[0], high, middle
         if self.children is None:
@@ -89,14 +90,14 @@ cdef class RetainedNode:
         return None
 
     cdef int add(self, bytes level, RetainedNode child) except -1:
-        """child: newer than all that are there."""
+        """Adds a child that is newer than all others."""
         if self.children is None:
             self.children = {}
         self.children[level] = child
         if self.listed is not None:
             self.listed.append(child)
         elif len(self.children) >= LISTED_MIN:
-            self.listed = list(self.children.values())      # a dict keeps the order in which its keys came
+            self.listed = list(self.children.values())      # a dict keeps the order of insertion
             self.holes = 0
         return 0
 
@@ -129,7 +130,7 @@ cdef RetainedFrame frame_of(RetainedNode node, uint32_t level):
 
 @cython.final
 cdef class RetainedCursor:
-    """Machine. A walk over what a topic filter matches in a tree, from `tree`'s root; see pubsub/retained.pxd."""
+    """Machine. A walk over the topics in a tree that match a filter; see pubsub/retained.pxd."""
 
     def __cinit__(self, RetainedTree tree not None, bytes filter not None):
         self.levels = filter.split(SLASH)
@@ -138,7 +139,7 @@ cdef class RetainedCursor:
         self.frames = [frame_of(tree.root, 0)]
 
     def step(self, int steps):
-        """The next value, or None: at the end, or after so many steps, at least one."""
+        """The next value, or None: at the end, or after `steps` steps, at least one."""
         cdef RetainedNode node = self.next(&steps)
         return None if node is None else node.value
 
@@ -170,7 +171,7 @@ cdef class RetainedCursor:
                     self.frames.append(frame_of(child, frame.level + 1))
                 continue
             if kind == KIND_REST and not frame.met:
-                frame.met = True            # the parent level itself is among what `#` matches
+                frame.met = True            # `#` matches the parent level too
                 if node.value is not None:
                     return node
             child = node.after(frame.last, &frame.at)
@@ -218,9 +219,9 @@ cdef class RetainedTree:
             yield topic, node.value
 
     cpdef object set(self, bytes topic, object value):
-        """Keep `value` under `topic`; return the value it takes the place of, or None.
+        """Sets the value of `topic`; returns the former one, or None.
 
-        Raises UsageError when value is None: to remove is `pop`.
+        Raises UsageError if value is None: use `pop` to remove it.
         """
         cdef RetainedNode node, child
         cdef object former
@@ -256,7 +257,7 @@ cdef class RetainedTree:
         return None if node is None else node.value
 
     cpdef object pop(self, bytes topic):
-        """Remove the value under `topic` and return it, or None."""
+        """Removes the value of `topic` and returns it, or None."""
         cdef RetainedNode node = self.topics.pop(topic, None)
         cdef object former
         if node is None:
@@ -267,8 +268,8 @@ cdef class RetainedTree:
             self.prune(topic.split(SLASH))
         return former
 
-    # Nodes know no parent (that would be a cycle each, for the collector to find), so the path is walked again; what
-    # goes is the branch below the last node that has another reason to be.
+    # Nodes have no pointer to their parent, which would make reference cycles, so the path is walked again. The branch
+    # below the last node that is needed otherwise is removed.
     cdef prune(self, list levels):
         cdef RetainedNode node = self.root, keeper = self.root
         cdef bytes level, branch = levels[0]

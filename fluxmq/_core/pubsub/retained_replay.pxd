@@ -24,7 +24,7 @@ from fluxmq._core.pubsub.session cimport Replay, Session
 cdef class Pending:
     """One subscription."""
     cdef bytes filter
-    cdef RetainedCursor cursor      # None: not begun
+    cdef RetainedCursor cursor      # None: not started
     cdef uint64_t before            # values with a higher stamp were set after it was added
     cdef uint8_t qos                # granted
     cdef ids_t* ids                 # counted; the subscription identifier, or NULL
@@ -34,14 +34,14 @@ cdef class RetainedReplay(Replay):
     cdef RetainedTree tree
     cdef Ledger ledger
     cdef list due                   # Hub.due
-    cdef bint is_due                # in `due`
+    cdef bint is_due                # whether it is in `due`
     cdef dict pending               # filter -> Pending, in the order in which they are sent
     cdef uint64_t returned          # stamp of the tree at the client's last reconnect; 0: it was never disconnected
 
     cdef int add(self, bytes filter, uint8_t qos, uint32_t identifier) except -1
-    # The subscription's options changed; nothing is sent again because of that.
+    # The subscription's options changed, which sends nothing again.
     cdef int change(self, bytes filter, uint8_t qos, uint32_t identifier) except -1
     cdef int forget(self, bytes filter) except -1
-    # Sends until `steps` (nodes visited) are used up. 1: there is more, and room for it.
+    # Sends until `steps` (nodes visited) are used up. 1: there are more messages, and room for them.
     cdef bint run(self, Session session, int* steps) except -1
     cdef int send(self, Session session, Pending pending, RetainedNode node) except -1

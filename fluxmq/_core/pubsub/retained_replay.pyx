@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Retained messages on their way to one session; see pubsub/retained_replay.pxd. MQTT 5.0 section 3.3.1.3."""
+"""Machine. Sends retained messages to one session; see pubsub/retained_replay.pxd. MQTT 5.0 section 3.3.1.3."""
 cimport cython
 from libc.string cimport memset
 
@@ -10,7 +10,7 @@ from fluxmq._core.pubsub.retained cimport Retained
 __all__ = ["RetainedReplay"]
 
 cdef enum:
-    LINK_BYTES_MAX = 65536      # what may wait in the link before the next message: some hundred, one send's worth
+    LINK_BYTES_MAX = 65536      # bytes in the link's buffer up to which a message is added: the size of one send
 
 
 @cython.final
@@ -27,7 +27,7 @@ cdef class Pending:
 
 @cython.final
 cdef class RetainedReplay(Replay):
-    """Machine. Of one session. due: the list of sessions whose replay has something to do and room for it."""
+    """Machine. For one session. due: the list of sessions whose replay has messages and room for them."""
 
     def __cinit__(self, RetainedTree tree not None, Ledger ledger not None, list due not None):
         self.tree = tree
@@ -36,7 +36,7 @@ cdef class RetainedReplay(Replay):
         self.pending = {}
 
     cdef int add(self, bytes filter, uint8_t qos, uint32_t identifier) except -1:
-        """A subscription that is made again begins again, [MQTT-3.8.4-3]."""
+        """Starts the replay of a subscription, or starts it again, [MQTT-3.8.4-3]."""
         cdef Pending pending = Pending.__new__(Pending)
         pending.filter = filter
         pending.before = self.tree.stamp
@@ -91,7 +91,7 @@ cdef class RetainedReplay(Replay):
             if self.pending.get(pending.filter) is pending:
                 del self.pending[pending.filter]
         session.replay = None
-        session.pump()                      # the window is the line's alone again
+        session.pump()                      # the window is available to the queue again
         return 0
 
     cdef int send(self, Session session, Pending pending, RetainedNode node) except -1:
@@ -101,7 +101,7 @@ cdef class RetainedReplay(Replay):
             return 0
         if node.stamp > pending.before and (
                 node.stamp > self.returned or min(pending.qos, <uint8_t>kept.msg.qos) != 0):
-            return 0                        # it came as a publish, or waits in the line
+            return 0                        # it was published to the session, or is in its queue
         memset(&pub, 0, sizeof(pub))
         pub.body = kept.msg.body
         pub.qos = kept.msg.qos

@@ -35,8 +35,8 @@ cdef struct route_t:
     hop_t* hops
     uint8_t* topic          # behind this struct
     void* routes            # borrowed: the Routes that made it
-    uint32_t refs           # one of the cache, of each publisher that caches it, and of each walk
-    uint32_t walks          # walks under way; invariant: while there are any, only counts change here
+    uint32_t refs           # one for the cache, each publisher that caches it, and each walk
+    uint32_t walks          # current walks; invariant: during a walk only counts change here
     uint32_t count
     uint32_t capacity
     uint16_t topic_length
@@ -60,7 +60,7 @@ cdef class Routes:
     cdef readonly Trie trie
     cdef route_t** sets
     cdef uint64_t sets_mask
-    cdef route_t* long_topics[4]        # the set of all topics over KEPT_TOPIC_BYTES_MAX, so that entries bound bytes
+    cdef route_t* long_topics[4]        # one set for topics over KEPT_TOPIC_BYTES_MAX, so that entries bound bytes
     cdef uint64_t tick
     cdef uint64_t seed
     cdef subs_t matches
@@ -74,7 +74,7 @@ cdef class Routes:
 cdef void route_drop(route_t* route) noexcept
 
 
-# What a hop of this kind leads to, for a cast to its class.
+# The target of a hop of this kind, to be cast to its class.
 cdef inline void* hop_target(const hop_t* hop, uint8_t kind) noexcept nogil:
     check(hop.kind == kind)
     return <void*>hop.target

@@ -15,8 +15,8 @@ __all__ = ["Routes", "ShareGroup"]
 
 cdef enum:
     WAYS = 4
-    KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB
-    IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
+    KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would need 4 GiB
+    IDENTIFIERS_MAX = 255       # of one delivery; identifiers of further overlapping filters are omitted
 
 
 
@@ -49,9 +49,9 @@ cdef void route_drop(route_t* route) noexcept:
 
 @cython.final
 cdef class Routes:
-    """Machine. The match cache over one trie.
+    """Machine. The match cache of one trie.
 
-    entries: how many routes are remembered, rounded up to a power of two. seed: secret, for the hash.
+    entries: size of the cache, rounded up to a power of two. seed: secret, for the hash.
     """
 
     def __cinit__(self, Trie trie not None, uint32_t entries, uint64_t seed):
@@ -83,7 +83,7 @@ cdef class Routes:
         cdef route_t** ways = self.sets + (h & self.sets_mask) * WAYS
         cdef route_t* route
         cdef int i
-        cdef int place = 0              # of a new one
+        cdef int place = 0              # for a new route
         if length > KEPT_TOPIC_BYTES_MAX:
             ways = self.long_topics
         self.tick += 1
@@ -101,7 +101,7 @@ cdef class Routes:
                     self.misses += 1
                     self.fill(route)
                     return route
-                place = i               # somebody walks it as it was: another takes its place
+                place = i               # the old one is being walked: the new one replaces it in the cache
                 break
             if route.used < ways[place].used:
                 place = i
@@ -113,7 +113,7 @@ cdef class Routes:
         return route
 
     cdef route_t* make(self, const uint8_t* topic, size_t length, uint64_t hash) except NULL:
-        """A new one, with one reference."""
+        """Makes a route with one reference."""
         cdef route_t* route = <route_t*>calloc(1, sizeof(route_t) + length)
         if route == NULL:
             raise MemoryError()
@@ -184,7 +184,7 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
     return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & SUB_RETAIN_AS_PUBLISHED)
 
 
-# Its end needs the list of sessions.
+# Its deallocation needs the list of sessions.
 @cython.no_gc_clear
 @cython.final
 @cython.no_gc_clear     # __dealloc__ counts by `sessions`
@@ -210,7 +210,7 @@ cdef class ShareGroup:
         return len(self.sessions)
 
     def join(self, Session session not None, uint8_t options, uint32_t identifier) -> bool:
-        """Adds a member, or changes its options. True: it is new."""
+        """Adds a member, or changes its options. Returns whether it is new."""
         cdef member_t* grown
         cdef Py_ssize_t i
         for i in range(len(self.sessions)):
@@ -232,7 +232,7 @@ cdef class ShareGroup:
         return True
 
     def leave(self, Session session not None) -> bool:
-        """True: it was a member."""
+        """Removes a member. Returns whether it was one."""
         cdef Py_ssize_t i, j
         for i in range(len(self.sessions)):
             if self.sessions[i] is session:

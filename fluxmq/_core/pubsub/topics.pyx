@@ -5,7 +5,7 @@ cimport cython
 __all__ = ["Topics"]
 
 
-# Connections point to its routes until they are freed, also when the collector frees them all at once.
+# Connections have pointers to its routes until they are freed, also when the collector frees them all together.
 @cython.no_gc_clear
 @cython.final
 cdef class Topics:
@@ -20,5 +20,5 @@ cdef class Topics:
 
     @property
     def retained_count(self) -> int:
-        """Retained messages of clients."""
+        """Number of retained messages of clients."""
         return len(self.retained) - self.retained_volatile

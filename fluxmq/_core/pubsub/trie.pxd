@@ -1,5 +1,5 @@
 # cython: language_level=3
-# pubsub/trie.pxd: the subscription index, from topic filters to whoever subscribed.
+# pubsub/trie.pxd: the subscription index, from topic filters to subscribers.
 #
 # Two indexes in one open-addressing hash table of nodes:
 #
@@ -20,14 +20,14 @@ cdef enum:
     SUB_QOS_MASK = 0x03
     SUB_NO_LOCAL = 0x04
     SUB_RETAIN_AS_PUBLISHED = 0x08
-    SUB_KIND_MASK = 0x70        # what the target is (routes.pxd, HOP_*), times SUB_KIND_UNIT
+    SUB_KIND_MASK = 0x70        # kind of the target (routes.pxd, HOP_*), times SUB_KIND_UNIT
     SUB_KIND_UNIT = 0x10
-    SUB_WIDE = 0x80             # of a queue: the filter matches more than the binding that it stands for
+    SUB_WIDE = 0x80             # of a queue: the filter matches more than the binding that it represents
 
 cdef struct sub_t:
-    void* target                # borrowed; whoever adds it removes it before it dies; never looked into, may be NULL
+    void* target                # borrowed, never dereferenced, may be NULL; to be removed before it is freed
     uint32_t identifier         # subscription identifier, 0 = none
-    uint8_t options             # SUB_*; the index only carries them
+    uint8_t options             # SUB_*; only stored here
 
 cdef struct subs_t:             # growable result vector, owned by the caller; starts zeroed
     sub_t* items
@@ -35,7 +35,7 @@ cdef struct subs_t:             # growable result vector, owned by the caller; s
     size_t capacity             # invariant: count <= capacity
 
 
-# Room for `more` further items. 0, or -1 when memory is out; then `out` is as it was.
+# Reserves room for `more` items. 0, or -1 when memory is exhausted; then `out` is unchanged.
 cdef inline int subs_reserve(subs_t* out, size_t more) noexcept nogil:
     cdef size_t capacity = out.capacity
     cdef sub_t* items
@@ -60,7 +60,7 @@ cdef inline int subs_push(subs_t* out, const sub_t* sub) except -1:
     return 0
 
 
-# Leaves `out` empty and usable.
+# Clears `out`, which stays usable.
 cdef inline void subs_free(subs_t* out) noexcept:
     free(out.items)
     out.items = NULL

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""The subscription index. The .pxd is its description; here are the table, the crowd of one filter, and the verbs.
+"""The subscription index, described in the .pxd. This file has the table, the subscribers of one filter, and the
+operations.
 
-Everything below the three verbs is free of Python and of the GIL. Memory comes from malloc in pieces of one node, so
-what a removed filter took goes back; a shard of the table halves when it is one eighth full.
+Everything below the three operations works without Python and the GIL. Memory is allocated node by node, so that a
+removed filter's memory is freed; a shard of the table halves when it is one eighth full.
 """
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -20,7 +21,7 @@ cdef extern from *:
     void prefetch "__builtin_prefetch" (const void* address) noexcept nogil
 
 cdef enum:
-    FILTER_MAX = 65535          # what a length of two bytes on the wire can say [MQTT-1.5.4], and node_t.length hold
+    FILTER_MAX = 65535          # maximum of a two-byte length on the wire [MQTT-1.5.4], and of node_t.length
     SLOTS_MIN = 4
     CROWD_MIN = 4
     CROWD_SCAN_MAX = 32         # up to here a scan of the 16-byte items beats an index, and costs no memory
