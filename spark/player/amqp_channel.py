@@ -1,4 +1,4 @@
-"""What a replayed AMQP channel remembers: publishes without a confirm, deliveries without their acknowledgement."""
+"""State of a replayed AMQP channel: publishes that are not confirmed, deliveries that are not acknowledged."""
 from __future__ import annotations
 
 from collections import deque
@@ -13,14 +13,14 @@ __all__ = ["AmqpChannel"]
 
 
 class AmqpChannel:
-    """known: its beginning is in the recording, so it is known which delivery a recorded tag is: the n-th. Else all
-    deliveries are acknowledged as they come.
+    """known: whether the channel's beginning is in the recording, so that a recorded tag identifies the n-th delivery.
+    Otherwise all deliveries are acknowledged on arrival.
 
     usable: the server has it open. pending: by number of a publish, its op; returned: by op, the code. got: tags of
-    deliveries by rank, None when settled; promised: by rank, what settles it as soon as it comes. setup: what a channel
-    that takes its place needs. consumers: by tag, queue and whether deliveries are acknowledged. unnamed: by the
-    answer that is awaited, what was asked for under no name; None when under one. credit: since when deliveries could
-    come; freed: ranks that were settled, which it has not been told of.
+    deliveries by rank, None when settled; promised: by rank, what settles it on arrival. setup: methods for a channel
+    that replaces it. consumers: by tag, queue and whether deliveries are acknowledged. unnamed: by the awaited answer,
+    a request without a name, or None if it has one. credit: since when deliveries were possible; freed: settled ranks
+    not yet passed to it.
     """
 
     def __init__(self, number: int, known: bool) -> None:
@@ -39,12 +39,12 @@ class AmqpChannel:
         self.get_acks = True
         self.credit = ChannelCredit()
         self.freed: list[int] = []
-        self._floor = 0                                 # below, all is settled or promised
+        self._floor = 0                                 # all ranks below are settled or promised
 
     # ── publishes ────────────────────────────────────────────────────────────────────────────────────────────
 
     def confirmed(self, tag: int, multiple: bool, code: int) -> list[tuple[int, int]]:
-        """(number, reason) of the publishes that this is of. tag: 0 with multiple, all."""
+        """(number, reason) of the confirmed publishes. tag: 0 with multiple means all."""
         if multiple:
             told = [one for one in self.pending if one <= tag or not tag]
         else:
@@ -54,7 +54,7 @@ class AmqpChannel:
     # ── deliveries ───────────────────────────────────────────────────────────────────────────────────────────
 
     def arrived(self, tag: int, acked: bool) -> list[m.Method]:
-        """A delivery; what is to be sent for it. acked: whether the server waits for an acknowledgement."""
+        """Handles a delivery; returns the methods to send. acked: whether the server waits for an acknowledgement."""
         rank = len(self.got)
         promised = rank in self.promised
         how = self.promised.pop(rank, None)
@@ -62,7 +62,7 @@ class AmqpChannel:
         return [self._settled(rank, how)] if acked and (self.releasing or promised) else []
 
     def settle(self, tag: int, method: str, found: dict[str, Any]) -> list[m.Method]:
-        """basic.ack, nack or reject of a recorded tag, found its detail; what is to be sent now."""
+        """Handles basic.ack, nack or reject of a recorded tag; found: its detail. Returns the methods to send now."""
         if self.releasing:
             return []
         again, multiple = bool(found.get("requeue")), bool(found.get("multiple"))
@@ -89,16 +89,16 @@ class AmqpChannel:
         return freed
 
     def release(self) -> list[m.Method]:
-        """Acknowledges what is held, and from now on all that comes."""
+        """Acknowledges the held deliveries, and from now on each on arrival."""
         self.releasing = True
         return [self._settled(rank, None) for rank, tag in enumerate(self.got) if tag is not None]
 
     def recovered(self) -> None:
-        """The server has back what was not acknowledged: its tags name nothing any more."""
+        """The server has requeued all unacknowledged messages: their tags are invalid."""
         self.got = [None] * len(self.got)
 
     def reopened(self) -> dict[str, m.Method]:
-        """A new channel takes its place: what it needs. The server has what was not acknowledged."""
+        """A new channel replaces this one; returns its setup. The server has requeued all unacknowledged messages."""
         self.recovered()
         self.credit.reopened()
         self.published, self.confirms = 0, False

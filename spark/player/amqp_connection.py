@@ -16,8 +16,8 @@ WRITE_HIGH = 1 << 20
 
 
 class AmqpConnection(asyncio.Protocol):
-    """events: as of the machine; `on_lost(why)` once, after `open` has returned, when the socket is closed by whomever.
-    on_room: called when more may be written. Writes are gathered and sent once per turn of the loop."""
+    """events: as of the machine; `on_lost(why)` is called once, after `open` has returned, when either side has closed
+    the socket. on_room: called when more may be written. Writes are gathered and sent once per turn of the loop."""
 
     def __init__(self, login: AmqpLogin, events: AmqpEvents, on_lost: Callable[[AmqpRefused], None],
                  on_room: Callable[[], None]) -> None:
@@ -62,17 +62,17 @@ class AmqpConnection(asyncio.Protocol):
         self.flush()
 
     def close(self) -> None:
-        """Says goodbye; the socket is closed when that is answered."""
+        """Sends connection.close; the socket is closed after the answer."""
         self.machine.close("the replay goes on without it")
         self.flush()
 
     def abort(self) -> None:
-        """As a client whose machine lost power."""
+        """Ends the connection without closing it properly, like a client that lost power."""
         if self.transport is not None:
             self.transport.abort()
 
     async def closed(self) -> None:
-        """Until the socket is closed."""
+        """Waits until the socket is closed."""
         await asyncio.shield(self.gone)
 
     def flush(self) -> None:

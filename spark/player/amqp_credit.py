@@ -18,10 +18,10 @@ __all__ = ["ChannelCredit", "Credit"]
 
 
 class Credit:
-    """How many deliveries may be unsettled, and since when there is room for the next. limit: 0 is any number.
+    """How many deliveries may be unsettled, and since when there is room for the next. limit: 0 means any number.
 
-    Room is used in the order in which it came to be, so the n-th delivery waited for the settlement that made room for
-    it, and for none that came later. held: deliveries that are unsettled. Instants: ns since 1970.
+    Room is used in the order in which it was made: the n-th delivery waited for the settlement that made room for it,
+    and for no later one. held: unsettled deliveries. Instants: ns since 1970.
     """
 
     def __init__(self, now: int, limit: int) -> None:
@@ -33,12 +33,12 @@ class Credit:
         self._adjust(now)
 
     def _adjust(self, now: int) -> None:
-        """What changed, changed now."""
+        """Updates the room for a change at `now`."""
         wanted = max(0, self.limit - self.held)
         if wanted > self._free:
             self._room.append((now, wanted - self._free))
         while wanted < self._free:
-            when, count = self._room.pop()                  # the limit was lowered: the latest is gone first
+            when, count = self._room.pop()                  # the limit was lowered: the latest room is removed first
             left = max(0, count - (self._free - wanted))
             self._free -= count - left
             if left:
@@ -46,7 +46,7 @@ class Credit:
         self._free = wanted
 
     def delivered(self) -> int:
-        """One came. Since when there was room for it."""
+        """Handles a delivery. Returns since when there was room for it."""
         self.held += 1
         if not self._room:                                  # without a limit, or over it
             return self.since
@@ -61,20 +61,20 @@ class Credit:
         self._adjust(now)
 
     def change(self, now: int, limit: int) -> None:
-        """Another limit, from now on."""
+        """Sets another limit from now on."""
         self.limit = limit
         self._adjust(now)
 
 
 class Held(NamedTuple):
-    """A delivery that is unsettled, of which consumer. channel: the channel's credit that it uses."""
+    """An unsettled delivery and its consumer. channel: the channel's credit that it uses."""
 
     consumer: Credit
     channel: Credit
 
 
 class ChannelCredit:
-    """All of a channel: its own, and those of its consumers by tag. asked: when basic.get was sent."""
+    """Credits of a channel: its own, and those of its consumers by tag. asked: when basic.get was sent."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -84,7 +84,7 @@ class ChannelCredit:
         self.reopened()
 
     def reopened(self) -> None:
-        """A channel as it begins. It has no prefetch and no consumer."""
+        """Resets to a new channel without prefetch and consumers."""
         self._prefetch = 0
         self._channel = Credit(0, 0)
         self._consumers.clear()
@@ -92,7 +92,7 @@ class ChannelCredit:
         self._waiting = None
 
     def learn(self, method: m.Method, now: int) -> None:
-        """What a method that the broker answered now changes."""
+        """Applies a method that the broker has just answered."""
         if isinstance(method, m.BasicQos):
             if method.global_:
                 self._channel.change(now, method.prefetch_count)
@@ -110,8 +110,8 @@ class ChannelCredit:
             self._free(list(self._held), now)
 
     def delivered(self, rank: int, method: Any, acked: bool) -> int:
-        """The delivery of that rank came: since when it could have; NO_VALUE where nobody can say. acked: the broker
-        waits for its acknowledgement."""
+        """Handles the delivery of that rank. Returns since when it was possible; NO_VALUE if unknown. acked: whether
+        the broker waits for its acknowledgement."""
         if isinstance(method, m.BasicGetOk):
             return self.asked
         consumer = self._consumers.get(method.consumer_tag)
@@ -123,14 +123,14 @@ class ChannelCredit:
         return max(consumer.delivered(), self._channel.delivered())
 
     def settled(self, ranks: Iterable[int], now: int) -> None:
-        """They were settled now; in a transaction that counts from its commit."""
+        """Marks deliveries as settled; in a transaction they count from its commit."""
         if self._waiting is not None:
             self._waiting += ranks
             return
         self._free(ranks, now)
 
     def commit(self, now: int) -> None:
-        """tx.commit is sent."""
+        """Called when tx.commit is sent."""
         if self._waiting is not None:
             ranks, self._waiting = self._waiting, []
             self._free(ranks, now)

@@ -49,7 +49,7 @@ __all__ = ["AmqpLink"]
 METHOD_SENT = EVENTS.index("method")
 PROVE_EVERY = 256           # publishes of a channel without confirms between two round trips
 UNCONFIRMED_MAX = 4096
-NACKED = 128                # a publish that the broker did not take
+NACKED = 128                # a publish that the broker refused
 GUEST = "guest"
 PROBE = m.ExchangeDeclare(exchange="amq.direct", type="direct", passive=True)      # changes nothing
 SETUPS = {"confirm.select": "confirm", "tx.select": "tx", "basic.qos": "qos"}
@@ -100,7 +100,7 @@ class AmqpLink(Link):
             self.changed(self)
 
     def may_end(self, loop: Any) -> bool:
-        """Also: what is to be acknowledged has come, or nothing comes any more."""
+        """Also waits until deliveries to be acknowledged have arrived, or none arrives any more."""
         left = self.grace.left_s(any(channel.promised for channel in self.channels.values()))
         if left:
             loop.call_later(left + 0.01, self.changed, self)
@@ -128,7 +128,7 @@ class AmqpLink(Link):
     # ── operations ───────────────────────────────────────────────────────────────────────────────────────────
 
     def perform(self, operation: Operation) -> bool:
-        """False: not yet. Raises FluxError for what cannot be said."""
+        """False: it cannot be sent yet. Raises FluxError for an operation that cannot be encoded."""
         if self.asked:
             return False
         method = operation.method or ""
@@ -180,7 +180,7 @@ class AmqpLink(Link):
         elif name == "tx.commit":
             channel.credit.commit(self.clock())
         elif name == "basic.consume":
-            # Deliveries may come with the answer.
+            # Deliveries may arrive together with the answer.
             channel.consumers[method.consumer_tag] = (method.queue, not method.no_ack)
             self.subscribed = True
 
@@ -211,14 +211,14 @@ class AmqpLink(Link):
                                 due=due, unfinished=True, detail=said)
 
     def _learn(self, channel: AmqpChannel, name: str, method: Any) -> None:
-        """What a method that was taken changes of its channel."""
+        """Applies a successful method to its channel."""
         channel.credit.learn(method, self.clock())
         if name in ("basic.recover", "basic.recover-async"):
             channel.recovered()
         elif name in SETUPS:
             channel.setup[SETUPS[name]] = method
             if name == "confirm.select" and not channel.confirms:
-                # The broker counts from here; what came before it has read.
+                # The broker numbers publishes from here; it has processed all earlier ones.
                 self._confirmed(channel, channel.published, True, 0)
                 channel.published, channel.confirms = 0, True
         elif name == "basic.consume":
@@ -240,7 +240,7 @@ class AmqpLink(Link):
     # ── channels ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_channel(self, operation: Operation, there: AmqpChannel | None) -> None:
-        """As recorded. One that is there stands in for one that was refused something: it goes first."""
+        """Opens a channel as recorded. If one exists, it replaces a channel that was refused: it is closed first."""
         if there is not None:
             self._call(operation.channel, m.ChannelClose(reply_code=200), lambda _answer, _why: self._answered())
             self._over(there, 0)
@@ -278,7 +278,7 @@ class AmqpLink(Link):
         return answered
 
     def _over(self, channel: AmqpChannel, code: int) -> None:
-        """No confirm comes on it any more."""
+        """Ends a channel: no confirm arrives on it any more."""
         channel.usable = False
         pending, channel.pending = channel.pending, {}
         for number in pending:
@@ -307,7 +307,7 @@ class AmqpLink(Link):
 
     def publish(self, _topic: bytes, payload: bytes, _qos: int, _retain: bool, properties: bytes,
                 _done: Callable[[Any, int], None]) -> tuple[int, int]:
-        """What the lane calls; the key by which it hears the confirm."""
+        """Called by the lane; returns the key under which it gets the confirm."""
         assert self.target is not None
         channel, method = self.target
         self.connection.publish(channel.number, method, properties, payload)
@@ -327,13 +327,13 @@ class AmqpLink(Link):
             self.lane.done((id(channel), number), reason)
 
     def on_returned(self, message: AmqpMessage) -> None:
-        """It comes before its confirm, and its trace says which it is."""
+        """Handles a returned message, which precedes its confirm; its trace identifies it."""
         channel = self.channels.get(message.channel)
         if channel is not None and len(message.body) >= 16:
             channel.returned[int.from_bytes(message.body[8:16], "big")] = message.method.reply_code
 
     def prove(self) -> None:
-        """Asks for a round trip on each channel whose publishes nobody confirms. The lane calls it."""
+        """Called by the lane: requests a round trip on each channel without confirms."""
         for channel in self.channels.values():
             if channel.pending and channel.usable and not channel.confirms:
                 self._probe(channel)
@@ -394,6 +394,6 @@ class AmqpLink(Link):
         channel.credit.settled(channel.taken_freed(), self.clock())
 
     def release(self) -> None:
-        """Acknowledges what is held, and from now on all that comes."""
+        """Acknowledges the held deliveries, and from now on each on arrival."""
         for channel in self.channels.values():
             self._send(channel, channel.release())

@@ -1,7 +1,7 @@
-"""What an AMQP 0-9-1 client of a recording asked for, as methods to send again, and how a copy's differ.
+"""Converts the recorded operations of an AMQP 0-9-1 client to methods to send, also for copies of the client.
 
-Names that a server made up (`amq.gen-…`) are reserved, so the replay asks for `gen-…` in their place, wherever the
-recording says them: another client that publishes there, or another player, needs nothing else to know.
+Server-generated names (`amq.gen-…`) are reserved, so the replay uses `gen-…` instead, everywhere in the recording: so
+other clients and other players find the queue without further information.
 """
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fluxmq._core.amqp091.properties import encode_properties
 __all__ = ["ANSWERED", "METHODS", "copy_of_exchange", "copy_of_key", "copy_of_queue", "method_asked", "own_names",
            "vhost_asked", "wire_content"]
 
-# Of direction in, besides messages and acknowledgements. Not here: the login, which is ours, and answers.
+# Of direction in, besides messages and acknowledgements. The login is not included, because the replay makes its own.
 METHODS = ("channel.open", "channel.flow", "channel.close", "exchange.declare", "exchange.delete", "exchange.bind",
            "exchange.unbind", "queue.declare", "queue.bind", "queue.unbind", "queue.purge", "queue.delete",
            "basic.qos", "basic.consume", "basic.cancel", "basic.get", "basic.recover", "basic.recover-async",
            "confirm.select", "tx.select", "tx.commit", "tx.rollback")
-# Of direction out: they say the names that the server chose.
+# Of direction out: answers with names that the server chose.
 ANSWERED = {"queue.declare-ok": "queue", "basic.consume-ok": "consumer_tag"}
 
 RESERVED = "amq."
 REPLY_TO = "amq.rabbitmq.reply-to"
-KEYED = ("amq.direct", "amq.topic")     # shared by all copies: their keys tell those apart
+KEYED = ("amq.direct", "amq.topic")     # shared by all copies, which differ in their keys
 SELECTED = ("CC", "BCC")
 TYPES = {kind.name: kind for kind in m.METHODS.values()}
 
@@ -66,15 +66,15 @@ def _arguments(found: dict[str, Any], copy: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def own_names(method: str, detail: str | None) -> bool:
-    """Whether the server chose the name that it asks for, so that only the answer says it."""
+    """Whether the server chose the name, so that only its answer has it."""
     found = json.loads(detail) if detail else {}
     wanted = {"queue.declare": "queue", "basic.consume": "consumer_tag"}.get(method)
     return wanted is not None and not found.get(wanted) and not found.get("no_wait")
 
 
 def method_asked(method: str, detail: str | None, copy: int, **named: str) -> Any:
-    """The method, ready to be sent by a copy; it waits for its answer, whatever was recorded. named: fields that only
-    the server's answer said."""
+    """The method for a copy to send, with the flag to wait for its answer, whatever was recorded. named: fields that
+    only the server's answer has."""
     found = (json.loads(detail) if detail else {}) | named
     kind = TYPES[method]
     exchange = str(found.get("exchange") or found.get("source") or "")
@@ -103,7 +103,7 @@ def vhost_asked(detail: str | None) -> str:
 
 @lru_cache(maxsize=4096)
 def wire_content(text: str | None, exchange: str, copy: int, user: str) -> bytes:
-    """The properties of a message as on the wire. user: who is logged in; another name the server would refuse."""
+    """The properties of a message as on the wire. user: the replay's login; the server would refuse another name."""
     found: dict[str, Any] = json.loads(text) if text else {}
     if "reply_to" in found:
         found["reply_to"] = copy_of_queue(found["reply_to"], copy)

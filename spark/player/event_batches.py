@@ -14,7 +14,7 @@ _NEVER_NULL = {"event", "client", "client_number", "connection", "op", "size", "
 
 
 class EventBatches:
-    """The names that the numbers in chunks stand for are kept from one to the next."""
+    """Keeps the names for the numbers in chunks from one chunk to the next."""
 
     def __init__(self, rows: ReplayRows) -> None:
         self.rows = rows

@@ -1,11 +1,11 @@
-"""How long who leaves waits for deliveries that the recording had it settle: as long as they come close together."""
+"""How long a leaving client waits for deliveries that it settled in the recording: as long as they follow closely."""
 from __future__ import annotations
 
 from collections.abc import Callable
 
 __all__ = ["GRACE_S", "Grace"]
 
-GRACE_S = 1.0               # between two deliveries, and from the wish to leave to the first
+GRACE_S = 1.0               # between two deliveries, and from the request to leave to the first
 
 
 class Grace:
@@ -15,15 +15,15 @@ class Grace:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._came = 0          # when the last delivery came
-        self._asked = 0         # when it wanted to leave; 0: it does not
+        self._came = 0          # time of the last delivery
+        self._asked = 0         # time of the request to leave; 0: none
 
     def came(self) -> None:
-        """A delivery did."""
+        """Called for each delivery."""
         self._came = self._clock()
 
     def left_s(self, waits: bool) -> float:
-        """Seconds for which leaving has to wait still; 0: it may leave. waits: whether there is something to come."""
+        """Seconds that leaving must still wait; 0: none. waits: whether a delivery is expected."""
         if waits:
             self._asked = self._asked or self._clock()
             left = GRACE_S - (self._clock() - max(self._came, self._asked)) / 1e9

@@ -1,4 +1,4 @@
-"""One network connection of a replayed client, and what is done on it: everything but publishing.
+"""One network connection of a replayed client, with all its operations except publishing.
 
     NEW ──CONNECT──► OPENING ──CONNACK──► OPEN ──DISCONNECT, abort, the broker──► CLOSED
                         └──refused, unreachable──────────────────────────────────────┘
@@ -61,7 +61,7 @@ class Operation(NamedTuple):
 
 
 def exhausted(error: BaseException) -> str:
-    """A sentence, when a connection failed for what this machine has no more of; else nothing."""
+    """A sentence if a connection failed because this machine lacks a resource; else ""."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         return (f"a player may open {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files, and its clients need more "
@@ -83,13 +83,13 @@ class PlayedClient:
         self.waiting: deque[Operation] = deque()
         self.connections = 0
         self.opening = False
-        self.ready = False                  # in the player's list of those that may go on
+        self.ready = False                  # in the player's list of clients that may continue
         self.session = Session()
         self.link: Link | None = None       # the last one
 
 
 class Link:
-    """changed(link): something of it was answered, or it ended. manual: acknowledgements are operations."""
+    """changed(link): called when an answer has arrived, or when it ended. manual: acknowledgements are operations."""
 
     def __init__(self, rows: ReplayRows, client: PlayedClient, options: PlayOptions, changed: Callable[[Link], None], *,
                  manual: bool) -> None:
@@ -102,17 +102,17 @@ class Link:
         self.subscribed = False
         self.asked = 0                      # SUBSCRIBE and UNSUBSCRIBE without an answer
         self.patience: asyncio.TimerHandle | None = None
-        self.forced = False                 # what is open has had its time
+        self.forced = False                 # open requests have had their time
         self.keeps_session = False
-        self.ending = False                 # we end it
+        self.ending = False                 # the player ends it
         self.handed_over = False
         self.unreachable = ""
-        self.exhausted = ""                 # what this machine has no more of
+        self.exhausted = ""                 # the resource that this machine lacks
         self.manual = manual
         self.held: list[Message | None] = []        # manual: deliveries of QoS 1 and 2 by rank
         self.promised: set[int] = set()             # ranks to acknowledge as soon as they come
         self.releasing = False
-        self.settled_by_order: set[bytes] = set()   # queues; of the others PUBACK settles
+        self.settled_by_order: set[bytes] = set()   # queues settled by orders; others by PUBACK
 
     # ── begin ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,17 +158,17 @@ class Link:
             self.lane.attach(self.connection)
             self.state = OPEN
         finally:
-            if self.state == OPENING:           # the replay is over
+            if self.state == OPENING:           # the replay has ended
                 self.state = CLOSED
             self.client.opening = False
             self.changed(self)
 
     def _taker(self) -> Callable[[Message], object]:
-        """Who takes deliveries that are acknowledged at once."""
+        """The callback for deliveries that are acknowledged at once."""
         return self.lane.take
 
     def _will(self, asked: ConnectAsked, op: int, version: int) -> Will | None:
-        """A will is a publish of its CONNECT: its trace names that."""
+        """A will is a publish of its CONNECT: its trace identifies that."""
         will = asked.will
         if will is None:
             return None
@@ -210,7 +210,7 @@ class Link:
                                          detail=json.dumps(said)))
 
     def _consumes(self, filters: list[str], user: list[tuple[str, str]], now: int) -> None:
-        """Granted filters: since when, and for how many, the broker may deliver from the queues among them."""
+        """For granted filters: since when, and how many, messages the broker may deliver from the queues among them."""
         asked = dict(user)
         prefetch = int(asked.get("prefetch", "")) if asked.get("prefetch", "").isdecimal() else 0
         by_order = asked.get("ack") == "manual"
@@ -258,7 +258,7 @@ class Link:
                 self.held.append(message)
 
     def acknowledge(self, rank: int) -> None:
-        """The delivery of that rank, now or as soon as it comes."""
+        """Acknowledges the delivery of that rank, now or on arrival."""
         if rank >= len(self.held):
             self.promised.add(rank)
             return
@@ -272,7 +272,7 @@ class Link:
             self._credit(queue_of(message.topic.decode()).encode(), by_order=False)
 
     def release(self) -> None:
-        """Acknowledges what is held, and from now on all that comes."""
+        """Acknowledges the held deliveries, and from now on each on arrival."""
         self.releasing = True
         for rank in range(len(self.held)):
             self.acknowledge(rank)
@@ -280,7 +280,7 @@ class Link:
     # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def may_end(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether all that was sent is answered; what is not gets its time, once."""
+        """Whether everything sent has been answered; unanswered requests get their time, once."""
         if self.forced or not (self.lane.unfinished or self.asked):
             return True
         self.lane.stalled = True
@@ -305,17 +305,17 @@ class Link:
         self.connection.disconnect(reason, **({"properties": properties} if properties else {}))
 
     def abort(self, due: int = NO_VALUE) -> None:
-        """As a client whose machine lost power."""
+        """Ends the connection without DISCONNECT, like a client that lost power."""
         self.ending = True
         self.rows.record(LOST, self.lane, self._next_op(), None, self.clock(), due=due,
                          detail=json.dumps({"by": "client"}))
         self.connection.abort()
 
     def hand_over(self) -> None:
-        """Another connection of the client is about to take over: the session is its from now on, with all packet
-        identifiers that the broker remembers. What still comes here is not heard, and so comes again there."""
+        """Another connection of the client is about to take over the session with all packet identifiers that the
+        broker remembers. Deliveries that still arrive here are ignored, so the broker sends them again there."""
         self.handed_over = True
-        self.connection.output_full()           # what was written goes out first
+        self.connection.output_full()           # written data is sent first
         self.connection.leave_silently()
         self.lane.close(keep=self.keeps_session)
 

@@ -1,7 +1,7 @@
-"""What a player plays: one row for each operation of a client, and how a copy of a client differs from the first.
+"""The operations of a player, one row for each operation of a client, and the differences between copies of a client.
 
-A recorded row says in `detail` and `properties` what a cold packet asked for (docs/internals/recording.md, "Detail");
-here is the only place of the replay that reads them.
+A recorded row has the contents of a cold packet in `detail` and `properties` (docs/internals/recording.md, "Detail");
+only this module of the replay reads them.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ACK", "AMQP", "CLOSE", "CONNECT", "DISCONNECT", "KINDS", "METHOD", "
            "subscriptions_asked", "unsubscriptions_asked", "wire_properties"]
 
 SETUP, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, CLOSE, ACK = range(8)
-METHOD, SEND, SETTLE = range(8, 11)         # of AMQP 0-9-1: basic.publish, its three acknowledgements, all others
+METHOD, SEND, SETTLE = range(8, 11)         # of AMQP 0-9-1: other methods, basic.publish, acknowledgements
 ORDER = 11                                  # a PUBLISH that is an order about a message of a queue: queue_orders.py
 AMQP = 91                                   # its version
 # Recorded kind: ours. `accepted` only where it says what a session had when the recording began.
@@ -63,7 +63,7 @@ class WillAsked:
 
 @dataclass(frozen=True, slots=True)
 class ConnectAsked:
-    """What a CONNECT asked for, without who and with what password."""
+    """The options of a CONNECT, without client identifier and login."""
 
     version: int
     clean_start: bool
@@ -78,8 +78,9 @@ def copy_of_client(client: str, copy: int) -> str:
 
 
 def copy_of_topic(topic: str, copy: int) -> str:
-    """A copy publishes beside the others. Names that begin with $ are the broker's, and a queue is one for all copies:
-    their consumers share its groups, so the work is that of so many recordings and nothing is delivered twice."""
+    """A copy publishes to topics of its own. Names that begin with $ belong to the broker, and all copies share each
+    queue: their consumers share its groups, so the load is that of several recordings and nothing is delivered
+    twice."""
     return f"~{copy}/{topic}" if copy and not topic.startswith("$") else topic
 
 
@@ -126,7 +127,7 @@ def wire_properties(text: str | None, copy: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def publish_detail(text: str | None) -> str | None:
-    """What a PUBLISH row of the result says besides its columns: that the message expires."""
+    """A column for what the other columns of a PUBLISH do not contain: that the message expires."""
     expiry = properties_asked(text).message_expiry_interval
     return None if expiry is None else json.dumps({"message_expiry_s": expiry})
 
@@ -136,7 +137,7 @@ def _number(found: dict[str, Any], *names: str) -> int:
 
 
 def _take(properties: Properties, name: str) -> int:
-    """A number that ConnectOptions have a word for, taken out."""
+    """Removes and returns a number that ConnectOptions has a field for."""
     identifier = _PROPERTIES[name][0]
     value = next((value for found, value in properties if found == identifier), 0)
     properties[:] = [entry for entry in properties if entry[0] != identifier]

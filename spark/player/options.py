@@ -1,4 +1,4 @@
-"""How a partition is played, and what came of it."""
+"""Options and status of playing one partition."""
 from __future__ import annotations
 
 import asyncio
@@ -15,12 +15,12 @@ START_SOON_NS = 50_000_000
 
 
 def _alone(_word: str, now: int) -> int:
-    """The meeting of a player that plays alone."""
+    """meet() for a player without others."""
     return now + START_SOON_NS
 
 
 def _to_nobody(_why: str) -> None:
-    """Of a player that plays alone."""
+    """tell() for a player without others."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Plays the operations of one partition: `play`, a generator of the result's rows. No Spark in it.
+"""`play`: plays the operations of one partition, a generator of the result's rows, without Spark.
 
-Three threads: one pulls operations ahead, one runs the event loop with all clients, and whoever iterates gets rows as
-they become final. So neither reading operations nor writing rows holds up a client.
+Three threads: one reads operations ahead, one runs the event loop with all clients, and the caller's iterates over rows
+as they become final. So neither reading operations nor writing rows delays a client.
 """
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fluxmq.spark.player.player import Player
 
 __all__ = ["PlayOptions", "PlayStatus", "play"]
 
-AHEAD_BYTES = 64 << 20  # of operations that are read before they are wanted; one batch at least
-END_S = 15.0            # until a player that is told to stop has said goodbye to the broker
+AHEAD_BYTES = 64 << 20  # of operations read ahead; at least one batch
+END_S = 15.0            # time for a stopped player to disconnect from the broker
 SWITCH_S = 0.0005       # a thread that writes rows must not keep the loop from a packet for the default 5 ms
 
 
@@ -63,7 +63,7 @@ class _Feed:
             self.room.notify()
 
     def end(self) -> None:
-        """Nobody takes any more; the thread ends with its next batch."""
+        """Nothing is taken any more; the thread ends with its next batch."""
         self.ended = True
         self._took(0)
 
@@ -112,7 +112,7 @@ def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: Pla
                 raise batch
             yield batch
     finally:
-        # Who iterated could not write the rows: without this the clients would play on.
+        # The caller could not write the rows: without this the clients would continue.
         unwanted.set()
         for stop in stops:
             with contextlib.suppress(RuntimeError):     # the loop is closed: it has ended

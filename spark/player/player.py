@@ -54,8 +54,8 @@ from fluxmq.spark.player.waits import Waits
 
 __all__ = ["Player"]
 
-TURN_OPERATIONS = 128           # between two turns of the loop: what is written goes out then
-SWEEP_S = 0.25                  # QoS 0 is proved, finished rows leave
+TURN_OPERATIONS = 128           # between two turns of the loop, at whose end written data is sent
+SWEEP_S = 0.25                  # QoS 0 is confirmed by a round trip, finished rows are emitted
 OPENING_MAX = 64
 WAITING_MAX = 20_000            # operations in clients' lines before the others wait too
 NAP_S = 0.2
@@ -78,7 +78,7 @@ class Player(Waits):
         self.reason = "their connections were gone"
 
     async def run(self, feed: AsyncIterator[pa.RecordBatch]) -> None:
-        """Plays everything that `feed` gives. What goes wrong with the broker is told in the status."""
+        """Plays everything from `feed`. Failures of the broker are put into the status."""
         sweeper = asyncio.create_task(self._sweep())
         try:
             started = False
@@ -119,7 +119,7 @@ class Player(Waits):
         return True
 
     async def _all_published(self) -> None:
-        """With --fast: before subscribers leave for good, they have what everybody published."""
+        """With --fast: before subscribers leave for good, they must have received what all players published."""
         await self.all_connected()
         if self.options.speed is None and not self.silent:
             self.silent = True
@@ -151,7 +151,7 @@ class Player(Waits):
                 await self.change()
 
     def _send(self, columns: dict[str, Any], dues: list[int], at: int, end: int) -> None:
-        """Sends, or puts into their client's line, the operations from `at` to `end`."""
+        """Sends the operations from `at` to `end`, or appends them to their clients' queues."""
         kinds, keys, links = columns["kind"], columns["link"], self.links
         topics, payloads, sizes = columns["topic"], columns["payload"], columns["size"]
         qos, retain, texts, copies = columns["qos"], columns["retain"], columns["properties"], columns["copy"]
@@ -177,7 +177,7 @@ class Player(Waits):
                 self.waiting += 1
 
     async def _reach(self, columns: dict[str, Any], at: int, end: int) -> int:
-        """With --fast: where the run of publishes or of session operations ends that may be sent now."""
+        """With --fast: the end of the run of publishes or of session operations that may be sent now."""
         kinds = columns["kind"]
         quick = (PUBLISH, ACK, ORDER, SEND, SETTLE)
         if columns["time"][at] > self.options.silent:
@@ -197,7 +197,7 @@ class Player(Waits):
         stop = at + 1
         room = OPENING_MAX if session else self.options.window - (self.rows.publishes - self.caught_up)
         end = min(end, at + max(room, 1))
-        # a run ends where the others are waited for
+        # a run ends where it must wait for other players
         meeting = (NEVER if self.silent else self.options.silent + 1) if self.connected else self.options.published
         while (stop < end and (kinds[stop] not in quick) == session and kinds[stop] != CLOSE
                and columns["time"][stop] < meeting):
@@ -211,7 +211,7 @@ class Player(Waits):
         return client
 
     def _attempt(self, client: PlayedClient, operation: Operation) -> bool:
-        """Does it, or finds that it cannot be done any more; False: not yet."""
+        """Executes an operation, or finds that it is impossible now; False: not yet."""
         if client.opening:
             return False
         kind, link = operation.kind, self.links.get(operation.link)
@@ -221,8 +221,8 @@ class Player(Waits):
             return True
         amqp = operation.method is not None
         if amqp and kind in (CONNECT, SETUP) and link is not None:
-            return True                     # each has both, unless it was there at the start
-        # Where the recording picked a connection up, its beginning is not there.
+            return True                     # the second of the two rows of a connection
+        # The recording began in the middle of this connection.
         picked_up = amqp and link is None and kind in (METHOD, SEND)
         if kind in (CONNECT, SETUP) or picked_up:
             if self.opening >= OPENING_MAX:
@@ -305,7 +305,7 @@ class Player(Waits):
         self.changed(link)
 
     async def _set_up(self, operation: Operation) -> None:
-        """A session that was there when the recording began, with nothing that an earlier replay may have left."""
+        """Restores a session that existed when the recording began, without remains of an earlier replay."""
         if self.stopped:
             return
         client = self._client(operation)
@@ -345,11 +345,11 @@ class Player(Waits):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _quiet(self) -> None:
-        """Until no delivery has come for quiet_s, and as long in naps: a machine that stands still delivers nothing,
+        """Waits until no delivery has arrived for quiet_s, also counted in naps: a suspended machine delivers nothing,
         and a nap may end early."""
         for link in list(self.alive):
             if link.manual or isinstance(link, QueueLink):
-                link.release()      # what clients held back is acknowledged first
+                link.release()      # messages held back by clients are acknowledged first
         end, nap = self.clock() + int(self.options.quiet_max_s * NANO), min(self.options.quiet_s / 4, NAP_S)
         seen, since, quiet_s = -1, self.clock(), 0.0
         while not self.stopped and self.clock() < end:
@@ -361,7 +361,7 @@ class Player(Waits):
             quiet_s += nap
 
     async def _leave(self) -> None:
-        """Disconnects who is still there."""
+        """Disconnects the remaining clients."""
         closing = []
         for link in list(self.alive):
             if not link.ending:

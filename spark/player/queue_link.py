@@ -1,10 +1,10 @@
-"""A connection of a replayed client that settles messages of queues by hand: its orders name the messages of this run.
+"""A connection of a replayed client that settles queue messages by orders, which name the messages of this run.
 
-An order is for the n-th delivery of its queue (queue_orders.py). It is sent when that delivery is there, else as soon
-as it comes. Who leaves waits for deliveries that it has orders for, as long as they come close together (grace.py).
-Which consumer of a group gets how many is not the same in each run: one gets less than it did, and another has more in
-hand than it has orders for. So at the end a client acknowledges what it has in hand of queues that it settles, and one
-that has no order left unsubscribes from them: what there still is goes to those who have.
+An order is for the n-th delivery of its queue (queue_orders.py). It is sent after that delivery has arrived. A leaving
+client waits for deliveries that it has orders for, as long as they follow closely (grace.py). The number of deliveries
+to each consumer of a group differs between runs: one gets fewer than recorded, another more than it has orders for. So
+at the end a client acknowledges its unsettled messages of queues that it settles, and one without further orders
+unsubscribes from them, which leaves the remaining messages to clients with orders.
 """
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SETTLEMENT = EVENTS.index("settlement")
 PREFIX = FROM_QUEUE.encode()
 DONE = (b"$ack", b"$nack", b"$reject")          # after these the client does not have the message any more
 NAMING = ("message-id", "partition", "offset", "group-id")
-CLASSIC = "delivery-count"                      # what deliveries of a stream do not have
+CLASSIC = "delivery-count"                      # property that deliveries of a stream do not have
 
 
 class Delivered(NamedTuple):
-    """What an order needs to know. classic: of a queue from which it is taken, not of a stream."""
+    """What an order needs from a delivery. classic: from a queue that settles messages, not from a stream."""
 
     message_id: str
     group: str
@@ -49,11 +49,11 @@ class QueueLink(Link):
         self.ordered: set[str] = set()                              # queues that this client settles
         self.expected: dict[tuple[str, int], list[Operation]] = {}  # orders whose delivery has not come
         self.overdue: deque[tuple[Operation, Delivered]] = deque()  # the window was used up
-        self.ending_queues = False                                  # released: what it has no order for is others'
+        self.ending_queues = False                                  # released: others get messages without orders
         self.grace = Grace(self.clock)
 
     def taken(self, message: Message) -> None:
-        """A delivery was taken."""
+        """Called for each delivery."""
         if not message.topic.startswith(PREFIX):
             return
         told = message.parsed().user_dict
@@ -64,14 +64,14 @@ class QueueLink(Link):
         got.append(Delivered(told.get("message-id", ""), told.get("group-id", ""), CLASSIC in told))
         for operation in self.expected.pop((queue, rank), ()):
             self._order(operation, queue, rank)
-        # What comes behind UNSUBSCRIBE is given to others again, and not this client's to settle.
+        # A message that arrives after UNSUBSCRIBE is delivered to others again, and not settled by this client.
         if self.ending_queues and queue in self.ordered and queue in self.filters and not self._expects(queue):
             self._finish(queue)
         if not self.expected and self.client.waiting:
             self.changed(self)                  # it waits to leave
 
     def perform(self, operation: Operation) -> bool:
-        """An order; True when it is sent, or will be when its delivery comes; False when it cannot be sent now."""
+        """An order: True when it was sent, or will be when its delivery arrives; False when it cannot be sent now."""
         queue, rank = queue_of((operation.topic or b"").decode()), operation.rank or 0
         self.ordered.add(queue)
         if rank >= len(self.got.get(queue, ())):
@@ -89,7 +89,7 @@ class QueueLink(Link):
     def _order(self, operation: Operation, queue: str, rank: int) -> None:
         delivered = self.got[queue][rank]
         if delivered is None:
-            return                              # settled before: the broker would refuse it, as it did
+            return                              # settled already: the broker would refuse it, as recorded
         if (operation.topic or b"").endswith(DONE):
             self.got[queue][rank] = None
             self._credit(queue.encode(), by_order=True)
@@ -137,7 +137,7 @@ class QueueLink(Link):
         return self._take
 
     def may_end(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Also: what there are orders for has come, or nothing comes any more."""
+        """Also waits until deliveries with orders have arrived, or none arrives any more."""
         left = self.grace.left_s(bool(self.expected or self.overdue))
         if left:
             loop.call_later(left + 0.01, self.changed, self)
@@ -145,8 +145,8 @@ class QueueLink(Link):
         return super().may_end(loop)
 
     def release(self) -> None:
-        """Acknowledges what is held, and what the client has in hand of queues that it settles; leaves those for which
-        it has no orders any more. So a replay does not drain what the recording left in a queue."""
+        """Acknowledges held deliveries and the client's unsettled messages of queues that it settles, and unsubscribes
+        from those without further orders. So a replay does not drain what the recording left in a queue."""
         if self.manual:
             super().release()
         self.ending_queues = True

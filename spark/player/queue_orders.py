@@ -1,9 +1,9 @@
 """Orders about messages of a queue: a PUBLISH to `$queue/<name>/$ack`, `$nack`, `$reject`, `$extend` or `$commit`.
 
-An order names its message by user properties: `message-id`, or `partition` and `offset`. These are names of the broker
-that was recorded; another broker, or the same one later, gives others. A replay keeps what can be kept: the order is
-for the n-th delivery that its connection got from that queue, and is sent for the n-th that it gets now. Here is how
-`rank`, that n counted from 0, is found in a recording with pyarrow; plan_spark.py finds the same with Spark.
+An order names its message by user properties: `message-id`, or `partition` and `offset`. They are valid for the
+recorded broker only; another one, or the same one later, assigns others. So the replay keeps the position: the order
+was for the n-th delivery on its connection from that queue, and is sent for the n-th delivery of this run. This module
+finds `rank`, that n counted from 0, with pyarrow; plan_spark.py finds the same with Spark.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fluxmq._core.wire.queue_address import queue_topic
 __all__ = ["FROM_QUEUE", "ORDER_PATTERN", "message_named", "order_ranks", "queue_of", "user_pairs"]
 
 FROM_QUEUE = queue_topic("")
-# Of the whole topic, for Arrow (RE2), Spark (Java) and Python.
+# Matches the whole topic in Arrow (RE2), Spark (Java) and Python.
 ORDER_PATTERN = r"^\$queue/[^/]+/\$(ack|nack|reject|extend|commit)$"
 _QUEUE = re.compile(r"\$queue/([^/]+)")
 
@@ -30,13 +30,13 @@ def queue_of(topic: str) -> str:
 
 
 def user_pairs(properties: str | None) -> dict[str, str]:
-    """User properties of a recorded row; of a name that comes twice the last."""
+    """User properties of a recorded row; the last value if a name repeats."""
     found = json.loads(properties) if properties else {}
     return {str(name): str(value) for name, value in found.get("user_property") or ()}
 
 
 def message_named(pairs: dict[str, str]) -> str | None:
-    """The `message-id` that these user properties name a message by; None when they name none."""
+    """The `message-id` in these user properties, or made from partition and offset; None if they name no message."""
     if "message-id" in pairs:
         return pairs["message-id"]
     if "partition" in pairs and "offset" in pairs:
@@ -45,8 +45,8 @@ def message_named(pairs: dict[str, str]) -> str | None:
 
 
 def order_ranks(table: pa.Table) -> dict[int, int]:
-    """`seq` of an order: which delivery of its queue on its connection it is for. An order about a message that the
-    recording does not show being delivered there before is left out. table: rows of MQTT, ordered by `seq`."""
+    """`seq` of an order -> the rank of its delivery from its queue on its connection. Orders about messages whose
+    delivery the recording does not show are left out. table: rows of MQTT, ordered by `seq`."""
     topics = pc.fill_null(pc.starts_with(table["topic"], FROM_QUEUE), False)
     rows = table.filter(pc.and_(topics, pc.equal(table["kind"], "PUBLISH"))).select(
         ["seq", "connection", "direction", "topic", "properties"])

@@ -1,4 +1,4 @@
-"""What a player waits for, and what makes it go on: answers, connections, subscribers, a broker that is gone."""
+"""What a player waits for and what lets it continue: answers, connections, subscribers, the broker's failure."""
 from __future__ import annotations
 
 import asyncio
@@ -18,30 +18,31 @@ __all__ = ["Waits"]
 NAP_S = 0.2
 LOOKS = 5
 HEAR_S = 1.0
-OUT_OF_TURN = b"\xc0\x00" + bytes(6)     # PINGREQ before CONNECT, and no header of AMQP: who hears it, hangs up
+OUT_OF_TURN = b"\xc0\x00" + bytes(6)     # PINGREQ before CONNECT, and not AMQP's header: a live broker closes
 
 
 class Waits:
-    """The player's books: clients with operations in their line, connections that open, requests without an answer."""
+    """State of a player: clients with queued operations, connections that are being opened, requests without an
+    answer."""
 
     def __init__(self, options: PlayOptions, status: PlayStatus) -> None:
         self.options, self.status, self.clock = options, status, options.clock
         self.loop = asyncio.get_running_loop()
         self.rows = ReplayRows(options.run, options.clock)
         self.clients: dict[int, PlayedClient] = {}
-        self.ready: list[PlayedClient] = []             # whose lines may go on
-        self.at_the_door: list[PlayedClient] = []       # too many others are opening
-        self.waiting = 0                                # operations in lines
+        self.ready: list[PlayedClient] = []             # clients that may continue
+        self.at_the_door: list[PlayedClient] = []       # too many others are being opened
+        self.waiting = 0                                # operations in clients' queues
         self.opening = 0
         self.links: dict[int, Link] = {}                # of connections whose end was not played yet
         self.alive: set[Link] = set()                   # those that are open
         self.asked: set[Link] = set()
         self.echoing: set[Lane] = set()
-        self.listeners: set[Lane] | None = set()        # None: whoever has subscribed
-        self.caught_up = 0                              # publishes that subscribers have
+        self.listeners: set[Lane] | None = set()        # None: all that have subscribed
+        self.caught_up = 0                              # publishes that subscribers have received
         self.tasks: set[asyncio.Task[None]] = set()
         self.changes = asyncio.Event()
-        self.connected = self.silent = False            # the meetings of --fast that were
+        self.connected = self.silent = False            # --fast: meetings that have taken place
         self.stopped = False
         self.probing = False
         self.hears_at = 0.0
@@ -51,7 +52,7 @@ class Waits:
         raise NotImplementedError
 
     def changed(self, link: Link) -> None:
-        """Something of a link was answered, or it ended."""
+        """Called when an answer has arrived on a link, or when it ended."""
         self.changes.set()
         (self.alive.add if link.state == OPEN else self.alive.discard)(link)
         if not link.asked:
@@ -73,7 +74,7 @@ class Waits:
                 self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """The lines of clients that may go on."""
+        """Continues the queues of clients that may continue."""
         ready, self.ready = self.ready, []
         for client in ready:
             client.ready = False
@@ -83,7 +84,7 @@ class Waits:
         self.changes.set()
 
     async def change(self) -> bool:
-        """Until something was answered; False after NAP_S without."""
+        """Waits until something was answered; False after NAP_S without an answer."""
         self.changes.clear()
         try:
             async with asyncio.timeout(NAP_S):
@@ -93,7 +94,8 @@ class Waits:
         return True
 
     async def settle(self) -> None:
-        """Until nothing waits and everything is acknowledged, or nothing has moved for patience_s."""
+        """Waits until no operation waits and everything is acknowledged, or until nothing has changed for
+        patience_s."""
         seen, patient = (-1, -1, -1), self.loop.time()
         while not self.stopped:
             busy = self.rows.prove()
@@ -111,14 +113,14 @@ class Waits:
     # ── subscribers that must keep up ────────────────────────────────────────────────────────────────────────
 
     def expect_from(self, lanes: Iterable[Lane] | None = None) -> None:
-        """Who may get something of the publishes that follow. None: whoever has subscribed, looked for when it is
-        asked, for this comes with each barrier."""
+        """Sets which lanes may receive the following publishes. None: all that have subscribed, determined only when
+        needed, because this is called at each barrier."""
         self.listeners = None if lanes is None else set(lanes)
         self.caught_up = self.rows.publishes
 
     async def catch_up(self) -> None:
-        """Until all publishes are acknowledged, and a round trip on each subscriber's connection brings nothing more:
-        what was acknowledged before it made room for what waited, which came before its answer."""
+        """Waits until all publishes are acknowledged, and a round trip on each subscriber's connection yields nothing
+        new: acknowledging earlier deliveries made room for queued ones, which arrive before the answer."""
         await self.settle()
         if self.listeners is None:
             self.listeners = {link.lane for link in self.alive if link.subscribed}
@@ -144,7 +146,7 @@ class Waits:
     # ── other players ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def all_connected(self) -> None:
-        """With --fast: before anybody publishes, everybody has done what came before."""
+        """With --fast: waits until all players have done what precedes the first publish."""
         if self.options.speed is None and not self.connected:
             self.connected = True
             await self.settle()
@@ -156,7 +158,7 @@ class Waits:
     # ── the broker goes away ─────────────────────────────────────────────────────────────────────────────────
 
     def probe(self, what: str, address: str) -> None:
-        """A connection broke: is it one, or the broker?"""
+        """A connection broke: finds out whether only this one did, or the broker has failed."""
         if not (self.probing or self.stopped):
             self.probing = True
             self.spawn(self._look(what, address))
@@ -185,8 +187,8 @@ class Waits:
     # ── the broker hangs ─────────────────────────────────────────────────────────────────────────────────────
 
     def watch(self) -> None:
-        """To be called now and then. A process that hangs, or is stopped, takes connections and breaks none. So when
-        something waits for an answer and none has come for patience_s, it is asked for any."""
+        """To be called regularly. A hanging or suspended broker accepts connections and breaks none. So when requests
+        wait and no answer has arrived for patience_s, it is probed."""
         answers, deliveries = self.rows.publishes - self.rows.unfinished, self.rows.deliveries
         waits = self.rows.unfinished or self.waiting or self.opening or self.asked
         if not waits or answers > self.moved[0] or deliveries > self.moved[1]:
@@ -200,14 +202,14 @@ class Waits:
     async def _ask_all(self) -> None:
         try:
             for address in filter(None, {self.options.address, self.options.amqp_address}):
-                with contextlib.suppress(OSError):      # who does not listen breaks connections, which is seen
+                with contextlib.suppress(OSError):      # a dead broker breaks connections, which is detected
                     await self._ask(Address.of(address), address)
         finally:
             self.probing = False
 
     async def _ask(self, place: Address, address: str) -> None:
-        """Stops when it says nothing, not even goodbye, to who speaks out of turn. Raises OSError when nobody
-        listens."""
+        """Stops the replay if the broker does not even close a connection that sends invalid data. Raises OSError if
+        nothing listens."""
         try:
             async with asyncio.timeout(self.options.patience_s):
                 reader, writer = await _connection(place)
@@ -222,14 +224,14 @@ class Waits:
                              f"{self.options.patience_s:g} s it answered nothing")
 
     def stop(self, why: str) -> None:
-        """Nothing more is sent."""
+        """Stops sending."""
         self.stopped = True
         self.status.why = self.status.why or why
         self.changes.set()
 
     async def hear(self) -> None:
-        """Stops when another player has: who has no connection open just now learns of a broker that is gone from
-        nothing else."""
+        """Stops when another player has: a player without open connections does not notice a failed broker
+        otherwise."""
         if self.stopped or self.loop.time() < self.hears_at:
             return
         try:
@@ -241,12 +243,12 @@ class Waits:
         self.hears_at = self.loop.time() + HEAR_S
 
     def any_open(self) -> bool:
-        """Whether a connection lives. While none does, the broker is looked for again: a process may die slowly."""
+        """Whether a connection is open. While none is, the broker is probed again, because a process may end slowly."""
         return bool(self.alive)
 
     async def _keeps(self, place: Address) -> bool:
-        """Whether it takes a connection and keeps it. A process that dies may still take one, so it is looked for
-        again; one that lives may refuse a stranger. Raises OSError when nobody listens."""
+        """Whether the broker accepts a connection and keeps it open. A process that is ending may still accept one, so
+        it is probed again; a running one may refuse this client. Raises OSError if nothing listens."""
         reader, writer = await _connection(place)
         try:
             async with asyncio.timeout(NAP_S):

@@ -1,4 +1,4 @@
-"""A broker's process on this machine: which one it is, and samples of its time on CPU and its memory in a replay."""
+"""The process of a broker on this machine, and samples of its CPU time and memory during a replay."""
 from __future__ import annotations
 
 import ipaddress
@@ -23,13 +23,13 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def _host_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as /proc/net/tcp and tcp6 write it: words of 32 bits in the machine's order."""
+    """Decodes an address in /proc/net/tcp or tcp6: words of 32 bits in the machine's byte order."""
     raw = b"".join(struct.pack("=I", int(text[at:at + 8], 16)) for at in range(0, len(text), 8))
     return ipaddress.ip_address(raw)
 
 
 def _inodes(port: int, hosts: set[str]) -> set[str]:
-    """Sockets that listen on that port, on one of the hosts or on all."""
+    """Inodes of sockets that listen on that port, on one of the hosts or on all."""
     found = set()
     for table in ("tcp", "tcp6"):
         try:
@@ -47,7 +47,7 @@ def _inodes(port: int, hosts: set[str]) -> set[str]:
 
 
 def _is_here(hosts: set[str]) -> bool:
-    """Whether one of the addresses is this machine's: a socket can be bound to it."""
+    """Whether one of the addresses belongs to this machine: a socket can be bound to it."""
     for host in hosts:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -60,7 +60,7 @@ def _is_here(hosts: set[str]) -> bool:
 
 
 def listening_process(address: str) -> int | None:
-    """The process that listens there, when that is on this machine and may be looked at; of several the oldest."""
+    """The process that listens there, if it is on this machine and accessible; the oldest of several."""
     place = Address.of(address)
     if place.path or not Path("/proc/net/tcp").exists():
         return None
@@ -82,7 +82,7 @@ def listening_process(address: str) -> int | None:
 
 
 def process_seconds(pid: int) -> float | None:
-    """Seconds on a processor of all threads of a process so far, those that ended too; None when it is gone."""
+    """CPU seconds of all threads of a process so far, including ended ones; None when it has ended."""
     try:
         # The clock of another process (Linux: pid and kind in one number); exact, where /proc/PID/stat counts ticks
         # and /proc/PID/task forgets a thread that ended.
@@ -92,7 +92,7 @@ def process_seconds(pid: int) -> float | None:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Bytes of a process that are in memory, what it shares with others too; None when it is gone."""
+    """Resident memory of a process in bytes, including shared memory; None when it has ended."""
     try:
         pages = int(Path("/proc", str(pid), "statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -108,7 +108,7 @@ class Samples:
     memory: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, pid: int) -> bool:
-        """One more of each. False when the process is gone."""
+        """Takes one sample of each. False when the process has ended."""
         now, seconds, resident = time.time_ns(), process_seconds(pid), resident_bytes(pid)
         if seconds is not None:
             self.cpu.append((now, seconds))

@@ -1,8 +1,8 @@
-"""`fluxmq replay run`: a recording against a broker, one player for each slot of Spark, all at one time.
+"""`fluxmq replay run`: a recording against a broker, one player for each slot of Spark, all at the same time.
 
-A barrier stage: players meet before T0, so that all subscriptions are there, and when everything is sent, so that
-nobody leaves while others still publish. Each writes its own files into the result; the driver gets one row from
-each, how it went.
+A barrier stage: players meet before T0, so that all subscriptions exist, and again when everything is sent, so that
+none leaves while others still publish. Each writes its own files into the result; the driver gets one row with the
+status of each.
 """
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ if TYPE_CHECKING:
 __all__ = ["meeting", "replay_with_spark", "run"]
 
 PROGRESS = ".progress"
-GONE = ".gone"                          # of the file in which a player says that the broker is
+GONE = ".gone"                          # suffix of a file by which a player reports that the broker is gone
 TOLD_EVERY_S = 0.5
 EXECUTORS_S = 60.0
-BEGIN_IN_NS = 1_500_000_000     # Spark tells a task that waits for the others once a second whether they have come
+BEGIN_IN_NS = 1_500_000_000     # Spark notifies a task that waits for the others once a second
 NANO = 1e9
 PASSWORD = "FLUXMQ_REPLAY_PASSWORD"
 ENDED = pa.schema([("status", pa.string())])
 
 
 def meeting(word: str, now: int) -> int:
-    """All players of the stage: the latest clock and BEGIN_IN_NS more. One word after the other, in the same order."""
+    """Waits for all players of the stage; returns the latest clock plus BEGIN_IN_NS. All call it with the same words in
+    order."""
     from pyspark import BarrierTaskContext
 
     clocks = BarrierTaskContext.get().allGather(f"{word} {now}")
@@ -63,13 +64,13 @@ def meeting(word: str, now: int) -> int:
 
 def _task(options: PlayOptions, result: str, links: PlayedLinks) -> Callable[[Iterable[pa.RecordBatch]],
                                                                             Iterator[pa.RecordBatch]]:
-    """What a slot runs."""
+    """The work of a slot."""
 
     def player(operations: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import BarrierTaskContext
 
         task, place = BarrierTaskContext.get().partitionId(), Place(result)
-        # Spark repeats what fails. The broker has had it once, so this must not be.
+        # Spark repeats a failed task, which must be prevented: the broker has received the operations already.
         if place.read(f"{PROGRESS}/{task}") is not None:
             raise RuntimeError("a replay is not repeated")
         place.write(f"{PROGRESS}/{task}", b"0")
@@ -96,15 +97,15 @@ def _task(options: PlayOptions, result: str, links: PlayedLinks) -> Callable[[It
 
 
 def _slots(spark: SparkSession) -> int:
-    """Tasks that run at one time."""
+    """Number of tasks that run at the same time."""
     context: Any = spark.sparkContext
     scala = context._jsc.sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
 def _room(spark: SparkSession, wanted: int | None) -> int:
-    """Slots, once there are as many as wanted: executors of a cluster come one after the other, those of local[N] are
-    there from the start."""
+    """Waits for as many slots as wanted: executors of a cluster start one after the other, those of local[N] exist from
+    the start."""
     end = time.monotonic() + EXECUTORS_S
     while (slots := _slots(spark)) < (wanted or 1) and time.monotonic() < end:
         if (spark.sparkContext.master or "").startswith("local"):
@@ -114,8 +115,8 @@ def _room(spark: SparkSession, wanted: int | None) -> int:
 
 
 def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
-    """Raises RecordingError, PlanError, ReplayError, ResultError; a broker that goes away does not raise, the summary
-    says so."""
+    """Raises RecordingError, PlanError, ReplayError, ResultError; a failure of the broker is not raised, but in the
+    summary."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -127,7 +128,7 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
     rows = recorded_rows(spark, recording)
     with shown("reading", lambda: (None, f"{recording.rows} rows of {recording.path}")):
         survey = spark_survey(rows)
-    slots = _room(spark, asked.partitions)      # after the first job: the first executors are there by now
+    slots = _room(spark, asked.partitions)      # after the first job, when the first executors have started
     wanted = asked.partitions or slots
     if wanted > slots:
         raise ReplayError(f"all {wanted} partitions must run at one time, and Spark has room for {slots}: ask for "
@@ -157,7 +158,7 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
 
 
 def _why(error: Exception) -> str:
-    """The line of a long report that says what happened: the last error of Python's, or the first line."""
+    """The relevant line of a long report: the last error of Python's, or the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(?:Error|Exception): ", line) and "py4j" not in line]
     return (named or lines or [type(error).__name__])[-1 if named else 0]
@@ -216,7 +217,7 @@ def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: f
         recording=recording, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
         copies=copies, partitions=partitions, username=username,
         password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
-    # What is wrong with these is said before Spark starts.
+    # Checked before Spark starts.
     opened = open_recording(Path(recording))
     look_first(asked, opened)
     spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)

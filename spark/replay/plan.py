@@ -1,8 +1,8 @@
-"""From a recording to the operations of each partition: which rows are played, by which client, where.
+"""From a recording to the operations of each partition: which rows are played, by which client, in which partition.
 
-Two passes. The survey finds connections and clients, and who acknowledged otherwise than at once and in order;
-it is small and stays with whoever plans. The second pass gives each partition its operations, sorted. Both are here
-with pyarrow, for what needs no Spark, and in plan_spark.py with Spark; what lies between them is the same.
+Two passes. The survey finds connections and clients, and those that did not acknowledge at once and in order; its
+result is small and stays in the planning process. The second pass gives each partition its operations, sorted. Both
+exist here with pyarrow, for use without Spark, and in plan_spark.py with Spark; the planning in between is shared.
 """
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ AMQP_ROWS = ("connection.open", "connection.close", "basic.publish", "basic.ack"
 AMQP_SESSION = ("accepted", "closed")
 AMQP_DELIVERIES = ("basic.deliver", "basic.get-ok")
 AT_START = '"subscriptions"'        # in the detail of ACCEPTED: the connection was there when the recording began
-HELD_NS = 1_000_000_000             # an acknowledgement that comes later is one that the client held back
+HELD_NS = 1_000_000_000             # an acknowledgement that is later than this was held back by the client
 BATCH_ROWS = 8192
-PUBLISHERS_MAX = 1 << 32            # numbers that a trace has room for
+PUBLISHERS_MAX = 1 << 32            # numbers that fit into a trace
 
 
 class PlanError(FluxError):
-    """There is nothing in the recording that can be played, or too much."""
+    """The recording has nothing that can be played, or too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSeen:
-    """client: None when the recording never says. operations: rows to play."""
+    """client: None if unknown from the recording. operations: number of rows to play."""
 
     number: int
     client: str | None
@@ -94,7 +94,7 @@ class Plan:
 
 
 def plan_recording(survey: Survey, *, copies: int = 1, partitions: int = 1) -> Plan:
-    """Numbers the clients and spreads them over partitions, the busiest first. Raises PlanError."""
+    """Numbers the clients and distributes them over partitions, the busiest first. Raises PlanError."""
     loads: dict[str, int] = {}
     names: dict[int, str] = {}
     foreign: set[str | int] = set()
@@ -141,7 +141,7 @@ def _strings(recording: Recording) -> pa.Table:
 
 
 def _played(table: pa.Table) -> pa.ChunkedArray:
-    """What is always played; ACCEPTED only at the start."""
+    """Rows that are always played; ACCEPTED only at the start."""
     incoming = _is(table, "direction", "in")
     published = pc.and_(_is(table, "kind", "PUBLISH"), pc.invert(pc.fill_null(table["dup"], False)))
     packets = pc.and_(incoming, pc.or_(_is(table, "kind", *SESSION_ROWS), published))
@@ -155,7 +155,7 @@ def _played(table: pa.Table) -> pa.ChunkedArray:
 
 
 def _orders(table: pa.Table) -> pa.ChunkedArray:
-    """What of the played is an order about a message of a queue."""
+    """Played rows that are orders about messages of queues."""
     named = pc.fill_null(pc.match_substring_regex(table["topic"], ORDER_PATTERN), False)
     asked = pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(_is(table, "direction", "in"), named))
     return pc.and_(_is(table, "protocol", "mqtt"), pc.and_(asked, pc.invert(pc.fill_null(table["dup"], False))))
@@ -169,7 +169,7 @@ def _recorded(table: pa.Table, played: pa.ChunkedArray, orders: pa.ChunkedArray)
 
 
 def _manual(table: pa.Table) -> list[int]:
-    """Connections that acknowledged out of order, or later than HELD_NS, or never anything that they got."""
+    """Connections that acknowledged out of order, later than HELD_NS, or never."""
     got = table.filter(pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(
         _is(table, "direction", "out"), pc.greater(pc.fill_null(table["qos"], 0), 0))))
     acks = table.filter(pc.and_(_is(table, "direction", "in"), _is(table, "kind", *ACKNOWLEDGEMENTS)))
@@ -203,7 +203,7 @@ def plain_survey(recording: Recording) -> Survey:
 
 
 def _ranks(table: pa.Table, manual: list[int]) -> dict[int, int]:
-    """seq of a delivery of QoS 1 or 2 on a manual connection: which one it is there."""
+    """seq of a delivery of QoS 1 or 2 on a manual connection -> its rank there."""
     chosen = table.filter(pc.and_(pc.is_in(table["connection"], value_set=pa.array(manual, pa.int64())), pc.and_(
         _is(table, "kind", "PUBLISH"), pc.and_(_is(table, "direction", "out"),
                                               pc.greater(pc.fill_null(table["qos"], 0), 0)))))
@@ -252,7 +252,7 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
 
 
 def _topics(topics: pa.ChunkedArray, theirs: pa.ChunkedArray, copy: int) -> pa.ChunkedArray:
-    """theirs: which are routing keys of AMQP. What a copy makes of these depends on the exchange: the player knows."""
+    """theirs: which are routing keys of AMQP. A copy's key depends on the exchange, so the player converts it."""
     if not copy:
         return topics
     coded = topics.combine_chunks().dictionary_encode()

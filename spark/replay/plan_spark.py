@@ -1,4 +1,4 @@
-"""The two passes of plan.py with Spark, for recordings of any size: the same questions, in columns of DataFrames."""
+"""The two passes of plan.py with Spark, for recordings of any size: the same computation on DataFrames."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ MASK = 0xFFFFFFFF
 
 
 def recorded_rows(spark: SparkSession, recording: Recording) -> DataFrame:
-    """The columns that a replay wants; time in ns since 1970."""
+    """The columns for a replay; time in ns since 1970."""
     return rows_of(spark, recording).select(*("time" if name == "time_ns" else name for name in COLUMNS))
 
 
@@ -106,7 +106,7 @@ def spark_survey(rows: DataFrame) -> Survey:
 
 
 def spark_hash(value: int) -> int:
-    """What Spark's `hash` makes of an integer: Murmur3, 32 bits, seed 42."""
+    """Spark's `hash` of an integer: Murmur3, 32 bits, seed 42."""
     def turned(word: int, bits: int) -> int:
         return (word << bits | word >> (32 - bits)) & MASK
 
@@ -119,7 +119,7 @@ def spark_hash(value: int) -> int:
 
 
 def _keys(partitions: int) -> list[int]:
-    """For each partition a number that Spark's hash puts there: so that who goes where is ours to say."""
+    """For each partition a number that Spark's hash assigns to it, so that rows can be sent to a given partition."""
     found: dict[int, int] = {}
     key = 0
     while len(found) < partitions:
@@ -129,7 +129,7 @@ def _keys(partitions: int) -> list[int]:
 
 
 def _order_ranks(rows: DataFrame, settling: DataFrame) -> DataFrame:
-    """(seq, rank) of orders: queue_orders.order_ranks. settling: the connections that send such."""
+    """(seq, rank) of orders: see queue_orders.order_ranks. settling: the connections that send orders."""
     pairs = F.from_json(F.get_json_object("properties", "$.user_property"), "array<array<string>>")
 
     def named(word: str) -> Column:
@@ -151,7 +151,7 @@ def _order_ranks(rows: DataFrame, settling: DataFrame) -> DataFrame:
 def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFrame:
     """The second pass: OPERATIONS in `plan.partitions` partitions, each sorted."""
     keys = F.array(*(F.lit(key).cast("int") for key in _keys(plan.partitions)))
-    # As Arrow: rows of Python would start a Python process on each executor, only to hand them over.
+    # As Arrow: rows of Python would start a Python process on each executor only to convert them.
     who = spark.createDataFrame(pa.table({
         "connection": pa.array(list(plan.numbers), pa.int64()), "number": pa.array(plan.numbers.values(), pa.int64()),
         "name": pa.array(plan.names.values(), pa.string()), "place": pa.array(plan.places.values(), pa.int32())}))

@@ -1,4 +1,5 @@
-"""A replay as a whole: is there a broker, who plays, what is written. Here without Spark; command.py with it."""
+"""A replay as a whole: checks the broker, plays, writes the result. This module works without Spark, command.py with
+it."""
 from __future__ import annotations
 
 import secrets
@@ -29,14 +30,15 @@ RUNS = 1 << 32
 
 
 class ReplayError(FluxError):
-    """A replay cannot begin. One sentence that says what to do."""
+    """A replay cannot begin. One sentence with a remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayAsked:
-    """What `fluxmq replay run` is asked for. speed: None, as fast as possible. broker_pid: None, looked for.
+    """The options of `fluxmq replay run`. speed: None, as fast as possible. broker_pid: None, determined from the
+    address.
 
-    amqp_broker: where AMQP clients go; None: `broker` when there are no others, else its host at port 5672.
+    amqp_broker: address for AMQP clients; None: `broker` if there are no others, else its host at port 5672.
     """
 
     recording: str
@@ -55,12 +57,12 @@ class ReplayAsked:
     window: int = 1000
 
     def said(self) -> dict[str, Any]:
-        """For summary.json: without secrets."""
+        """The options for summary.json, without secrets."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)
                 if entry.name not in ("recording", "broker", "amqp_broker", "out", "password")}
 
     def amqp_address(self, protocols: frozenset[str]) -> str:
-        """"" when the recording has no AMQP clients."""
+        """"" if the recording has no AMQP clients."""
         if "amqp091" not in protocols:
             return ""
         if self.amqp_broker is not None:
@@ -72,7 +74,7 @@ class ReplayAsked:
 
 
 def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
-    """Looks for the broker and makes the empty result. Raises ReplayError, ResultError."""
+    """Checks the broker and makes the empty result. Raises ReplayError, ResultError."""
     amqp = asked.amqp_address(plan.protocols)
     for address, option, _ in _addresses(asked, plan.protocols):
         _opened(address, option).close()
@@ -87,15 +89,15 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
 
 
 def look_first(asked: ReplayAsked, recording: Recording) -> None:
-    """What can be said before the rows are read: that a broker of each of the recording's protocols answers, and that
-    the result has a place. Raises RecordingError, ReplayError, ResultError."""
+    """Checks what is possible before the rows are read: a broker answers in each of the recording's protocols, and the
+    result can be written. Raises RecordingError, ReplayError, ResultError."""
     unused_place(asked.out)
     for address, option, protocol in _addresses(asked, recording.protocols()):
         _ask(address, option, protocol, asked.patience_s)
 
 
 def _addresses(asked: ReplayAsked, protocols: frozenset[str]) -> Iterator[tuple[str, str, Opening]]:
-    """Where clients go, which option says so, and what they speak."""
+    """Addresses of clients, the option for each, and the protocol."""
     if "mqtt" in protocols:
         yield asked.broker, "--broker", MQTT
     amqp = asked.amqp_address(protocols)
@@ -104,7 +106,7 @@ def _addresses(asked: ReplayAsked, protocols: frozenset[str]) -> Iterator[tuple[
 
 
 def _opened(address: str, option: str) -> socket.socket:
-    """Raises ReplayError when nobody listens there."""
+    """Raises ReplayError if nothing listens there."""
     place = Address.of(address)
     try:
         if not place.path:
@@ -122,8 +124,8 @@ def _opened(address: str, option: str) -> socket.socket:
 
 
 def _ask(address: str, option: str, protocol: Opening, patience_s: float) -> None:
-    """Begins a session. Raises ReplayError when nobody listens there, or what comes back does not begin as in that
-    protocol; a refusal is an answer, too. Who keeps silent hangs: the replay finds that."""
+    """Begins a session. Raises ReplayError if nothing listens there, or if the answer is not of that protocol; a
+    refusal counts as an answer. A broker that does not answer is detected during the replay."""
     with _opened(address, option) as probe:
         probe.settimeout(patience_s)
         try:
@@ -142,7 +144,7 @@ def _ask(address: str, option: str, protocol: Opening, patience_s: float) -> Non
 
 
 class Opening(NamedTuple):
-    """How a session begins. answer: what the first bytes of the broker's answer are."""
+    """The beginning of a session. answer: the first bytes of the broker's answer."""
 
     name: str
     request: bytes
@@ -157,8 +159,8 @@ AMQP = Opening("AMQP 0-9-1", b"AMQP\0\0\x09\x01", b"\x01", b"")
 
 
 class PlayedLinks(NamedTuple):
-    """Links that are played otherwise than most. manual: whose acknowledgements are operations; settling: that settle
-    messages of queues by orders."""
+    """Connections with special handling. manual: acknowledgements are operations; settling: they settle messages of
+    queues by orders."""
 
     manual: list[int]
     settling: list[int]
@@ -180,7 +182,8 @@ def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
 
 def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, links: PlayedLinks,
             told: Callable[[PlayStatus], object] = lambda status: None) -> tuple[PlayStatus, dict[str, int]]:
-    """Plays one partition into the files of a task. told: called with the status now and then. The rows by event."""
+    """Plays one partition into the files of a task. told: called with the status regularly. Returns status and rows by
+    event."""
     status = PlayStatus()
     writer = EventsWriter(place, task)
     try:
@@ -194,7 +197,7 @@ def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], optio
 
 def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[str, int]]],
            used: Samples) -> Summary:
-    """Writes summary.json as it stays."""
+    """Writes the final summary.json."""
     states = [status for status, _ in ended]
     summary.started = min((status.started for status in states if status.started), default=None)
     summary.finished = max((status.finished for status in states), default=time.time_ns())
@@ -215,7 +218,7 @@ def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[st
 
 def replay_here(asked: ReplayAsked, told: Callable[[PlayStatus], object] = lambda status: None) -> Summary:
     """Replays in this process, one partition, without Spark. Raises RecordingError, PlanError, ReplayError,
-    ResultError; a broker that goes away does not raise, the summary says so."""
+    ResultError; a failure of the broker is not raised, but in the summary."""
     recording = open_recording(Path(asked.recording))
     plan, (operations,) = plain_plan(recording, copies=asked.copies)
     place, summary = begin(asked, recording, plan)
