@@ -22,13 +22,13 @@ SMOKE = {"duration": 0.3, "warmup": 0.1}
 
 
 def fail(error: Exception) -> NoReturn:
-    """Exit status 2 for options that contradict each other, 1 for what went wrong outside."""
+    """Exit status 2 for contradicting options, 1 for errors from outside."""
     click.echo(f"fluxmq bench: {error}", err=True)
     raise SystemExit(2 if isinstance(error, OptionsError) else 1)
 
 
 def render_amqp(figures: dict[str, Any]) -> str:
-    """The figures of one run."""
+    """Formats the figures of one run."""
     total = figures["total"]
     lines = [f"broker     {figures['server']}",
              f"sent       {figures['sent_per_second']:,.0f}/s over {figures['seconds']:.2f} s",
@@ -58,7 +58,7 @@ def render_amqp(figures: dict[str, Any]) -> str:
 
 
 def run_started(given: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The run against a RabbitMQ that is started for it and stopped after it."""
+    """Runs against a RabbitMQ that is started for the run and stopped after it."""
     with tempfile.TemporaryDirectory(prefix="fluxmq-amqp-", dir=folder) as name, \
             start_broker("rabbitmq", Needs(folder=Path(name))) as broker:
         return run_amqp(AmqpOptions(**given | {"addr": broker.addresses["amqp"], "broker_pid": broker.pid}))

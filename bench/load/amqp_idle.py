@@ -17,13 +17,14 @@ from fluxmq.bench.load.sockets import raise_descriptor_limit
 
 __all__ = ["IdleOptions", "run_amqp_idle"]
 
-SETTLE_SECONDS = 1.5            # a virtual machine of Erlang gives memory back a little later
+SETTLE_SECONDS = 1.5            # Erlang's virtual machine frees memory a little later
 SPARE_DESCRIPTORS = 100
 
 
 @dataclass(slots=True, kw_only=True)
 class IdleOptions:
-    """first: connections, and channels, that are there before anything is counted: what a broker needs once."""
+    """first: connections and channels that are opened before the measurement, because a broker's first ones cost
+    more."""
 
     addr: str = "127.0.0.1:5672"
     connections: int = 1000

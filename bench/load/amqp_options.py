@@ -81,34 +81,34 @@ class AmqpOptions:
         self.connection().check()
 
     def connection(self) -> LoadOptions:
-        """The same way to the broker, as the sockets of this package take it."""
+        """The connection's options, as the sockets of this package take them."""
         return LoadOptions(addr=self.addr, transport=self.transport, cafile=self.cafile, insecure=self.insecure,
                            connect_timeout=self.connect_timeout)
 
     @property
     def checked(self) -> bool:
-        """Whether payloads carry run, publisher, number and time to somebody."""
+        """Whether payloads contain run, publisher, number and time for consumers to check."""
         return self.size >= HEAD_SIZE and self.subs > 0
 
     @property
     def layout(self) -> str:
-        """Who receives from whom, as Analyser calls it."""
+        """Which consumers receive from which publishers, in Analyser's terms."""
         if self.queues == "pairs":
             return "pairs"
         return "all" if self.queues == "fanout" or self.queue == "stream" else "shared"
 
     @property
     def lag_max(self) -> int:
-        """Messages that consumers may be behind, 0 for any number."""
+        """Number of messages that consumers may be behind, 0 for any."""
         if not self.subs:
             return 0
         return self.window if self.lag is None else self.lag
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of queue.declare."""
+        """Arguments of queue.declare."""
         return {"x-queue-type": self.queue}
 
     def queue_name(self, run: str, number: int) -> str:
-        """Of queue `number` of this run; a run's queues have names of their own and go with it."""
+        """Name of queue `number` of this run; each run has queues of its own and deletes them."""
         return f"{self.prefix}-{run}-{number:04d}"

@@ -20,9 +20,9 @@ AMQP_ROWS: dict[str, dict[str, Any]] = {
     "queue-64": QUORUM | {"pubs": 64, "window": 64},
     "queue-work": QUORUM | {"pubs": 4, "subs": 4, "size": 1024},
     "stream-tail": {"queue": "stream", "subs": 8, "size": 256, "lag": 0, "ack_every": 100},
-    # Messages that nothing keeps: for the day that FluxMQ speaks AMQP.
+    # Messages that are not stored.
     "transient": {"queue": "classic", "durable": False, "persistent": False, "confirms": False, "ack_every": 0},
 }
 
-# row → what changes at smoke size
+# row → fields changed at smoke size
 AMQP_SMOKE: dict[str, dict[str, Any]] = {"queue-64": {"pubs": 8, "window": 8}}

@@ -1,4 +1,4 @@
-"""One run of the AMQP 0-9-1 load generator: declare, connect, warm up, measure, drain, tell, delete."""
+"""One run of the AMQP 0-9-1 load generator: declare, connect, warm up, measure, drain, report, delete."""
 from __future__ import annotations
 
 import os
@@ -50,7 +50,7 @@ def run_amqp(options: AmqpOptions) -> dict[str, Any]:
 
 
 class Plan:
-    """The queues of a run: declared over a connection of their own, and deleted over it whatever happens."""
+    """The queues of a run, declared over a connection of their own and deleted over it in any case."""
 
     def __init__(self, options: AmqpOptions, control: Session) -> None:
         self.options = options
@@ -62,7 +62,7 @@ class Plan:
         self.declared: list[str] = []
 
     def declare(self) -> None:
-        """Raises SessionError when the broker does not want a queue of that type."""
+        """Raises SessionError if the broker refuses a queue of that type."""
         for name in self.queues:
             self.control.call(m.QueueDeclare(queue=name, durable=self.options.durable,
                                              arguments=self.options.arguments))
@@ -73,7 +73,7 @@ class Plan:
                 self.control.call(m.QueueBind(queue=name, exchange=self.exchange))
 
     def delete(self) -> None:
-        """Leave nothing behind, as far as the broker still listens."""
+        """Deletes everything, as far as the broker still answers."""
         with suppress(OSError):
             if self.exchange:
                 self.control.call(m.ExchangeDelete(exchange=self.exchange))
@@ -82,7 +82,7 @@ class Plan:
         self.control.close()
 
     def attach_all(self, engine: AmqpEngine, context: ssl.SSLContext | None, stack: ExitStack) -> None:
-        """Connect consumers first and publishers after them, so that nobody is late."""
+        """Connects consumers first and publishers after them, so that consumers miss nothing."""
         options = self.options
         sources = SourceAddresses(options.connection().host)
 
@@ -93,7 +93,7 @@ class Plan:
 
         for i in range(options.subs):
             one = session()
-            # Of a stream a reader sees what is published from now on.
+            # A reader of a stream gets what is published from now on.
             arguments = {"x-stream-offset": "next"} if options.queue == "stream" else {}
             one.consume(self.queues[i % len(self.queues)], prefetch=options.prefetch,
                         automatic=options.ack_every == 0, arguments=arguments)
@@ -146,7 +146,7 @@ def measure(engine: AmqpEngine, options: AmqpOptions) -> dict[str, Any]:
         "generator_cpu_share": (sum(own_after[:2]) - sum(own_before[:2])) / elapsed,
     }
     if pid and cpu_before and cpu_after:
-        # Without consumers what the broker does is take messages in.
+        # Without consumers the broker's work is to receive messages.
         result |= broker_figures(pid, cpu_before, cpu_after, elapsed, made["delivered" if options.subs else "sent"])
     return result
 

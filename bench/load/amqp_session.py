@@ -22,15 +22,15 @@ READ_SIZE = 65_536
 
 
 class SessionError(OSError):
-    """The broker refused something, or does not speak AMQP 0-9-1. The text says what it said."""
+    """The broker refused something, or does not speak AMQP 0-9-1. The text has its answer."""
 
 
 class Session:
     """A connection whose handshake is done and whose channel is open.
 
-    channel_max: the highest channel that will be opened. server: what it calls itself and its version. delivered:
-    messages that came; confirmed: number of the publish that was confirmed last.
-    Raises OSError when there is no connection, SessionError when the broker refuses it.
+    channel_max: the highest channel that will be opened. server: its name and version. delivered: messages received;
+    confirmed: number of the publish confirmed last. Raises OSError if the connection fails, SessionError if the broker
+    refuses it.
     """
 
     def __init__(self, options: AmqpOptions, context: ssl.SSLContext | None,
@@ -38,7 +38,7 @@ class Session:
         self.options = options
         self.delivered = self.confirmed = 0
         self.refusal = ""
-        # No heartbeats: the engine has no timer for them, and a dead broker shows as silence.
+        # No heartbeats: the engine has no timer for them, and a dead broker is noticed by its silence.
         self.machine = AmqpMachine(AmqpLogin(options.username, options.password, options.vhost, "fluxmq bench",
                                              channel_max=channel_max), self)
         self.sock: socket.socket = open_socket(options.connection(), context, source)
@@ -67,24 +67,24 @@ class Session:
         self.refusal = f"{why.code} {why}"
 
     def on_returned(self, message: AmqpMessage) -> None:
-        """Nothing is published as mandatory."""
+        """Not expected: nothing is published as mandatory."""
 
     def on_cancelled(self, channel: int, tag: str) -> None:
         self.refusal = f"consumer {tag} was cancelled"
 
     def on_blocked(self, blocked: bool) -> None:
-        """The socket tells."""
+        """Ignored: the socket shows it."""
 
     def on_closed(self, why: AmqpRefused) -> None:
         self.refusal = f"{why.code} {why}"
 
     def send(self) -> None:
-        """What the machine has written."""
+        """Sends the machine's output."""
         data, self.machine.out = self.machine.out, bytearray()
         self.sock.sendall(data)
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Sends what is to be sent, and processes what comes, no frame more than it takes. Raises SessionError."""
+        """Sends and receives until `done`, without reading further frames. Raises SessionError."""
         addr, machine = self.options.addr, self.machine
         try:
             self.send()
@@ -103,11 +103,11 @@ class Session:
             raise SessionError(f"{addr} did not answer for {self.options.connect_timeout:g} s") from error
 
     def until_confirmed(self, number: int) -> None:
-        """Until this publish is confirmed. Raises SessionError."""
+        """Waits until this publish is confirmed. Raises SessionError."""
         self.until(lambda: self.confirmed >= number)
 
     def call_all(self, methods: Sequence[m.Method], channel: int = CHANNEL) -> list[Any]:
-        """Sends methods at once; their answers. Raises SessionError."""
+        """Sends methods at once and returns their answers. Raises SessionError."""
         answers: list[Any] = []
         for one in methods:
             self.machine.call(channel, one, lambda answer, _why: answers.append(answer))
@@ -126,19 +126,19 @@ class Session:
     # --- giving up ------------------------------------------------------------------------------------------------
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
-        """The socket, now non-blocking, and what has been read of it and not looked at."""
+        """Returns the socket, now non-blocking, and bytes read from it that were not processed."""
         self.sock.setblocking(False)
-        # What TLS has decrypted already would wake nobody.
+        # Data that TLS has decrypted already would not make the socket readable.
         while isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
             self.machine.unread += self.sock.recv(READ_SIZE)
         return self.sock, bytes(self.machine.unread)
 
     def close(self) -> None:
-        """Say goodbye without waiting for the answer, and close the socket."""
+        """Closes the connection without waiting for the answer, and closes the socket."""
         try:
             self.machine.close("done")
             self.send()
         except OSError:
-            pass            # it is gone already
+            pass            # it has ended already
         finally:
             self.sock.close()

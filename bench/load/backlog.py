@@ -29,22 +29,22 @@ from fluxmq.bench.load.procinfo import memory
 
 __all__ = ["BacklogOptions", "run_backlog"]
 
-WINDOW = 1000           # messages that wait for their acknowledgements; a broker may allow less
-LIGHT_PART = 10         # of the messages, before memory is read first
-SETTLE_SECONDS = 3.0    # the last checkpoint writes what the last messages were
+WINDOW = 1000           # messages without acknowledgement; a broker may allow fewer
+LIGHT_PART = 10         # of the messages, published before memory is read first
+SETTLE_SECONDS = 3.0    # until the last checkpoint has written the last messages
 POLL_SECONDS = 0.25
 ADMIN_SOCKET = "admin.sock"
 TIMEOUT = 60.0
 LEVELS = 10
 BUFFERS = "16MiB"
 DAY_MS = 86_400_000
-SCATTER = 2_654_435_761     # times a number, modulo a day: no two near each other
+SCATTER = 2_654_435_761     # times a number, modulo a day: scatters consecutive numbers
 
 
 @dataclass(slots=True, kw_only=True)
 class RestartOptions:
-    """size: of a payload, bytes. folder: where the broker keeps what it is given. restart: how it ends before it is
-    started again. settle: seconds that it is left alone before its memory is read."""
+    """size: of a payload, bytes. folder: the broker's data directory. restart: how the broker ends before it is started
+    again. settle: seconds without load before its memory is read."""
 
     size: int = 256
     folder: Path = Path()
@@ -54,7 +54,7 @@ class RestartOptions:
 
 @dataclass(slots=True, kw_only=True)
 class BacklogOptions(RestartOptions):
-    """messages: how many."""
+    """messages: their number."""
 
     kind: Literal["plain", "priorities", "delayed"] = "plain"
     messages: int = 10_000_000
@@ -92,7 +92,7 @@ class Publisher:
 
 
 def windows(options: BacklogOptions, window: int, now_ms: int) -> Iterator[list[bytes]]:
-    """The packets of all messages, a window at a time."""
+    """The packets of all messages, one window at a time."""
     payload = bytes(i & 0xFF for i in range(options.size))
 
     def made(packet_id: int, name: str, value: str) -> bytes:
@@ -117,7 +117,7 @@ def windows(options: BacklogOptions, window: int, now_ms: int) -> Iterator[list[
 
 
 def settled_memory(pid: int, seconds: float) -> int:
-    """The least of the resident sizes of so many seconds: a checkpoint that is under way has buffers."""
+    """The smallest resident size during this time, because a running checkpoint has buffers."""
     least = memory(pid).rss
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -135,7 +135,7 @@ def settings(options: BacklogOptions, admin: Path) -> dict[str, str]:
 
 
 def fill(broker: Broker, options: BacklogOptions) -> dict[str, Any]:
-    """Publishes everything, and weighs."""
+    """Publishes everything, and measures memory."""
     publisher = Publisher(broker.addresses["tcp"])
     first = max(options.messages // LIGHT_PART, 1)
     done, light, began, waited = 0, 0, time.monotonic(), 0.0
@@ -157,7 +157,7 @@ def fill(broker: Broker, options: BacklogOptions) -> dict[str, Any]:
 
 
 def count(admin_socket: Path) -> dict[str, int]:
-    """How many messages the broker says there are. Raises LoadError when they are not all."""
+    """The broker's number of messages. Raises LoadError if some are missing."""
     with socket.socket(socket.AF_UNIX) as admin:
         admin.settimeout(TIMEOUT)
         admin.connect(str(admin_socket))
@@ -170,13 +170,13 @@ def count(admin_socket: Path) -> dict[str, int]:
 
 
 def run_backlog(options: BacklogOptions) -> dict[str, Any]:
-    """Fill, weigh, restart, weigh. The broker's folder is the caller's to remove.
+    """Fills, measures memory, restarts, measures again. The caller removes the broker's folder.
 
     Raises OptionsError, LoadError, BrokerError, OSError.
     """
     if options.messages < LIGHT_PART or options.size < 0:
         raise OptionsError(f"a backlog has {LIGHT_PART} messages at least")
-    # The path of a socket is short: not every folder's is.
+    # The path of a socket is limited in length, so the data folder may be unsuitable.
     with tempfile.TemporaryDirectory(prefix="fluxmq-") as place:
         return _run(options, Path(place) / ADMIN_SOCKET)
 

@@ -30,7 +30,7 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORT_MIN = 10_000
 SLOTS = {"tcp": "server.mqtt.tcp.plain", "tls": "server.mqtt.tcp.tls",
          "ws": "server.mqtt.websocket.plain", "wss": "server.mqtt.websocket.tls", "amqp": "server.amqp091.plain"}
-# The start message names each slot, as its key or its end, and on the same line HOST:PORT.
+# The start message has a line for each slot, with its key or the key's end and HOST:PORT.
 SLOT_IN_LINE = re.compile(r"\b(tcp|websocket|amqp091)[./](plain|tls)\b")
 ADDRESS_IN_LINE = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:]+\]):(\d+)")
 TRANSPORT_OF = {("tcp", "plain"): "tcp", ("tcp", "tls"): "tls", ("websocket", "plain"): "ws",
@@ -38,7 +38,7 @@ TRANSPORT_OF = {("tcp", "plain"): "tcp", ("tcp", "tls"): "tls", ("websocket", "p
 
 
 class BrokerError(RuntimeError):
-    """A broker could not be started. The text says which and what it printed."""
+    """A broker could not be started. The text names it and has its output."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +47,8 @@ class Needs:
 
     pairs: a relay is to hand each publisher's bytes to one subscriber. queue: the type of queue that a publish to an
     unknown one makes, "" for none. compress: whether messages on disk may be compressed.
-    patience: seconds until it must have said where it listens.
-    settings: of FluxMQ, what is not as it ships. home: the directory that has the package `fluxmq` to run, None for the
-    one that runs this."""
+    patience: seconds until it must have reported its addresses. settings: of FluxMQ, those that differ from the
+    default. home: the directory that has the package `fluxmq` to run, None for the one that runs this."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)
@@ -76,7 +75,7 @@ class Broker:
         return self.process.pid
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that is not obeyed within ten seconds; returns when the process is gone."""
+        """SIGTERM, and SIGKILL if the process has not ended within ten seconds; returns when it has."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -96,9 +95,10 @@ class Broker:
 
 
 def spawn(command: list[str], needs: Needs, *, quiet: bool) -> subprocess.Popen[bytes]:
-    """Start a process in its folder, on its cores, outside our terminal's group: Ctrl-C is ours to handle."""
+    """Starts a process in its folder, on its cores, outside of the terminal's process group, so that only we handle
+    Ctrl-C."""
     log = needs.folder / "stderr.txt"
-    # Affinity is inherited, so it is ours for the moment of the fork: a thread that the child starts has it too.
+    # Affinity is inherited: it is set for this process during the fork, so that all threads of the child have it.
     own = os.sched_getaffinity(0)
     with log.open("wb") as errors:
         if needs.cores:
@@ -119,7 +119,7 @@ def complaint(needs: Needs, text: str = "") -> str:
 
 
 def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> None:
-    """Give the lines of standard output to `take` until it says that it has all. Raises BrokerError."""
+    """Passes lines of standard output to `take` until that returns true. Raises BrokerError."""
     assert broker.process.stdout is not None
     fd = broker.process.stdout.fileno()
     end = time.monotonic() + needs.patience
@@ -169,7 +169,7 @@ def find_mosquitto() -> str | None:
 
 
 def free_port() -> int:
-    """None of those that the kernel gives to clients: one of them could have it before the broker does."""
+    """Not from the range that the kernel assigns to clients, one of which could get it before the broker."""
     with contextlib.suppress(OSError):
         low = int(EPHEMERAL.read_text().split()[0])
         while low >= 2 * PORT_MIN:
@@ -183,14 +183,14 @@ def free_port() -> int:
 
 
 def start_mosquitto(needs: Needs) -> Broker:
-    """mosquitto without bounds, without persistence, logging errors alone."""
+    """mosquitto without limits and persistence, logging only errors."""
     program = find_mosquitto()
     if program is None:
         raise BrokerError("mosquitto is not installed (Debian package: mosquitto)")
     lines = ["max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true", "persistence false",
              "allow_anonymous true", "log_type error"]
     addresses = {}
-    # With WebSocket listeners alone version 2.0 believes that it has none, and exits.
+    # With only WebSocket listeners version 2.0 assumes that it has none, and exits.
     for transport in dict.fromkeys(("tcp", *needs.transports)):
         port = free_port()
         addresses[transport] = f"127.0.0.1:{port}"
@@ -201,7 +201,7 @@ def start_mosquitto(needs: Needs) -> Broker:
             lines += [f"certfile {needs.certificates.certfile}", f"keyfile {needs.certificates.keyfile}"]
     config = needs.folder / "mosquitto.conf"
     config.write_text("\n".join(lines) + "\n")
-    # Run by root it would become another user, who cannot read the key.
+    # Started by root it would change to another user, which cannot read the key.
     if os.geteuid() == 0:
         config.write_text(config.read_text() + "user root\n")
     broker = Broker("mosquitto", spawn([program, "-c", str(config)], needs, quiet=True), addresses)
@@ -234,7 +234,7 @@ def wait_listening(broker: Broker, needs: Needs, seconds: float = START_SECONDS)
 
 
 def ready(broker: Broker, needs: Needs, wait: Callable[[], None]) -> Broker:
-    """The broker, when it listens; stopped again when it does not."""
+    """Returns the broker when it listens; stops it if it does not."""
     try:
         wait()
     except BaseException:
@@ -244,7 +244,7 @@ def ready(broker: Broker, needs: Needs, wait: Callable[[], None]) -> Broker:
 
 
 def start_rabbitmq(needs: Needs) -> Broker:
-    # rabbitmq.py is made of what stands above.
+    # Imported here, because rabbitmq.py imports from this module.
     from fluxmq.bench.load.rabbitmq import start
 
     return start(needs)
@@ -258,7 +258,7 @@ BROKERS: dict[str, Callable[[Needs], Broker]] = {
     "fanout": lambda needs: start_floor("fanout", needs),
 }
 
-# Those that a row which speaks MQTT may be run against.
+# Brokers for rows that speak MQTT.
 MQTT_BROKERS = sorted(set(BROKERS) - {"rabbitmq"})
 
 

@@ -1,8 +1,8 @@
 """A client that measures the broker's latency under load: PINGREQ after PINGREQ, each with the time until its answer.
 
-A process of its own (`python -m fluxmq.bench.load.bystander HOST:PORT`), so that whoever loads the broker does not
-hold it up. Writes a line "<sent> <waited>" for each answer, seconds of the monotonic clock; ends when the broker says
-goodbye.
+Runs in a process of its own (`python -m fluxmq.bench.load.bystander HOST:PORT`), so that the load generator does not
+delay it. Writes a line "<sent> <waited>" for each answer, in seconds of the monotonic clock; ends when the broker
+disconnects it.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def watch(address: str) -> None:
                 answer = sock.recv(4096)
             except OSError:
                 answer = b""
-            # A DISCONNECT or the end: it waited until then, and waits no more.
+            # A DISCONNECT or the end of the connection ends the wait as well.
             print(f"{sent:.6f} {time.monotonic() - sent:.6f}", flush=True)
             if not answer.startswith(PINGRESP):
                 return
@@ -46,7 +46,7 @@ def watch(address: str) -> None:
 
 
 class Bystander:
-    """Runs beside the caller until the broker is gone. address: of MQTT over TCP. It is connected when it is made."""
+    """Runs beside the caller until the broker has ended. address: of MQTT over TCP. It connects when it is made."""
 
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "fluxmq.bench.load.bystander", address],
@@ -56,15 +56,15 @@ class Bystander:
         self._first = self._process.stdout.readline()
 
     def begin(self, phase: str) -> None:
-        """What is asked from now on belongs to this phase."""
+        """Requests from now on belong to this phase."""
         self.marks.append((time.monotonic(), phase))
 
     def end(self) -> dict[str, float]:
-        """The broker has gone: by phase the longest wait, seconds."""
+        """Called when the broker has ended: the longest wait of each phase, seconds."""
         said, _ = self._process.communicate()
         answers = [tuple(map(float, line.split())) for line in (self._first + said).splitlines()]
         ends = [*self.marks, (float("inf"), "")]
-        # What was asked in one phase and answered in the next was held up by both.
+        # A request that is answered in the next phase counts for both.
         return {phase: max((waited for sent, waited in answers if sent + waited >= first and sent < last), default=0.0)
                 for (first, phase), (last, _) in pairwise(ends)}
 

@@ -47,7 +47,7 @@ def fail(error: Exception) -> NoReturn:
 
 
 def interrupted(_signal: int, _frame: Any) -> NoReturn:
-    """SIGTERM ends as Ctrl-C does: what was started is stopped on the way out."""
+    """Handles SIGTERM like Ctrl-C: started processes are stopped."""
     raise KeyboardInterrupt
 
 
@@ -166,7 +166,7 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
 
 @contextmanager
 def temporary(prefix: str, folder: Path | None) -> Iterator[Path]:
-    """A place for a broker's data in `folder`, gone afterwards; what goes wrong meanwhile is told as a message."""
+    """A temporary directory in `folder` for a broker's data; errors inside are reported as messages."""
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=folder) as own:
             yield Path(own)

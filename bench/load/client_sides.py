@@ -25,7 +25,7 @@ from fluxmq.client import Client
 __all__ = ["SIDES", "Figure", "Task", "missing"]
 
 GRACE_S = 20.0          # to begin and to end in
-LOOK_EVERY = 64         # deliveries between two looks at the clock
+LOOK_EVERY = 64         # deliveries between two checks of the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Figure:
 
 
 class Watch:
-    """Counts deliveries; `count` says whether time is up. The first window is not measured."""
+    """Counts deliveries; `count` returns whether time is up. The first window is not measured."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -101,7 +101,7 @@ def fluxmq(task: Task) -> Figure:
 
 
 def paho(task: Task) -> Figure:
-    """paho-mqtt: its thread, callbacks; publishes from on_message, where it needs no hand-over."""
+    """paho-mqtt: its thread and callbacks; publishes from on_message, where no other thread is involved."""
     import paho.mqtt.client as mqtt
     from paho.mqtt.enums import CallbackAPIVersion
 
@@ -159,7 +159,7 @@ def aiomqtt(task: Task) -> Figure:
                                   max_concurrent_outgoing_calls=task.window * 2,
                                   socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]) as client:
             await client.subscribe(task.topic, task.qos)
-            client.pending_calls_threshold = task.window        # below it warns
+            client.pending_calls_threshold = task.window        # below it the library warns
             workers = [asyncio.create_task(publish(client)) for _ in range(task.window)]
             async for message in client.messages:
                 if message.payload != task.payload:
@@ -177,7 +177,7 @@ def aiomqtt(task: Task) -> Figure:
 
 
 def _on_uvloop(body: Callable[[], Awaitable[Figure]], task: Task) -> Figure:
-    """Empty when it does not come to its end."""
+    """Empty if it does not finish."""
 
     async def bounded() -> Figure:
         async with asyncio.timeout(task.seconds + GRACE_S):

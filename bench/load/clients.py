@@ -20,7 +20,7 @@ from fluxmq.bench.load.options import OptionsError
 __all__ = ["ClientOptions", "render_clients", "run_clients"]
 
 OURS = "fluxmq.client"
-DISK_SECONDS = 0.1      # it does not matter here
+DISK_SECONDS = 0.1      # the disk does not matter here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class ClientOptions:
 
 @contextmanager
 def broker_at(options: ClientOptions, cores: frozenset[int]) -> Iterator[tuple[str, int]]:
-    """A broker to speak to."""
+    """Yields a broker's host and port."""
     if options.addr:
         host, _, port = options.addr.rpartition(":")
         if not host or not port.isdigit():
@@ -54,7 +54,7 @@ def broker_at(options: ClientOptions, cores: frozenset[int]) -> Iterator[tuple[s
 
 
 def run_clients(options: ClientOptions, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every side once in each round, each QoS for itself. Raises LoadError when a side does not come to its end."""
+    """Runs every side once in each round, separately for each QoS. Raises LoadError if a side does not finish."""
     sides = [side for side in SIDES if not missing(side)]
     figures: dict[tuple[int, str], list[Figure]] = {(qos, side): [] for qos in (0, 1) for side in sides}
     with pinned(options.pin) as cores, broker_at(options, cores) as (host, port):

@@ -35,7 +35,7 @@ from fluxmq.bench.load.storms import StormOptions, run_storm
 __all__ = ["CompareOptions", "Comparison", "compare", "metric_of"]
 
 Figures = dict[str, Any]
-# RabbitMQ starts for ten seconds, and a run deletes what it declared there.
+# RabbitMQ needs ten seconds to start, and a run deletes its queues there.
 SHARED_AT_SMOKE = frozenset({"rabbitmq"})
 
 
@@ -63,7 +63,7 @@ class CompareOptions:
 
 @contextmanager
 def pinned(pin: bool) -> Iterator[frozenset[int]]:
-    """Keep this process on the second processor; gives the set with the first, empty when there is only one."""
+    """Keeps this process on the second processor; yields the set with the first, empty if there is only one."""
     own = os.sched_getaffinity(0)
     cores = sorted(own)
     if not pin or len(cores) < 2:
@@ -77,7 +77,7 @@ def pinned(pin: bool) -> Iterator[frozenset[int]]:
 
 
 def metric_of(metric: Metric, figures: Figures) -> float | None:
-    """One figure of a run by the name that goals use; None when the run has none (or 0, which divides nothing)."""
+    """One figure of a run by its name in goals; None if the run has none (or 0, which cannot be a divisor)."""
     latency = figures.get("latency_us") or {}
     value = {
         "rate": figures.get("delivered_per_second"),
@@ -113,7 +113,7 @@ def goal_result(goal: Goal, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
 
 
 class Comparison:
-    """The state of one `fluxmq bench compare`. Leaving its context stops what it keeps running."""
+    """The state of one `fluxmq bench compare`. Leaving its context stops the brokers that it keeps running."""
 
     def __init__(self, options: CompareOptions, folder: Path, cores: frozenset[int],
                  say: Callable[[str], None]) -> None:
@@ -132,7 +132,7 @@ class Comparison:
         self.stack.close()
 
     def broker(self, name: str, needs: Needs) -> AbstractContextManager[Broker]:
-        """One for this run alone, which its context stops; at smoke size perhaps one that serves several."""
+        """Returns a broker for this run, stopped by its context; at smoke size one may serve several runs."""
         if not self.options.smoke or name not in SHARED_AT_SMOKE:
             return start_broker(name, needs)
         if name not in self.shared:

@@ -1,4 +1,4 @@
-"""A flood: many clients that ask for as much as they can, and a bystander who asks for one thing at a time.
+"""A flood: many clients that request as much as they can, and a bystander with one request at a time.
 
     kind         what each client of the flood sends, over and over, without waiting for answers
     ping         PINGREQ
@@ -48,16 +48,16 @@ from fluxmq.bench.load.procinfo import cpu_between, read_cpu
 
 __all__ = ["KINDS", "FloodOptions", "render_flood", "run_flood"]
 
-BLOCK_BYTES = 65_536            # what a client offers at a time
+BLOCK_BYTES = 65_536            # bytes that a client sends at a time
 READ_BYTES = 262_144
 TIMEOUT = 60.0
-PAUSE_SECONDS = 0.001           # of the bystander, between an answer and its next question
+PAUSE_SECONDS = 0.001           # of the bystander, between an answer and its next request
 RETAINED_LEVELS = (10, 100)     # of the topics: r/<10>/<100>/<the rest>
 RETAINED_FILTERS = ("#", "+/#", "r/#", "+/+/#", "r/+/#", "+/+/+/#", "r/+/+/#", "+/+/+/+", "r/+/+/+", "r/+/+/+/#")
 QUEUE = "flood"
 GET = b"GET /health HTTP/1.1\r\nHost: flood\r\n\r\n"
 CONNACK_BYTES = 4
-RESET = struct.pack("ii", 1, 0)     # SO_LINGER: no address waits for a minute, or a storm runs out of them
+RESET = struct.pack("ii", 1, 0)     # SO_LINGER: otherwise closed connections would use up all ports
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 DECLARE = m.QueueDeclare(queue=QUEUE, durable=True)
 DECLARE_EXCHANGE = m.ExchangeDeclare(exchange=QUEUE, type="topic", durable=True)
@@ -120,12 +120,12 @@ KINDS = {
 
 
 def open_mqtt(address: str, name: str) -> socket.socket:
-    """The socket of a connected MQTT 3.1.1 client. Raises LoadError, OSError."""
+    """Connects an MQTT 3.1.1 client and returns its socket. Raises LoadError, OSError."""
     return MqttSession(address, name, level=4, timeout=TIMEOUT).sock
 
 
 def fill_retained(address: str, options: FloodOptions) -> int:
-    """Publishes the retained messages; returns the octets in which one of them comes back."""
+    """Publishes the retained messages; returns the octets of a delivered one."""
     with open_mqtt(address, "flood-fill") as filler:
         block = bytearray()
         size = 0
@@ -141,7 +141,7 @@ def fill_retained(address: str, options: FloodOptions) -> int:
 
 
 def ask_health(address: str) -> int:
-    """Asks once and returns the octets of the answer."""
+    """Sends one request and returns the octets of its answer."""
     with open_http(address) as asker:
         asker.sendall(GET)
         head, _, body = asker.recv(READ_BYTES).partition(b"\r\n\r\n")
@@ -163,7 +163,7 @@ class Flood:
     def __init__(self, options: FloodOptions, addresses: dict[str, str], answer_bytes: int) -> None:
         kind = KINDS[options.kind]
         requests = kind.requests()
-        self.again = 0                  # octets after which a client asks again; 0: it asks without waiting
+        self.again = 0                  # octets after which a client sends again; 0: without waiting
         if options.kind == "connect":
             self.block = requests[0]
         elif options.kind == "retained":
@@ -172,7 +172,7 @@ class Flood:
         else:
             self.block = b"".join(requests * max(1, BLOCK_BYTES // len(b"".join(requests))))
         self.sockets: list[socket.socket] = []
-        self.sessions: list[Session] = []       # they own their sockets
+        self.sessions: list[Session] = []       # owners of the sockets
         for number in range(options.clients):
             if kind.transport == "amqp":
                 session = Session(AmqpOptions(addr=addresses["amqp"]), None, channel_max=2)
@@ -188,7 +188,7 @@ class Flood:
         self.dead = 0
 
     def run(self, until: float) -> None:
-        """Asks and reads until then (monotonic clock)."""
+        """Sends and reads until this time (monotonic clock)."""
         into = bytearray(READ_BYTES)
         waiting = {one: memoryview(self.block) for one in self.sockets}
         had = dict.fromkeys(self.sockets, 0)
@@ -224,7 +224,7 @@ class Flood:
 
 
 class Storm(Flood):
-    """Clients that connect, have their CONNACK and are gone, over and over."""
+    """Clients that connect, receive CONNACK and disconnect, over and over."""
 
     def __init__(self, options: FloodOptions, addresses: dict[str, str], answer_bytes: int) -> None:
         super().__init__(options, addresses, answer_bytes)
@@ -266,8 +266,8 @@ class Storm(Flood):
 
 
 def flood_process(options: FloodOptions, addresses: dict[str, str], pid: int, answer_bytes: int, pipe: Pipe) -> None:
-    """Tells the pipe: ready, and at the end the octets and the broker's seconds on CPU of the measured time, and how
-    many clients were thrown out. pid: the broker's."""
+    """Sends to the pipe: ready, and at the end the octets and the broker's CPU seconds of the measured time, and how
+    many clients were disconnected. pid: the broker's."""
     flood = (Storm if options.kind == "connect" else Flood)(options, addresses, answer_bytes)
     pipe.send(None)
     begin = time.monotonic()
@@ -278,7 +278,7 @@ def flood_process(options: FloodOptions, addresses: dict[str, str], pid: int, an
 
 
 def watch(bystander: socket.socket, until: float, latency: Histogram) -> None:
-    """One PINGREQ after the other until then (monotonic clock), each timed."""
+    """Sends one PINGREQ after the other until this time (monotonic clock), and times each."""
     while time.monotonic() < until:
         sent = time.perf_counter_ns()
         bystander.sendall(PINGREQ)

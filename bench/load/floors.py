@@ -1,4 +1,4 @@
-"""The floors: small C programs that do the least a broker must do, compiled when they are asked for.
+"""The floors: small C programs that do the least that a broker must do, compiled on demand.
 
 relay (forwards bytes, parses nothing), fanout (one payload to many with writev), fsync_loop (write and fdatasync).
 """
@@ -24,7 +24,7 @@ class FloorError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Where compiled programs are kept: the user's cache directory, or a temporary one when that cannot be written."""
+    """Directory of compiled programs: the user's cache directory, or a temporary one if that is not writable."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fluxmq" / "floors"
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def cache_dir() -> Path:
 
 
 def build_floor(name: str) -> Path:
-    """The compiled program; compiled now unless one of the same source is in the cache. Raises FloorError."""
+    """The compiled program, from the cache or compiled now. Raises FloorError."""
     compiler = os.environ.get("CC") or "cc"
     if shutil.which(compiler.split()[0]) is None:
         raise FloorError(f"the floors are C programs and {compiler!r} is not installed (Debian package: gcc)")
@@ -55,7 +55,7 @@ def build_floor(name: str) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise FloorError(f"{name}.c does not compile: {done.stderr.strip()}")
-            # Another process may have been first; its program is the same.
+            # Another process may have been faster; its program is the same.
             made.replace(program)
     return program
 

@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""The machine on which the figures were measured."""
 from __future__ import annotations
 
 import os
@@ -32,7 +32,7 @@ def first_line(command: list[str]) -> str | None:
 
 
 def describe_machine(folder: Path, seconds: float) -> dict[str, Any]:
-    """Processor, kernel, versions, and what fdatasync costs in that folder (measured for so long)."""
+    """Processor, kernel, versions, and latency of fdatasync in that folder (measured for `seconds`)."""
     mosquitto = find_mosquitto()
     machine: dict[str, Any] = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),

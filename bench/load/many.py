@@ -7,7 +7,7 @@ meanwhile.
     retained    retained messages
     bindings    direct exchanges, each with a binding to one queue
 
-The longest that a bystander waited for an answer says how long the broker's loop did something else at a time.
+The longest time that a bystander waited for an answer is the longest time that the broker's loop was busy.
 """
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Amqp:
             self.session.call_all(requests[at:at + WINDOW])
 
     def publish_all(self, packets: list[bytes]) -> None:
-        """With confirms."""
+        """Publishes with confirms."""
         session = self.session
         session.call(m.ConfirmSelect())
         for at in range(0, len(packets), WINDOW):
@@ -65,12 +65,12 @@ class Amqp:
             session.until_confirmed(last)
 
     def take_all(self, consumes: list[m.Method], count: int) -> int:
-        """A consumer for each queue; every message is acknowledged when all have come. Returns how many have."""
+        """Adds a consumer for each queue, and acknowledges all messages at the end. Returns their number."""
         session = self.session
         self.ask_all(consumes)
         session.until(lambda: session.delivered >= count)
         session.machine.cast(CHANNEL, m.BasicAck(delivery_tag=session.delivered, multiple=True))
-        session.call(m.BasicQos())      # its answer says that what stands before it was worked off
+        session.call(m.BasicQos())      # its answer shows that the earlier methods were processed
         return session.delivered
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def kept(broker: Broker, name: str) -> MqttSession:
 
 
 class Work:
-    """What is done with many of one kind: make, use and remove, each in phases of its own name."""
+    """The work with many objects of one kind: make, use and remove, each in phases of its own name."""
 
     def __init__(self, options: ManyOptions) -> None:
         self.options = options
@@ -127,7 +127,7 @@ class Work:
                 publish_all(broker.addresses["tcp"], self.names, self.payload, retain=True)
 
     def use(self, broker: Broker, phase: Callable[[str], Any]) -> int:
-        """How many were found."""
+        """Returns how many were found."""
         if self.options.kind == "queues":
             amqp = Amqp(broker.addresses["amqp"])
             with phase("consume"):
@@ -155,7 +155,7 @@ class Work:
         return len(self.names)
 
     def until_left(self, broker: Broker) -> None:
-        """Waits until the last queue has no consumer: they leave in their order."""
+        """Waits until the last queue has no consumer: they are removed in order."""
         amqp = Amqp(broker.addresses["amqp"])
         consumers = 1
         while consumers:
@@ -180,7 +180,7 @@ class Work:
 
 
 class Phases:
-    """How long each took, and how long the bystander waited in it."""
+    """Duration of each phase, and the bystander's longest wait in it."""
 
     def __init__(self, broker: Broker, suffix: str = "") -> None:
         self.bystander = Bystander(broker.addresses["tcp"])
@@ -208,7 +208,7 @@ def stop(broker: Broker, phases: Phases, restart: str) -> None:
 
 
 def run_many(options: ManyOptions) -> dict[str, Any]:
-    """Make, weigh, end, start, weigh, use, stop, start, remove, stop. The broker's folder is the caller's to remove.
+    """Make, measure, end, start, measure, use, stop, start, remove, stop. The caller removes the broker's folder.
 
     Raises LoadError, BrokerError, OSError."""
     needs = Needs(folder=options.folder, transports=("tcp", "amqp"), patience=PATIENCE_SECONDS, settings={

@@ -16,7 +16,7 @@ READ_SIZE = 65_536
 
 
 class MqttSession(ClientMachine):
-    """A client that is connected. session_expiry: seconds, of level 5. delivered: messages that came.
+    """A connected client. session_expiry: seconds, of level 5. delivered: messages received.
 
     Raises OSError, LoadError when the broker refuses it.
     """
@@ -41,7 +41,7 @@ class MqttSession(ClientMachine):
             raise LoadError(f"CONNECT was refused with code {connack.reason_code}")
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Sends what is to be sent and processes what comes, until done. Raises LoadError, OSError."""
+        """Sends and receives until done. Raises LoadError, OSError."""
         self.sock.sendall(self.take_output())
         while not done():
             got = self.sock.recv(READ_SIZE)
@@ -54,11 +54,11 @@ class MqttSession(ClientMachine):
             self.sock.sendall(self.take_output())
 
     def until_delivered(self) -> None:
-        """Until a message has come. Raises LoadError, OSError."""
+        """Waits until a message has arrived. Raises LoadError, OSError."""
         self.until(lambda: self.delivered > 0)
 
     def publish_all(self, topics: list[str], payload: bytes, *, retain: bool) -> None:
-        """With QoS 1; returns when all are acknowledged."""
+        """Publishes with QoS 1; returns when all are acknowledged."""
         for topic in topics:
             if not self.window:
                 self.until(lambda: self.window > 0)

@@ -1,4 +1,4 @@
-"""What a run of the load generator is: declared once, read by the command line, the scenarios and the tests."""
+"""Options of the load generator: declared once, used by the command line, the scenarios and the tests."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ PAYLOAD_SIZE_MAX = 200 * 1024 * 1024
 
 
 class OptionsError(ValueError):
-    """Options that contradict each other. The text says what to change."""
+    """Options that contradict each other. The text suggests a change."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,12 +109,12 @@ class LoadOptions:
 
     @property
     def level(self) -> int:
-        """The protocol version as CONNECT says it."""
+        """The protocol level in CONNECT."""
         return 5 if self.version == "5" else 4
 
     @property
     def layout(self) -> str:
-        """Who receives from whom, as Analyser calls it."""
+        """Which subscribers receive from which publishers, in Analyser's terms."""
         if self.groups or (self.queue == "classic" and self.subs):
             return "shared"
         return "pairs" if self.topics == "pairs" else "all"

@@ -61,7 +61,7 @@ def disconnect() -> bytes:
 
 
 class PublishTemplate(NamedTuple):
-    """A PUBLISH and the offsets of what differs from message to message; 0 where it has no such thing."""
+    """A PUBLISH and the offsets of its variable parts; 0 for parts that it does not have."""
 
     packet: bytes
     id_at: int
@@ -70,7 +70,7 @@ class PublishTemplate(NamedTuple):
 
 
 def publish_template(options: LoadOptions, publisher: int) -> PublishTemplate:
-    """The PUBLISH that a publisher sends over and over."""
+    """The PUBLISH that a publisher sends repeatedly."""
     topic = string(options.topic(publisher))
     properties = b""
     if options.level == 5:

@@ -17,7 +17,7 @@ Metric = Literal["rate", "confirmed", "cpu", "p50", "p99", "ack_p99", "storm", "
 Kind = Literal["load", "storm", "amqp", "amqp-idle", "replay", "backlog", "fsync"]
 Group = Literal["topics", "queues", "amqp"]
 
-# metric → (its unit in a goal, what it is called in a table)
+# metric → (unit in a goal, name in a table)
 METRICS: dict[Metric, tuple[str, str]] = {
     "rate": ("/s", ""), "confirmed": ("/s", "confirmed"), "cpu": (" µs", "CPU"), "p50": (" µs", "p50"),
     "p99": (" µs", "p99"), "ack_p99": (" µs", "confirm p99"), "storm": ("/s", "storm"),
@@ -65,7 +65,7 @@ class Goal:
 class Row:
     """One line of work. load: fields of LoadOptions, or of the options of its kind; smoke: what changes then.
 
-    slices: each round is so many, each with its part of the time. For what depends on the disk's mood, which changes
+    slices: number of parts into which each round is divided, for figures that depend on the disk, whose speed changes
     from second to second.
     """
 

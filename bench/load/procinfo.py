@@ -1,4 +1,4 @@
-"""CPU time and memory of another process, from /proc, because psutil knows the former to 10 ms only."""
+"""CPU time and memory of another process, from /proc, because psutil's CPU time has a resolution of only 10 ms."""
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ class CpuReading:
 
 @dataclass(slots=True, frozen=True)
 class Memory:
-    """Bytes: resident now, the most there ever was, and private (not shared with other processes)."""
+    """Bytes: resident now, the maximum so far, and private (not shared with other processes)."""
 
     rss: int
     peak: int
@@ -27,7 +27,7 @@ class Memory:
 
 
 def children(pid: int) -> list[int]:
-    """The process and all that it started and is still there: a broker may have workers."""
+    """The process and its running children: a broker may have workers."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -61,7 +61,7 @@ def read_cpu(pid: int) -> CpuReading:
 
 
 def cpu_between(before: CpuReading, after: CpuReading) -> float:
-    """Seconds on CPU between two readings: exact when no thread ended meanwhile, else to the tick."""
+    """CPU seconds between two readings: exact if no thread ended in between, otherwise to the tick."""
     if before.threads and set(before.threads) <= set(after.threads):
         return sum(ns - before.threads.get(thread, 0) for thread, ns in after.threads.items()) / 1e9
     return after.user + after.system - before.user - before.system

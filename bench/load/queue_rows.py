@@ -10,7 +10,7 @@ __all__ = ["QUEUE_ROWS"]
 CLASSIC: dict[str, Any] = {"queue": "classic", "prefix": "bench", "qos": 1, "subs": 0, "size": 256}
 STREAM: dict[str, Any] = {"queue": "stream", "prefix": "bench", "qos": 1, "size": 256}
 OURS = Side(broker="ours")
-RABBITMQ = Side(broker="rabbitmq", kind="amqp")     # amqp_rows.py says what it does
+RABBITMQ = Side(broker="rabbitmq", kind="amqp")     # see amqp_rows.py
 WITH_RABBITMQ = {"ours": OURS, "theirs": RABBITMQ}
 
 

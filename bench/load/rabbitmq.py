@@ -14,11 +14,11 @@ from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, free_port, rea
 
 __all__ = ["RabbitMQ", "find_rabbitmq", "start"]
 
-# Debian's /usr/sbin/rabbitmq-server is a wrapper that becomes another user and leaves for /var/lib: what it calls.
+# Debian's /usr/sbin/rabbitmq-server is a wrapper that changes user and directory; this is the script it calls.
 DEBIAN_PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/lib/erlang/bin"))
 START_SECONDS = 60.0
-# Default settings but for these: where it listens, and no log of every connection.
+# Default settings except addresses, and without a log line for every connection.
 CONFIG = "listeners.tcp.1 = 127.0.0.1:{port}\nlog.file.level = warning\nlog.console = false\n"
 
 
@@ -36,7 +36,7 @@ class RabbitMQ(Broker):
     epmd: Broker = field(kw_only=True)
 
     def stop(self) -> None:
-        # Named, for a dataclass with slots is not the class that super() would look for.
+        # Named explicitly, because super() would find the wrong class in a dataclass with slots.
         try:
             Broker.stop(self)
         finally:
@@ -44,7 +44,7 @@ class RabbitMQ(Broker):
 
 
 def environment(folder: Path, dist_port: int, epmd_port: int) -> dict[str, str]:
-    """What keeps the node to itself. HOME holds the cookie; the last makes the script become the server."""
+    """Environment that isolates the node. HOME has the cookie; the last variable makes the script exec the server."""
     return {
         "HOME": str(folder), "ERL_EPMD_PORT": str(epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODENAME": f"fluxmq-bench-{dist_port}@localhost", "RABBITMQ_DIST_PORT": str(dist_port),

@@ -70,7 +70,7 @@ class RecordBenchOptions:
 
 
 def own_cpu(pid: int) -> float:
-    """Seconds on CPU of the process's threads, without its children."""
+    """CPU seconds of the process's threads, without its children."""
     found = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         found += int(task.read_text().split()[0])
@@ -79,7 +79,7 @@ def own_cpu(pid: int) -> float:
 
 @contextmanager
 def attached(broker: Broker, options: RecordBenchOptions, folder: Path, cores: frozenset[int]) -> Iterator[None]:
-    """A recording, for as long as the context lasts."""
+    """A recording that lasts as long as the context."""
     path = str(folder / ADMIN_SOCKET)
     if options.writer == "none":
         command = [sys.executable, "-P", "-c", DISCARD, path]
@@ -104,7 +104,7 @@ def attached(broker: Broker, options: RecordBenchOptions, folder: Path, cores: f
 
 
 def rings(pid: int) -> int:
-    """How many rings the broker has open."""
+    """Number of rings that the broker has open."""
     found = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -128,14 +128,14 @@ def one_side(broker: Broker, options: RecordBenchOptions) -> dict[str, Any]:
 
 
 def counters(address: str) -> dict[str, float]:
-    """The broker's own count of what it recorded and what it lost."""
+    """The broker's counters of recorded and lost entries."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         lines = [line.split() for line in answer.read().decode().splitlines() if line.startswith("fluxmq_record_")]
     return {name: float(value) for name, value in lines}
 
 
 def tap_seconds(size: int) -> float:
-    """Of one entry with so many bytes of data, by itself, the call from Python included; median of many."""
+    """Time to record one entry with this much data, including the call from Python; median of many."""
     capacity = 64 << 20
     descriptor = make_ring(capacity)
     try:
@@ -154,8 +154,8 @@ def tap_seconds(size: int) -> float:
 
 
 def tapped(rounds: list[dict[str, Any]], counted: dict[str, float]) -> dict[str, float]:
-    """What the tap did in a second of the load, and what that costs by itself. The rounds differ in how many messages
-    come with one read, which says more about the machine than about recording; this does not."""
+    """Entries of a second of the load, and their cost measured separately. The number of messages per read differs
+    between rounds and depends on the machine; this figure does not."""
     seconds = sum(sides["on"]["seconds"] for sides in rounds)
     entries, size = counted["fluxmq_record_entries_total"], counted["fluxmq_record_bytes_total"]
     each = tap_seconds(int(size / max(1.0, entries)))

@@ -29,7 +29,7 @@ MEGA = 1e6
 
 @dataclass(slots=True, kw_only=True)
 class ReplayOptions:
-    """messages: how many are written, of `size` bytes each. window: on the way while writing."""
+    """messages: how many are written, of `size` bytes each. window: in flight while writing."""
 
     messages: int = 1_000_000
     size: int = 1024
@@ -58,7 +58,7 @@ def run_replay(name: str, needs: Needs, options: ReplayOptions) -> dict[str, Any
 
 
 def drop_from_cache(files: list[Path]) -> None:
-    """Nothing of these is in the page cache afterwards; they have been synced."""
+    """Removes synced files from the page cache."""
     for path in files:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -69,7 +69,7 @@ def drop_from_cache(files: list[Path]) -> None:
 
 
 def read_rate(files: list[Path]) -> float:
-    """MB/s of a loop that reads them one after the other, a MiB at a time."""
+    """MB/s of a loop that reads the files in order, one MiB at a time."""
     buffer = bytearray(READ_BYTES)
     total = 0
     began = time.monotonic()
@@ -84,7 +84,7 @@ def read_rate(files: list[Path]) -> float:
 
 
 def fill(options: LoadOptions, messages: int) -> int:
-    """Publish at least so many, each confirmed; how many there are."""
+    """Publishes at least so many messages, each confirmed; returns the exact number."""
     engine = Engine(version=options.level, publishers=1, subscribers=0, window=options.window, checked=False)
     with ExitStack() as stack:
         attach_all(engine, options, "fill", [], stack)
@@ -98,7 +98,7 @@ def fill(options: LoadOptions, messages: int) -> int:
 
 
 def read_all(options: LoadOptions, messages: int) -> float:
-    """Seconds from the subscription until so many were delivered."""
+    """Seconds from the subscription until that many messages were delivered."""
     engine = Engine(version=options.level, publishers=0, subscribers=1, window=1, checked=False)
     with ExitStack() as stack:
         began = time.monotonic()

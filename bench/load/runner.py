@@ -1,4 +1,4 @@
-"""One run of the load generator: connect, warm up, measure, drain, tell."""
+"""One run of the load generator: connect, warm up, measure, drain, report."""
 from __future__ import annotations
 
 import os
@@ -77,7 +77,7 @@ def attach_all(engine: Engine, options: LoadOptions, run: str, names: list[str],
 
 
 def turn(engine: Engine, options: LoadOptions, seconds: float) -> None:
-    """Run for that long, with a PINGREQ in every half keep alive."""
+    """Runs for that long, with a PINGREQ in every half of the keep alive."""
     end = time.monotonic() + seconds
     ping_at = time.monotonic()
     while (left := end - time.monotonic()) > 0:
@@ -125,7 +125,7 @@ def measure(engine: Engine, options: LoadOptions) -> dict[str, Any]:
         result["broker_cpu_share"] = used / elapsed
         result["broker_cpu_user_seconds"] = cpu_after.user - cpu_before.user
         result["broker_cpu_system_seconds"] = cpu_after.system - cpu_before.system
-        # Without subscribers what the broker does is take messages in.
+        # Without subscribers the broker's work is to receive messages.
         messages = delivered if options.subs else sent
         result["broker_cpu_us_per_message"] = used * MICRO / messages if messages else None
         result["broker_memory"] = {"rss": memory(pid).rss, "peak": memory(pid).peak}
@@ -133,7 +133,7 @@ def measure(engine: Engine, options: LoadOptions) -> dict[str, Any]:
 
 
 def forget_sessions(options: LoadOptions, names: list[str]) -> None:
-    """Leave no session behind: connect once more with each name, clean, and go."""
+    """Removes the sessions: connects once more with each name and Clean Start, and disconnects."""
     context = client_context(options)
     sources = SourceAddresses(options.host)
     for name in names:
@@ -141,7 +141,7 @@ def forget_sessions(options: LoadOptions, names: list[str]) -> None:
             sock.setblocking(True)
             hello = packets.connect(name, level=options.level, username=options.username, password=options.password)
             if options.transport in ("ws", "wss"):
-                # A frame of our own: mask zero is a mask, and nothing here is secret.
+                # A frame of our own: a mask of zero is valid, and nothing here is secret.
                 hello = bytes([0x82, 0x80 | len(hello), 0, 0, 0, 0]) + hello
             sock.sendall(hello)
             sock.recv(64)

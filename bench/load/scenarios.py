@@ -1,4 +1,4 @@
-"""The rows of the side-by-side table: what runs, against whom, what is to be reached. parts.py says what a row is."""
+"""The rows of the side-by-side table: loads, opponents and goals. See parts.py for what a row is."""
 from __future__ import annotations
 
 from typing import Any

@@ -22,7 +22,7 @@ UPGRADE_ANSWER_MAX = 16 * 1024
 
 
 class TransportError(OSError):
-    """The connection could not be made ready for MQTT. The text says what the other side did."""
+    """The connection could not be prepared for MQTT. The text has the peer's answer."""
 
 
 def raise_descriptor_limit(wanted: int) -> int:

@@ -1,5 +1,4 @@
-"""A replay as a whole: checks the broker, plays, writes the result. This module works without Spark, command.py with
-it."""
+"""A replay as a whole: checks the broker, plays, writes the result. Works without Spark; command.py uses Spark."""
 from __future__ import annotations
 
 import secrets
