@@ -18,7 +18,7 @@ from fluxmq.spark.source.plan import Filters, Gone, LogRange, NoQueue, QueueLog,
 
 __all__ = ["BrokerPlace"]
 
-ANSWER_SECONDS = 45.0           # longer than the broker gives itself for an answer
+ANSWER_SECONDS = 45.0           # longer than the broker's own limit for an answer
 RETRY_SECONDS = 0.25
 
 
@@ -40,8 +40,8 @@ class _Connection(http.client.HTTPConnection):
 
 
 class BrokerPlace:
-    """`Place` of a running broker. path: of its admin socket. timeout: seconds that a broker which has answered once
-    may be away. `answered`: it has."""
+    """`Place` of a running broker. path: of its admin socket. timeout: seconds for which a broker may be away after its
+    first answer. `answered`: it has answered once."""
 
     def __init__(self, path: str, timeout: float = 30.0, answered: bool = False) -> None:
         self.path, self.timeout, self.answered = path, timeout, answered
@@ -62,10 +62,10 @@ class BrokerPlace:
                      log.get("offset")) for log in found["logs"]])
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> None:
-        """Nothing: the broker knows it all."""
+        """Nothing: the broker has all information."""
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
-        self.answered = True        # or there would be no range: a task waits for a broker that is away
+        self.answered = True        # a range exists, so the broker has answered: wait if it is away
         at = work.start
         while at < work.end:
             content = self._ask(("queues", work.queue, "messages"), {
@@ -97,7 +97,7 @@ class BrokerPlace:
         return json.loads(self._ask(segments, query or {}, "application/json"))
 
     def _ask(self, segments: tuple[str, ...], query: dict[str, Any], accept: str) -> bytes:
-        """The body of an answer. One who has answered once is waited for."""
+        """The body of an answer. Waits for a broker that has answered before and is away."""
         target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
         target += "?" + urlencode(query) if query else ""
         status, content = self._patiently(lambda: self._once(target, accept))
@@ -137,7 +137,7 @@ class BrokerPlace:
                 if isinstance(error, PermissionError):
                     raise SourceError(f"{self.path} may not be opened: run this as the user of the broker, or as "
                                       f"root") from None
-                # one that was idle for long was closed at the other end: the first failure says nothing
+                # an idle connection may have been closed by the broker, so the first failure is ignored
                 if time.monotonic() >= until and fresh:
                     raise self._unreachable(error) from None
                 if fresh:

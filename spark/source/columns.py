@@ -26,7 +26,7 @@ __all__ = ["SCHEMA", "Columns", "SourceError"]
 
 
 class SourceError(FluxError):
-    """The data source cannot do what it was asked to: one sentence, with what to do about it."""
+    """The data source cannot execute a request: one sentence with a remedy."""
 
 
 _TEXTS = MapType(StringType(), StringType(), True)
@@ -50,7 +50,7 @@ _WHOLE = pa.int32()
 
 
 class Columns:
-    """Arrow batches of the columns of `schema`, which are some of SCHEMA's. Raises SourceError for others."""
+    """Makes Arrow batches of the columns of `schema`, a part of SCHEMA. Raises SourceError for others."""
 
     def __init__(self, schema: StructType, queue: str, partition: int) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -60,7 +60,7 @@ class Columns:
         self._constants = {"queue": pa.scalar(queue, pa.string()), "partition": pa.scalar(partition, _WHOLE)}
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
-        """What is in `rows` since the last time."""
+        """The rows added since the last call."""
         count, taken = rows.count, rows.take()
         arrays = []
         for field in self.arrow:
@@ -73,7 +73,7 @@ class Columns:
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises SourceError where a schema is not made of columns of this source."""
+    """Raises SourceError if a schema has columns that this source does not have."""
     known = {field.name: field for field in SCHEMA}
     for field in schema:
         if field.name not in known:

@@ -1,4 +1,4 @@
-"""The Spark data source `fluxmq`: queues and streams as tables and as streams, and what is written to a broker.
+"""The Spark data source `fluxmq`: reads queues and streams as tables and streams, and writes to a broker.
 
     from fluxmq.spark.source import register
     register(spark)
@@ -48,13 +48,13 @@ _LOG = logging.getLogger("fluxmq.spark")
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("fluxmq")` known to a session, and lets Spark hand filters to those that want them (pushdown)."""
+    """Registers `format("fluxmq")` in a session, and enables the pushdown of filters."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(FluxDataSource)
 
 
 class FluxDataSource(DataSource):
-    """What Spark asks for by the name fluxmq."""
+    """The data source with the name fluxmq."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -87,7 +87,7 @@ class FluxDataSource(DataSource):
 
 
 def place_of(options: Options) -> Place:
-    """Where the messages are. Raises SourceError."""
+    """The place of the messages. Raises SourceError."""
     if options.admin:
         from fluxmq.spark.source.broker import BrokerPlace
 
@@ -99,7 +99,7 @@ def place_of(options: Options) -> Place:
 
 def rows_of(place: Place, work: LogRange, filters: Filters, schema: StructType, fail: bool,
             counters: dict[str, int]) -> Iterator[Any]:
-    """Arrow batches of a range. counters: read (messages looked at), rows, lost. Raises SourceError, Gone."""
+    """Arrow batches of a range. counters: read (messages examined), rows, lost. Raises SourceError, Gone."""
     columns = Columns(schema, work.queue, work.log.partition)
     while True:
         rows = filters.rows(work)
@@ -147,7 +147,7 @@ class FluxReader(DataSourceReader):
         name, options, lowest = queue.name, self.options, self.filters.time_min
         starts = self._at(name, options.start_time)
         ends = self._at(name, options.end_time + 1 if options.end_time is not None else None)
-        # what is older than the filter of time wants is not even looked at
+        # messages older than the filter of time are not read at all
         wanted = self._at(name, lowest) if lowest > 0 and options.start_time is None else {}
         found = []
         for log in queue.logs:
@@ -166,7 +166,7 @@ class FluxReader(DataSourceReader):
         return found
 
     def _at(self, name: str, time_ms: int | None) -> dict[tuple[int, int], int]:
-        """By partition and lane, the first message of that time or later."""
+        """By partition and lane, the first message of that time or a later one."""
         if time_ms is None:
             return {}
         return {(log.partition, log.lane): log.offset for log in self.place.logs(name, time_ms).logs
@@ -187,10 +187,10 @@ class FluxReader(DataSourceReader):
 
 
 class FluxPushingReader(FluxReader):
-    """A table that takes Spark's filters upon itself.
+    """A table that applies Spark's filters itself.
 
-    By option only: Spark 4.3 plans a data source of Python once for each load(), so the filters of one question would
-    be those of every other one about the same DataFrame.
+    Only by option: Spark 4.3 plans a Python data source once for each load(), so the filters of one query would also
+    apply to all others on the same DataFrame.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

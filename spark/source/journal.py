@@ -1,6 +1,5 @@
-"""Queues as a storage directory has them: the view (RocksDB, opened for reading only) and the journal behind it.
-Formats: docs/internals/storage.md, and queues.md, Records. Nothing is written, no lock is taken: a broker may run.
-"""
+"""Queues in a storage directory: the view (RocksDB, opened read-only) and the journal after it. Formats:
+docs/internals/storage.md, and queues.md, Records. Nothing is written and no lock is taken, so a broker may run."""
 from __future__ import annotations
 
 import bisect
@@ -29,18 +28,18 @@ __all__ = ["Behind", "Group", "Stored", "StoredLog", "read_small", "read_state",
 PAGE_BYTES = 8192
 PAGE_BITS = 16
 APPLIED_KEY = b"\x00applied"
-# A checkpoint on its way to its places, as fluxmq/storage/staged.py lays it down: READY says that the parts count.
+# A checkpoint before it is put in place, as fluxmq/storage/staged.py writes it: it is valid if READY exists.
 PART = b"\x00staged"
 READY = b"\x00staging"
 
 
 class Behind(Exception):
-    """The journal begins behind what was read before it: the broker took a checkpoint meanwhile. Read again."""
+    """The journal begins after what was read before it, because the broker took a checkpoint meanwhile. Read again."""
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue in view and journal, as engine/queues/records.py writes it. spec, or declared. logs: (number, lane),
-    partition-major."""
+    """A queue in view and journal, as engine/queues/records.py writes it. It has spec or declared. logs: (number,
+    lane), partition-major."""
 
     spec: QueueSpec | None
     logs: list[tuple[int, int]]
@@ -50,7 +49,7 @@ class QueueRecord(msgspec.Struct, array_like=True):
     namespace: int = 0
 
     def told(self, namespaces: Mapping[int, str]) -> QueueSpec:
-        """The queue in the words of `queues:`. namespaces: names by number. Raises CorruptError."""
+        """The queue's declaration as under `queues:`. namespaces: names by number. Raises CorruptError."""
         if self.namespace not in namespaces:
             raise CorruptError(f"namespace {self.namespace} has no name")
         if self.declared is not None:
@@ -59,12 +58,12 @@ class QueueRecord(msgspec.Struct, array_like=True):
             spec = self.spec
         else:
             raise CorruptError("the record of a queue does not say what the queue is")
-        # An earlier version wrote the name into what AMQP declared, and no number.
+        # An earlier version wrote the name into AMQP's declaration, and no number.
         return msgspec.structs.replace(spec, namespace=namespaces[self.namespace]) if self.namespace else spec
 
 
 class Group:
-    """What a group settled of one log: all below `floor`, and spans above it (ascending, apart)."""
+    """What a group has settled of one log: all below `floor`, and spans above it (ascending, disjoint)."""
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
@@ -79,7 +78,7 @@ class Group:
         self.spans[at:upto] = [(first, end)]
 
     def gone(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Of [start, end) what is settled."""
+        """The settled parts of [start, end)."""
         found = [(start, min(self.floor, end))] if self.floor > start else []
         found += [(max(first, start), min(last, end)) for first, last in self.spans if first < end and last > start]
         return found
@@ -96,7 +95,7 @@ class StoredLog:
 
 @dataclass
 class Stored:
-    """Everything that view and journal say. batch: the last one of the journal that is in it."""
+    """The contents of view and journal. batch: the last batch of the journal that is included."""
 
     batch: int = 0
     namespaces: dict[int, str] = field(default_factory=lambda: {0: "/"})
@@ -105,7 +104,7 @@ class Stored:
     groups: dict[int, tuple[int, dict[int, Group]]] = field(default_factory=dict)      # queue; by log
 
     def load(self, kind: bytes, number: int, value: bytes) -> None:
-        """One value of the view."""
+        """Reads one row of the view."""
         if kind == b"n":
             self._name(number, value)
         elif kind == b"q":
@@ -123,7 +122,7 @@ class Stored:
             self.groups[number] = (record[0], _cursors(state))
 
     def replay(self, kind: int, body: bytes) -> None:
-        """One record of the journal."""
+        """Applies one record of the journal."""
         number = int.from_bytes(body[:8], "big")
         if kind == RecordKind.SETTLE:
             _, log, first, count = struct.unpack(">QQQI", body)
@@ -149,7 +148,8 @@ class Stored:
             log_.first, log_.next = max(log_.first, first), max(log_.next, first)
 
     def _name(self, number: int, record: bytes) -> None:
-        """As _core/memory/namespace.pyx writes it: u8 flags, u16 length, name; none has ended, and nothing is in it."""
+        """Reads a name as _core/memory/namespace.pyx writes it: u8 flags, u16 length, name; an empty name: it has
+        ended."""
         if record[3:]:
             self.namespaces[number] = record[3:].decode()
 
@@ -157,14 +157,14 @@ class Stored:
         return self.groups.setdefault(group, (0, {}))[1].setdefault(log, Group(0))
 
     def tallied(self, tally: dict[int, list[int]]) -> None:
-        """Messages of the journal, by log."""
+        """Adds messages of the journal, by log."""
         for number, (first, last, size) in tally.items():
             log = self.logs.setdefault(number, StoredLog(first, first))
             log.next = max(log.next, last + 1)
             log.appended += size
 
     def gone(self, queue: int, log: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Of [start, end) what every group of a queue has settled; without a group nothing."""
+        """The parts of [start, end) that every group of a queue has settled; none without a group."""
         groups = [cursors.get(log) or Group(0) for owner, cursors in self.groups.values() if owner == queue]
         if not groups:
             return []
@@ -175,7 +175,7 @@ class Stored:
 
 
 def _both(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is in spans of both; each ascending."""
+    """The intersection of two lists of spans; each ascending."""
     found = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -190,7 +190,7 @@ def _both(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tupl
 
 
 def _cursors(state: bytes) -> dict[int, Group]:
-    """A group's cursors, drawn in _core/queue/state.pyx."""
+    """Decodes a group's cursors; _core/queue/state.pyx has the format."""
     version, count = struct.unpack_from(">BI", state)
     if version != 1:
         raise SourceError(f"the state of a group is of version {version}, this program reads version 1: the broker is "
@@ -216,14 +216,14 @@ def _cursors(state: bytes) -> dict[int, Group]:
 
 @contextmanager
 def _view(directory: Path) -> Iterator[Rdict | None]:
-    """None: it has not been written yet. Raises what RocksDB raises while a broker changes its files."""
+    """None: it has not been written yet. Raises RocksDB's errors while a broker changes its files."""
     state = directory / "state"
     if not (state / "CURRENT").exists():
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="fluxmq-view-") as logs:
         options = Options(raw_mode=True)
-        options.set_db_log_dir(logs)        # it would write its log beside the broker's
+        options.set_db_log_dir(logs)        # otherwise it would write its log beside the broker's
         view = Rdict(str(state), options, access_type=AccessType.read_only())
         try:
             yield view
@@ -232,8 +232,8 @@ def _view(directory: Path) -> Iterator[Rdict | None]:
 
 
 def _staged(view: Rdict) -> tuple[int | None, dict[bytes, bytes | None]]:
-    """What a checkpoint that is on its way changes (None: a key that goes), and the batch that it reaches; None: there
-    is no such checkpoint. Some of it may be in its place."""
+    """The changes of a checkpoint that is not in place yet (None: a deleted key), and its batch; None: there is no such
+    checkpoint. Some of it may be in place already."""
     ready = cast("bytes | None", view.get(READY))
     if ready is None:
         return None, {}
@@ -250,7 +250,7 @@ def _staged(view: Rdict) -> tuple[int | None, dict[bytes, bytes | None]]:
 
 
 def read_view(directory: Path, stored: Stored) -> None:
-    """Raises SourceError, and what RocksDB raises while a broker changes its files."""
+    """Raises SourceError, and RocksDB's errors while a broker changes its files."""
     with _view(directory) as view:
         if view is None:
             return
@@ -270,8 +270,8 @@ def read_view(directory: Path, stored: Stored) -> None:
 
 
 def read_small(directory: Path, log: int) -> bytes:
-    """Messages of a log that the view has, because they are few: no segment has them, and the journal no more. Raises
-    as read_view."""
+    """Messages of a small log that are in the view, and neither in segments nor in the journal any more. Raises as
+    read_view does."""
     with _view(directory) as view:
         if view is None:
             return b""
@@ -282,8 +282,8 @@ def read_small(directory: Path, log: int) -> bytes:
 
 
 def walk_journal(directory: Path, after: int | None = None) -> Iterator[tuple[int, memoryview]]:
-    """(number, records) of each batch above `after` (None: all there are), in order, as far as they hold. Raises Behind
-    where the files begin later or were taken away, SourceError for a format that is newer or a file that is damaged."""
+    """(number, records) of each batch above `after` (None: all), in order, up to the first invalid one. Raises Behind
+    if the files begin later or were deleted, SourceError for a newer format or a damaged file."""
     where = directory / "journal"
     numbers = sorted(number for number in map(file_number, (path.name for path in where.iterdir())) if number)
     due = 0
@@ -315,11 +315,11 @@ def walk_journal(directory: Path, after: int | None = None) -> Iterator[tuple[in
                 yield due, data[found[0]:found[1]]
             here, due = found[1], due + 1
         if not path.exists():
-            raise Behind            # and may have been written over meanwhile
+            raise Behind            # and may have been overwritten meanwhile
 
 
 def read_state(directory: Path, known: Stored | None = None) -> Stored:
-    """View and journal, or of the journal what came since `known`. Raises Behind, SourceError."""
+    """Reads view and journal, or what the journal has after `known`. Raises Behind, SourceError."""
     stored = known
     if stored is None:
         stored = Stored()

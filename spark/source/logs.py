@@ -1,11 +1,11 @@
-"""Messages straight from the storage directory of a broker: segment files, and for what these lack yet the view, which
-has the messages of small queues (engine/queues/recovery/store.py), and the journal.
-The broker may be stopped or running; nothing is written, and no lock is taken.
+"""Reads messages directly from the storage directory of a broker: from segment files, and messages that these do not
+have yet from the view, for small queues (engine/queues/recovery/store.py), and from the journal. The broker may be
+stopped or running; nothing is written, and no lock is taken.
 
-A checkpoint of a running broker moves messages from the journal to the view or segments, and from the view to segments,
-and then lets journal files go; retention removes segment files. So a task reads the journal first, then the view, then
-the segments: what is not in the one any more is in a later one by then. What is removed between a look at a directory
-and the opening of a file is looked up again.
+A checkpoint of a running broker moves messages from the journal to the view or to segments, and from the view to
+segments, and then deletes journal files; retention deletes segment files. So a task reads the journal first, then the
+view, then the segments: a message that has left one of them is in a later one by then. If a file is deleted between
+listing a directory and opening it, the directory is listed again.
 """
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Segment:
             size = os.fstat(self.fd).st_size
             head = os.pread(self.fd, HEADER_SIZE, 0)
             if len(head) < HEADER_SIZE or not any(head):
-                self.index, self.size = SegmentIndex(), size        # only just begun
+                self.index, self.size = SegmentIndex(), size        # the file has just been created
                 return
             try:
                 said, _, _, self.file_id = decode_header(head)
@@ -85,8 +85,8 @@ class _Segment:
         return index
 
     def blocks(self, offset: int, filters: Filters | None) -> Iterator[tuple[int, int, bytes]]:
-        """(first, last, messages) of each batch from the one on that holds `offset`; of those that the filter of time
-        leaves out, no messages."""
+        """(first, last, messages) of each batch from the one that contains `offset` on; without messages for batches
+        that the filter of time excludes."""
         at, count = self.index.find(offset), len(self.index)
         while at < count:
             stop, begin, end = self.index.span(at, READ_BYTES)
@@ -152,7 +152,7 @@ class LogsPlace:
             self._log(stored, each, at // lanes, lane, time_ms) for at, (each, lane) in enumerate(record.logs)])
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> dict[str, Any]:
-        """gone: what was settled by all groups. segments: how far these reach."""
+        """gone: parts settled by all groups. segments: the offset up to which segments have messages."""
         stored = self._state(fresh=False)
         gone = [] if queue.kind == "stream" else stored.gone(self._find(stored, queue.name), log.number, start, end)
         return {"gone": gone, "segments": self._reach(log.number)}
@@ -170,7 +170,7 @@ class LogsPlace:
                 raise self._missing(work, expected, min(first, work.end))
             expected = max(expected, last + 1)
             yield from feed(rows, messages)
-        yield from feed(rows, small)        # rows leave out what they have seen
+        yield from feed(rows, small)        # rows skips messages that it has already
         if recent:
             first = int.from_bytes(recent[8:16], "little")
             if stream and first > expected:
@@ -181,10 +181,10 @@ class LogsPlace:
             raise self._missing(work, expected, work.end)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def _missing(self, work: LogRange, first: int, end: int) -> Gone | SourceError:
-        """Why a stream's messages [first, end) are in no file."""
+        """The reason why a stream's messages [first, end) are in no file."""
         known = self._state().logs.get(work.log.number)
         if known is None or known.first > first or first < self._lowest(work.log.number):
             return Gone(work.queue, work.log.partition, first, end)
@@ -193,7 +193,7 @@ class LogsPlace:
                            f"damaged, or a copy that was taken while its broker ran. `fluxmq log verify` says more")
 
     def _lowest(self, log: int) -> int:
-        """The offset that the oldest segment file begins with; 0 without any."""
+        """The first offset of the oldest segment file; 0 if there is none."""
         return next((file_first(path.name) or 0 for path in self._files(log)), 0)
 
     # ------------------------------------------------------------------ what is there
@@ -204,11 +204,11 @@ class LogsPlace:
         return self._stored
 
     def _refreshed(self) -> Stored:
-        known, self._stored = self._stored, None        # half of it read would be worse than none
+        known, self._stored = self._stored, None        # a half updated state must not be kept
         return read_state(self.directory, known)
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """What a running broker may take away between two looks is looked at again."""
+        """Retries when a running broker has changed its files in between."""
         for left in range(TRIES, 0, -1):
             try:
                 return call()
@@ -217,7 +217,7 @@ class LogsPlace:
             except PermissionError as error:
                 raise _forbidden(error.filename) from None
             except Exception as error:
-                # RocksDB raises plain exceptions; of a running broker every file may be gone by now
+                # RocksDB raises plain exceptions, and any file of a running broker may have been deleted
                 if left == 1:
                     raise SourceError(f"{self.directory} cannot be read, or the broker that runs on it changes files "
                                       f"faster than they can be read ({error or type(error).__name__}). Read through "
@@ -253,7 +253,7 @@ class LogsPlace:
         return sorted(found)
 
     def _reach(self, log: int) -> int:
-        """Behind the last message that segments hold; 0 without any."""
+        """The offset behind the last message in segments; 0 if there is none."""
         def look() -> int:
             for path in reversed(self._files(log)):
                 segment = _Segment(path, log)
@@ -266,7 +266,7 @@ class LogsPlace:
         return self._patiently(look)
 
     def _offset_at(self, log: int, time_ms: int, first: int, following: int) -> int:
-        """By the time index of the segments, else in the view, else in the journal."""
+        """Searches the time index of the segments, then the view, then the journal."""
         recent = self._patiently(lambda: self._appended(log, first, following))
         small = self._patiently(lambda: read_small(self.directory, log))
         found = self._patiently(lambda: self._in_segments(log, time_ms))
@@ -292,7 +292,7 @@ class LogsPlace:
     # ------------------------------------------------------------------ messages
 
     def _appended(self, log: int, first: int, end: int) -> bytearray:
-        """Of the journal the messages of a log with offsets in [first, end)."""
+        """Messages of a log in the journal with offsets in [first, end)."""
         found = bytearray()
         try:
             for _, records in walk_journal(self.directory):
@@ -303,7 +303,7 @@ class LogsPlace:
         return found
 
     def _blocks(self, log: int, start: int, end: int, filters: Filters) -> Iterator[tuple[int, int, bytes]]:
-        """Batches that may hold messages of [start, end), in order. A file that is gone is looked up again."""
+        """Batches that may have messages of [start, end), in order. If a file was deleted, it is looked up again."""
         here = start
         tries = TRIES
         while here < end:

@@ -1,5 +1,5 @@
-"""What the data source `fluxmq` reads: its options, pushed filters, and ranges of offsets of the size of a task. Plain
-Python; where messages come from is a `Place` (broker.py, logs.py)."""
+"""Plans the reads of the data source `fluxmq`: options, pushed filters, and ranges of offsets of the size of a task.
+Plain Python; messages come from a `Place` (broker.py, logs.py)."""
 from __future__ import annotations
 
 import datetime
@@ -40,7 +40,7 @@ READING = {"queue", "admin", "logs", "startingoffsets", "endingoffsets", "starti
 
 
 class Gone(FluxError):
-    """Messages that were to be read are not there any more: [first, end) of a log."""
+    """Messages to be read do not exist any more: [first, end) of a log."""
 
     def __init__(self, queue: str, partition: int, first: int, end: int) -> None:
         super().__init__(f"queue {queue} has lost the messages from offset {signed(first)} to {signed(end - 1)} of "
@@ -58,7 +58,7 @@ class NoQueue(SourceError):
 
 @dataclass(frozen=True)
 class QueueLog:
-    """One log of a queue. next: what is below is durable. offset: where a position that was asked for is."""
+    """One log of a queue. next: everything below is durable. offset: of the requested position."""
 
     partition: int
     lane: int
@@ -86,24 +86,24 @@ class LogRange(InputPartition):
 
 
 class Place(Protocol):
-    """Where messages are. Raises SourceError, NoQueue among them, and in read() Gone where a stream's are not there any
-    more."""
+    """A source of messages. Raises SourceError, also NoQueue, and in read() Gone if a stream's messages do not exist
+    any more."""
 
     def names(self) -> list[str]:
-        """Of all queues."""
+        """Names of all queues."""
 
     def logs(self, queue: str, time_ms: int | None = None) -> QueueLogs:
-        """The queue's logs; `offset` of each is the first message of that time or later, if one is asked for."""
+        """The queue's logs; with `time_ms`, `offset` of each is the first message of that time or later."""
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> Any:
-        """What a task needs to know of a range besides."""
+        """Further information that a task needs about a range."""
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
-        """Adds the messages of a range to `rows`; stops for a moment where these may be taken."""
+        """Adds the messages of a range to `rows`; yields whenever rows may be taken."""
 
 
 def feed(rows: Rows, messages: bytes | bytearray | memoryview) -> Iterator[None]:
-    """Adds a run of messages, and stops for a moment wherever rows may have to be taken."""
+    """Adds a run of messages; yields whenever rows may have to be taken."""
     at = 0
     while at < len(messages):
         at = rows.add(messages, at)
@@ -111,18 +111,18 @@ def feed(rows: Rows, messages: bytes | bytearray | memoryview) -> Iterator[None]
 
 
 def lane_key(log: QueueLog) -> str:
-    """What a log is called in offsets: its partition, and its lane if that is not the first."""
+    """The key of a log in offsets: its partition, and its lane if that is not the first."""
     return f"{log.partition}/{log.lane}" if log.lane else str(log.partition)
 
 
 def signed(offset: int) -> int:
-    """An offset as the column has it: lanes above 127 are below zero."""
+    """An offset as in the column: lanes above 127 are negative."""
     return offset - OFFSET_END if offset >= OFFSET_END >> 1 else offset
 
 
 @dataclass
 class Options:
-    """The options of a read, read. Raises SourceError."""
+    """The parsed options of a read. Raises SourceError."""
 
     names: list[str]
     admin: str = ""
@@ -143,7 +143,7 @@ class Options:
 
     @property
     def filters(self) -> Filters:
-        """What the options leave to read."""
+        """The filters that the options define."""
         return Filters(topics=frozenset((self.topic,)) if self.topic else None, prefix=self.prefix)
 
     @classmethod
@@ -178,7 +178,7 @@ class Options:
                    options.get("topicprefix", ""), _truth("pushdown", options, False))
 
     def choose(self, place: Place) -> list[str]:
-        """The queues that are there of those asked for, by name. Raises SourceError where one that is named is not."""
+        """Names of the existing queues that are selected. Raises SourceError if a named one does not exist."""
         if not any(any(char in name for char in "*?[") for name in self.names):
             return list(dict.fromkeys(self.names))
         there = place.names()
@@ -186,12 +186,12 @@ class Options:
             fnmatch.filter(there, wanted) if any(char in wanted for char in "*?[") else [wanted])})
 
     def means(self, queue: str) -> bool:
-        """Whether option queue asks for it, by name or by pattern."""
+        """Whether the option queue selects it, by name or by pattern."""
         return any(fnmatch.fnmatchcase(queue, wanted) or queue == wanted for wanted in self.names)
 
     def check_places(self, queues: Iterable[QueueLogs]) -> None:
-        """Raises SourceError where startingOffsets or endingOffsets name a queue or a partition that is not there: it
-        would be left out without a word."""
+        """Raises SourceError if startingOffsets or endingOffsets name a queue or a partition that does not exist, which
+        would be ignored silently otherwise."""
         queues = list(queues)
         for option, told in (("startingOffsets", self.start), ("endingOffsets", self.end)):
             for name, entry in told.items() if isinstance(told, dict) else ():
@@ -252,14 +252,14 @@ def _truth(option: str, options: Mapping[str, str], default: bool) -> bool:
 
 
 def _micros(told: datetime.datetime) -> int:
-    """Since 1970; without a time zone UTC."""
+    """Microseconds since 1970; a time without zone is UTC."""
     if told.tzinfo is None:
         told = told.replace(tzinfo=datetime.UTC)
     return (told - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
 
 
 def placed(told: Any, queue: str, several: bool, log: QueueLog, option: str) -> int | None:
-    """The offset that `startingOffsets` or `endingOffsets` names for a log; None: it says nothing of that one."""
+    """The offset for a log in `startingOffsets` or `endingOffsets`; None: it is not named there."""
     value = told
     if isinstance(told, dict) and (several or queue in told):
         value = told = told.get(queue, {})
@@ -280,7 +280,7 @@ def placed(told: Any, queue: str, several: bool, log: QueueLog, option: str) -> 
 
 @dataclass
 class Filters:
-    """What Spark's filters leave to read; each is applied wholly, so that Spark need not ask again."""
+    """Spark's pushed filters; each is applied completely, so that Spark need not apply it again."""
 
     topics: frozenset[str] | None = None
     prefix: str = ""
@@ -293,7 +293,7 @@ class Filters:
     taken: list[str] = field(default_factory=list)
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Takes what it can; gives back the rest."""
+        """Takes the filters that it can apply; yields the others."""
         for one in filters:
             if self._take(one):
                 self.taken.append(repr(one))
@@ -331,14 +331,14 @@ class Filters:
         return False
 
     def rows(self, work: LogRange) -> Rows:
-        """What a task adds its messages to."""
+        """The object to which a task adds its messages."""
         gone = work.extra["gone"] if work.extra is not None else ()
         return Rows(work.start, work.end, topics=None if self.topics is None else [
             topic.encode() for topic in self.topics], prefix=self.prefix.encode(),
             time_min=max(self.time_min, -TIME_MAX), time_max=min(self.time_max, TIME_MAX), gone=gone)
 
     def within(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> tuple[int, int]:
-        """Of [start, end) of a log what the filters may leave."""
+        """The part of [start, end) of a log that the filters may select."""
         if (self.partitions is not None and log.partition not in self.partitions) or (
                 self.queues is not None and queue.name not in self.queues) or self.time_min > self.time_max:
             return start, start
@@ -351,7 +351,7 @@ class Filters:
 
 
 def _between(one: Filter, ceiling: int, floor: int) -> tuple[int, int]:
-    """The whole numbers that a comparison leaves; ceiling, floor: of what it compares with."""
+    """The integers that satisfy a comparison; ceiling, floor: of the compared value."""
     low, high = -TIME_MAX * 2, TIME_MAX * 2
     if isinstance(one, GreaterThan):
         low = floor + 1
@@ -367,8 +367,8 @@ def _between(one: Filter, ceiling: int, floor: int) -> tuple[int, int]:
 
 
 def split(ranges: list[LogRange], least: int, bytes_max: int) -> list[LogRange]:
-    """Ranges cut by size, so that there are about `least` of them at least, and none of much more than bytes_max; that
-    is 0: cut by the number of messages alone."""
+    """Ranges cut by size into at least about `least` parts, none much larger than bytes_max. If that is 0, they are cut
+    by the number of messages only."""
     sizes = [_size(one) if bytes_max else one.end - one.start for one in ranges]
     whole = sum(sizes)
     found = []

@@ -1,4 +1,4 @@
-"""What Spark writes to a broker: tables and streams, published with QoS 1 through `fluxmq.client`.
+"""Writes tables and streams from Spark to a broker, published with QoS 1 through `fluxmq.client`.
 
 Into a queue a row is appended once, however often Spark runs a task: every message carries a producer, the query and
 the number of the Spark partition, and a sequence, the batch and the row's number in it. The queue knows which
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FluxStreamWriter", "FluxWriter", "Message", "Written", "messages_of", "publish_all"]
 
-WINDOW = 512                    # messages on their way: half of what a queue tells apart
+WINDOW = 512                    # messages in flight: half of the deduplication window of a queue
 FAILURE = 0x80                  # reason codes from here on (MQTT 5.0 section 2.4)
-# Of these a connection ends for what was published on it, and would again: malformed, protocol error, not authorized,
-# topic name, quota, packet too large, payload format.
+# For these the broker ends the connection because of a message, and would again: malformed, protocol error, not
+# authorized, topic name, quota, packet too large, payload format.
 UNWANTED = {0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99}
 REASON_STRING = 0x1F
 RETRY_SECONDS = 0.25
-BATCH_ID = "streaming.sql.batchId"              # what Spark tells its tasks
+BATCH_ID = "streaming.sql.batchId"              # given to tasks by Spark
 QUERY_ID = "sql.streaming.queryId"
 WRITING = {"broker", "queue", "topic", "producer", "timeoutseconds", "username", "password", "checkpointlocation",
            "queryname", "path"}
@@ -53,7 +53,7 @@ CONTENT_TYPE, USER_PROPERTY = 0x03, 0x26
 
 @dataclass(frozen=True)
 class Message:
-    """What is published. properties: of MQTT 5, as on the wire, without their length."""
+    """A message to publish. properties: of MQTT 5, as on the wire, without their length."""
 
     topic: str
     payload: bytes
@@ -62,14 +62,14 @@ class Message:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote."""
+    """The result of a task."""
 
     rows: int = 0
 
 
 @dataclass(frozen=True)
 class Target:
-    """The options of a write. queue, topic: "" where a column says it. Raises SourceError."""
+    """The options of a write. queue, topic: "" if a column has it. Raises SourceError."""
 
     broker: str
     queue: str = ""
@@ -119,7 +119,7 @@ def _check_columns(columns: Mapping[str, DataType]) -> None:
 
 
 class _Writer:
-    """What both writers do in a task."""
+    """Shared by both writers."""
 
     def __init__(self, target: Target, run: str) -> None:
         self.target, self.run = target, run
@@ -130,14 +130,14 @@ class _Writer:
 
 
 class FluxWriter(_Writer, DataSourceArrowWriter):
-    """A table."""
+    """Writes a table."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SourceError("what is in a queue cannot be overwritten: write with mode append, and purge the queue "
                               "before (`fluxmq queue purge`) if it is to be empty")
         target = Target.read(options, schema)
-        # made once and sent to all tasks: the second try of a task is the same producer
+        # made once and sent to all tasks, so that a repeated task is the same producer
         super().__init__(target, target.producer or f"spark-{uuid.uuid4().hex}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -146,7 +146,7 @@ class FluxWriter(_Writer, DataSourceArrowWriter):
 
 
 class FluxStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A stream. The producer is the query of the checkpoint, so a batch that is run again is the same messages."""
+    """Writes a stream. The producer is the checkpoint's query, so that a repeated batch has the same messages."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -199,7 +199,7 @@ def messages_of(batches: Iterable[pa.RecordBatch], target: Target, producer: str
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, str]]:
-    """A map, as Arrow gives it to Python."""
+    """Converts a map from Arrow."""
     if value is None:
         return ()
     return value.items() if isinstance(value, dict) else value
@@ -219,7 +219,7 @@ def _user(name: str, value: str | None) -> bytes:
 
 
 def _property(name: str, value: str | None) -> bytes:
-    """By its name in MQTT 5; what has none there, such as AMQP's, is a user property."""
+    """Encodes a property by its name in MQTT 5; others, such as AMQP's, become user properties."""
     identifier = NAMED.get(name)
     try:
         if identifier is None or value is None:
@@ -239,21 +239,22 @@ def _property(name: str, value: str | None) -> bytes:
 
 
 class _Publisher:
-    """One connection at a time; what was not acknowledged goes first on the next."""
+    """Publishes over one connection at a time; unacknowledged messages are sent first on the next one."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.connection: Connection | None = None
-        self.waiting: deque[Message] = deque()          # sent or to be sent, not acknowledged, in order
-        self.sent = 0                                   # of these, on this connection
+        self.waiting: deque[Message] = deque()          # not acknowledged, in order; sent or still to be sent
+        self.sent = 0                                   # number of them sent on this connection
         self.acknowledged = 0
         self.refused: SourceError | None = None
-        self._lost = 0.0                                # when a connection was, first since the last acknowledgement
-        self._vain = 0                                  # connections since then on which nothing was acknowledged
+        self._lost = 0.0                                # when first a connection was lost since the last ack
+        self._vain = 0                                  # connections since then without any acknowledgement
         self._news = asyncio.Event()
 
     async def connect(self, again: bool) -> None:
-        """Raises SourceError. again: the broker was there before; it gets the time of option timeoutSeconds."""
+        """Raises SourceError. again: the broker was there before, and may be away for the time in option
+        timeoutSeconds."""
         from fluxmq.client.connection import Connection
         from fluxmq.client.options import ConnectOptions
 
@@ -262,7 +263,7 @@ class _Publisher:
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.target.timeout if again else 0)
         if self._vain > 1:
-            # one that takes connections and no messages is away too
+            # a broker that accepts connections but no messages counts as away
             until = self._lost + self.target.timeout
             if loop.time() >= until:
                 raise SourceError(f"the broker at {self.target.broker} ended each of {self._vain} connections without "
@@ -299,7 +300,7 @@ class _Publisher:
             self.refused = SourceError(f"the broker at {self.target.broker} refused a message to {topic} "
                                        f"(0x{reason:02X}{': ' + said if said else ''})")
         if self.waiting:
-            # acknowledged in order: one connection, one session, QoS 1 [MQTT-4.6.0-2]
+            # acknowledgements are in order: one connection, one session, QoS 1 [MQTT-4.6.0-2]
             self.waiting.popleft()
             self.sent -= 1
             self.acknowledged += 1
@@ -307,7 +308,7 @@ class _Publisher:
         self._news.set()
 
     async def settle(self, most: int) -> None:
-        """Until at most so many are not acknowledged, all are sent, and nothing was refused. Raises SourceError."""
+        """Waits until at most `most` are unacknowledged, all are sent, and none was refused. Raises SourceError."""
         while True:
             if self.refused is not None:
                 raise self.refused

@@ -1,9 +1,10 @@
-"""Queues and streams as an unbounded table: offsets are Spark's checkpoint, and each names the log that it is of.
+"""Queues and streams as an unbounded table. Spark's checkpoint has the offsets, each with the log that it is for.
 
     {"readings": {"0": {"log": "0000000000000005", "next": 170, "lost": 3, "from": 3}}}
 
-next: the first offset that was not read yet. from: where this batch begins, if not at the `next` of the one before (a
-log that is new, or of which retention took the beginning). lost: messages that retention took, since the query began.
+next: the first offset not read yet. from: the beginning of this batch, if that is not `next` of the previous one (a new
+log, or one whose beginning retention removed). lost: messages removed by retention before they were read, since the
+query began.
 """
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------ offsets
 
     def initialOffset(self) -> Offsets:
-        """Where the query begins: as startingOffsets or startingTimestamp say now."""
+        """The first offsets of the query, from startingOffsets or startingTimestamp."""
         found: Offsets = {}
         queues = [self.place.logs(name, self.options.start_time) for name in self.options.choose(self.place)]
         self.options.check_places(queues)
@@ -72,12 +73,12 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Where the next batch ends."""
+        """The end of the next batch."""
         found: Offsets = {name: dict(logs) for name, logs in start.items()}
         for name in sorted({*self.options.choose(self.place), *filter(self.options.means, start)}):
             queue = self._queue(name, "since it was read: what was not read yet is gone")
             if queue is None:
-                found.pop(name, None)               # if it comes again, it is another one
+                found.pop(name, None)               # a queue of the same name that is made later is another one
                 continue
             for log in queue.logs:
                 key = lane_key(log)
@@ -109,7 +110,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return entry | {"from": log.next}
         if before["next"] < log.first:
             if queue.kind != "stream":
-                return entry | {"from": log.first}          # settled by those who consume it
+                return entry | {"from": log.first}          # consumers have settled what was before
             count = log.first - before["next"]
             self._complain(f"queue {queue.name} has lost {count} messages of partition {lane_key(log)} before they "
                            f"were read: the query stands at offset {signed(before['next'])}, retention has passed on "
@@ -118,7 +119,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return entry
 
     def _queue(self, name: str, when: str) -> QueueLogs | None:
-        """None: it is not there any more, and that is allowed."""
+        """None: the queue does not exist any more, and that is allowed."""
         try:
             return self.place.logs(name)
         except NoQueue as error:
@@ -131,7 +132,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _LOG.warning(text)
 
     def _limited(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
-        """As much as a trigger may read, each log its share."""
+        """Limits the end to what a trigger may read, each log with its share."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         spans = [(entry, self._begin(start, name, key, entry)) for name, logs in end.items()
                  for key, entry in logs.items()]
@@ -150,7 +151,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(start: Offsets, name: str, key: str, entry: dict[str, Any]) -> int:
         before = start.get(name, {}).get(key)
         if before == entry:
-            return int(entry["next"])           # nothing new: its `from` is of a batch before
+            return int(entry["next"])           # nothing new: its `from` is of an earlier batch
         return int(entry["from"] if "from" in entry else entry["next"] if before is None else before["next"])
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -191,7 +192,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if begin < stop:
                     found.append(LogRange(name, queue.kind, log, begin, stop,
                                           self.place.extra(queue, log, begin, stop)))
-        # by numbers alone: a batch that is run again must be cut as it was (the sink counts rows of partitions)
+        # by numbers only: a repeated batch must be cut in the same way (the sink counts rows of partitions)
         return split(found, self.options.min_partitions, 0)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -33,7 +33,7 @@ def _instant(ns: int | None) -> str:
 
 
 def _shown(row: Row) -> list[str]:
-    """One violation as text: who, why, and the publish that shows it."""
+    """One violation as text: the client, the reason, and the publish."""
     who = f"client {row.client}" if row.client is not None else f"group {row.group}"
     if row.client is not None and row.group is not None:
         who += f" of {row.group}"
@@ -49,12 +49,12 @@ def _shown(row: Row) -> list[str]:
 
 
 def _proves(counted: dict[str, int]) -> bool:
-    """Whether something had to be there."""
+    """Whether a delivery was required."""
     return bool(counted["must"] or counted["group_must"])
 
 
 def _verdict(counted: dict[str, int], kinds: dict[str, int]) -> str:
-    """What it all comes to, in one sentence."""
+    """The verdict in one sentence."""
     if not kinds:
         return "no violation" if _proves(counted) else "nothing was proved: no delivery was expected"
     return (f"violations: {sum(kinds.values()):,} ("
@@ -62,7 +62,7 @@ def _verdict(counted: dict[str, int], kinds: dict[str, int]) -> str:
 
 
 def _caveats(found: Result, settle: float) -> list[str]:
-    """What the verdict does not say."""
+    """Restrictions of the verdict."""
     lines = []
     if "amqp_address" in found.summary.broker:
         lines.append("AMQP 0-9-1 clients and their messages are left out: only MQTT is judged")

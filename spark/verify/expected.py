@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEY", "expected", "group_expected", "meetings", "met_chains", "publishes", "queue_chances"]
 
-# Names a publish: publisher is its client's number.
+# Identifies a publish: publisher is its client's number.
 KEY = ["run", "publisher", "publisher_op"]
 ORDERS = ("ack", "nack", "reject", "extend", "commit")
 
@@ -92,10 +92,10 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
 
 
 def _with_replacement(sent: DataFrame) -> DataFrame:
-    """Adds p_until: until when a publish can be what is retained. A later one replaces it for sure when it was sent
-    after this one was acknowledged; from its own acknowledgement on."""
-    # Each retained publish stands twice: where it was sent, with its acknowledgement, and as a question where it was
-    # acknowledged. Questions come behind what was sent at the same instant, which is not later.
+    """Adds p_until: until when a publish can be the retained message. A later publish certainly replaces it if it was
+    sent after this one was acknowledged; from the later one's acknowledgement on."""
+    # Each retained publish has two rows: one when it was sent, with its acknowledgement, and a query when it was
+    # acknowledged. Queries are sorted behind what was sent at the same instant, which is not later.
     retained = sent.where("p_retain and p_topic not like '$queue/%'").select(
         *KEY, "p_topic", "p_sent", "p_acked", F.explode(F.array(F.lit(False), F.lit(True))).alias("asks"))
     at = F.when(F.col("asks"), F.col("p_acked")).otherwise(F.col("p_sent"))
@@ -174,9 +174,9 @@ def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
 def queue_chances(subscribed: DataFrame, linked: DataFrame, settle_ns: int) -> DataFrame:
     """(run, group, group_chance): what was acknowledged by then, a consumer of the queue's group could still take.
 
-    That is the last consumer's last connection, less the settling time, if all others had ended by then: what they had
-    in hand goes back to the queue, and somebody must be there to take it. Groups of which somebody settles by hand are
-    left out. subscribed: sessions.pieces(); linked: sessions.connections().
+    That is the last consumer's last connection, less the settling time, if all others had ended by then: their
+    unsettled messages return to the queue, and a consumer must be there to take them. Groups with a member that settles
+    by hand are left out. subscribed: sessions.pieces(); linked: sessions.connections().
     """
     person = ["run", "client_number", "session"]
     lives = linked.where("answered").select(*person, "began_to", F.col("end_from").alias("gone"),

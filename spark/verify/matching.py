@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUP_DEFAULT", "filter_parts", "matches"]
 
-# The group of a queue's consumers that name none.
+# The group of consumers that name none.
 GROUP_DEFAULT = "default"
 
 SHARED = r"(?s)^\$share/([^/]+)/(.+)$"
@@ -24,10 +24,10 @@ QUEUE_ROOT = r"(?s)^\$queue/[^/]+$"
 
 
 def filter_parts(topic_filter: Column, asked_group: Column) -> dict[str, Column]:
-    """What a subscription's filter says: `kind` (plain, share, queue), `group` (null for plain), `pattern` to match.
+    """Columns of a subscription's filter: `kind` (plain, share, queue), `group` (null for plain), `pattern` to match.
 
-    asked_group: what the user property `consumer-group` says, null: nothing. A queue without a routing key is all of
-    its routing keys; a filter makes a group of its own, of `$share` and of queues.
+    asked_group: the user property `consumer-group`, null: none. A queue without a routing key matches all routing keys;
+    each filter makes a group of its own, of `$share` and of queues.
     """
     share = F.regexp_extract(topic_filter, SHARED, 1)
     shared = share != ""
@@ -53,7 +53,7 @@ def matches(topics: DataFrame, patterns: DataFrame) -> DataFrame:
     any_word = F.transform(named, lambda level: level == "+")
     shapes = patterns.select(any_word.alias("marks"), wide.alias("wide")).distinct()
     levels, marks = F.col("levels"), F.col("marks")
-    # [MQTT-4.7.1-2] `#` is the parent too, so as many levels as stand before it are enough.
+    # [MQTT-4.7.1-2] `#` also matches the parent level, so the number of levels before it is enough.
     fits = F.when(F.col("wide"), F.size(levels) >= F.size(marks)).otherwise(F.size(levels) == F.size(marks))
     # [MQTT-4.7.2-1] a filter that begins with a wildcard matches no topic that begins with `$`.
     hidden = F.col("topic").startswith("$") & ((F.size(marks) == 0) | F.coalesce(F.get(marks, F.lit(0)), F.lit(False)))

@@ -23,7 +23,7 @@ SUMS = ("must", "must_delivered", "may", "may_delivered", "violations")
 
 @dataclass(slots=True, frozen=True)
 class VerifiedPart:
-    """What is of one topic, QoS (of the publish), client (that gets it) or its protocol."""
+    """The figures of one topic, QoS (of the publish), receiving client or its protocol."""
 
     name: str
     must: int = 0
@@ -35,9 +35,9 @@ class VerifiedPart:
 
 @dataclass(slots=True, frozen=True)
 class Outcome:
-    """What verify found. verdict: in one sentence. caveats: what that does not say. counted: by COUNTS. kinds: of
-    violations, how many of each. shown: some of them, as text. parts: by a key of KINDS, those that are shown and how
-    many there are."""
+    """The result of verify. verdict: in one sentence. caveats: its restrictions. counted: by COUNTS. kinds: number of
+    violations of each kind. shown: some of them, as text. parts: by a key of KINDS, those that are shown and the total
+    number."""
 
     verdict: str
     caveats: list[str]
@@ -61,7 +61,7 @@ def verified_parts(found: Judged, violations: DataFrame,
     names = F.broadcast(found.names.select("client_number", "client"))
     pairs = found.pairs.join(names, "client_number", "left").join(told, "client_number", "left")
     wrong = violations.join(told, "client_number", "left")
-    # Violations of a group are nobody's alone.
+    # A violation of a group belongs to no single client.
     wrong = wrong.withColumn("client", F.coalesce("client", F.concat(F.lit("group "), "group")))
     parts = {}
     for kind, column in {"topic": "p_topic", "protocol": "protocol", "qos": "p_qos", "client": "client"}.items():

@@ -57,13 +57,13 @@ def _never(column: Column | str) -> Column:
 
 
 def _later(start: Column, seconds: Column) -> Column:
-    """start + seconds, NEVER where either is."""
+    """start + seconds, or NEVER if either is."""
     return (F.when((start >= NEVER) | (seconds >= EXPIRY_NEVER_S), F.lit(NEVER))
             .otherwise(start + seconds * SECOND_NS))
 
 
 def of_mqtt(events: DataFrame) -> DataFrame:
-    """Without what AMQP clients did and got, and what others got of them: other rules hold for them."""
+    """Without events of AMQP clients and deliveries of their messages to others, for which other rules hold."""
     theirs = F.broadcast(events.where("event = 'connect'").where(
         F.get_json_object("detail", "$.version").cast("int") == AMQP).select("run", "client_number").distinct())
     publishers = theirs.withColumnRenamed("client_number", "publisher")
@@ -103,7 +103,7 @@ def connections(events: DataFrame) -> DataFrame:
     rows = rows.select(
         *PERSON, "connection", began_from.alias("began_from"), began_to.alias("began_to"),
         _never(F.least("left.sent", broke, next_from)).alias("end_from"),
-        # At the latest when the next one is there: a client identifier has one connection.
+        # At the latest when the next one begins: a client identifier has one connection.
         _never(F.least(left_to, lost_to, next_to)).alias("end_to"),
         (F.col("left").isNotNull() & (F.coalesce(F.col("left.reason"), F.lit(0)) != 4)
          & F.coalesce(F.col("left.acked") <= _never(next_from), F.lit(False))).alias("clean"),
@@ -115,15 +115,15 @@ def connections(events: DataFrame) -> DataFrame:
     expired = F.when(F.col("expiry_s") == 0, F.col("end_to")).otherwise(F.lit(NEVER))
     rows = rows.withColumns({"expires": expires, "expired": expired})
     before = F.lag("expires").over(order)
-    # Without an answer it may have begun one if the one before may have expired: then the new one is unknown.
+    # Without an answer a new session may have begun if the earlier one may have expired: the new one is unknown then.
     gone = F.when(F.col("answered"), F.col("began_to") >= before).otherwise(before < NEVER)
     fresh = before.isNull() | F.col("clean_start") | (~F.col("present") & gone)
-    # A CONNECT that was not answered may take effect at any time after it, behind later ones too.
+    # A CONNECT without an answer may take effect at any later time, even after subsequent ones.
     doubt = F.min(F.when(~F.col("answered"), F.col("began_from"))).over(Window.partitionBy(*PERSON))
     rows = rows.withColumns({"fresh": fresh, "doubt": doubt})
     follows, cleaned = F.lead("fresh").over(order), F.lead("clean_start").over(order)
     last = F.coalesce(follows, F.lit(True))
-    # least() passes over nulls: without a next connection only expiry ends a session.
+    # least() ignores nulls: without a next connection only expiry ends a session.
     swept_from = F.when(cleaned, F.lead("began_from").over(order))
     rows = rows.withColumns({
         "session": F.sum(F.col("fresh").cast("int")).over(order.rowsBetween(Window.unboundedPreceding, 0)),
@@ -133,7 +133,7 @@ def connections(events: DataFrame) -> DataFrame:
 
 
 def _heard(events: DataFrame, ended: DataFrame) -> DataFrame:
-    """When the last of the messages that connections got was published: `heard`, of those that ended."""
+    """`heard`: when the last message that each ended connection received was published."""
     got = (events.where("event = 'delivery' and publisher is not null")
            .select(*PERSON, "connection", "publisher", "publisher_op")
            .join(F.broadcast(ended.select(*PERSON, "connection")), [*PERSON, "connection"]))
@@ -175,7 +175,7 @@ def pieces(events: DataFrame, linked: DataFrame, held: DataFrame) -> DataFrame:
     asked = events.where(F.col("event").isin("subscribe", "unsubscribe")).select(
         *PERSON, "connection", "op", F.col("topic").alias("filter"), "sent", "acked", "qos", detail.alias("detail"),
         ((F.col("event") == "subscribe") & F.coalesce(F.col("reason") < 128, F.lit(True))).alias("taken"),
-        # A refused SUBSCRIBE may have ended the one before, or not.
+        # A refused SUBSCRIBE may or may not have ended the earlier one.
         F.coalesce(F.col("reason") < 128, F.lit(True)).alias("sure"))
     asked = asked.join(linked.select(*PERSON, "connection", "session"), [*PERSON, "connection"])
     asked = asked.join(held.select(*PERSON, "session", "lost_from", "lost_to", "chance", "away"), [*PERSON, "session"])

@@ -55,8 +55,8 @@ def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool 
     settle_ns: how long a session must have stayed connected for what was published before to have arrived. complete:
     whether all publishes are there; of a replay that broke off a delivery may name one that was not written down.
     """
-    # Every table that is read twice is computed here and now: Spark looks at the whole plan of a table for each step
-    # that is built on it, and these plans are large enough for that to take longer than the work itself.
+    # Every table that is used twice is computed here: Spark analyses the whole plan of a table for each step that is
+    # built on it, and with plans this large that takes longer than the work itself.
     linked = connections(events).localCheckpoint()
     held = sessions(linked, settle_ns)
     subscribed = pieces(events, linked, held).localCheckpoint()
@@ -78,7 +78,7 @@ def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool 
 
 
 def _deliveries(events: DataFrame, linked: DataFrame) -> DataFrame:
-    """Deliveries that say which publish they are of, with their session and when their connection ended."""
+    """Deliveries that identify their publish, with their session and the end of their connection."""
     got = events.where("event = 'delivery' and publisher is not null").select(
         *KEY, "client_number", "connection", "op", F.col("sent").alias("arrived"),
         F.col("qos").cast("int").alias("qos"), F.coalesce("dup", F.lit(False)).alias("dup"), "topic", "size")
@@ -88,7 +88,7 @@ def _deliveries(events: DataFrame, linked: DataFrame) -> DataFrame:
 
 
 def _paired(wanted: DataFrame, got: DataFrame) -> DataFrame:
-    """Both sides in one row: what was expected, and `got`, the deliveries in the order in which they arrived."""
+    """Joins both sides: what was expected, and `got`, the deliveries in order of arrival."""
     one = F.struct("op", "arrived", "connection", "qos", "dup", "topic", "cut", "size")
     key = [*KEY, "client_number", "session"]
     arrived = got.groupBy(*key).agg(F.sort_array(F.collect_list(one)).alias("got"),
@@ -117,7 +117,7 @@ def _explained(pairs: DataFrame) -> DataFrame:
     repeated = F.filter(F.slice("got", 2, F.lit(2**31 - 1)),
                         lambda one: ~(F.col("p_again") | ((one["qos"] == 1) & (
                             one["dup"] | (one["connection"] != first["connection"])))))
-    # What is missing would have come with qos_high; where No Local leaves a choice, in no stream that can be named.
+    # A missing delivery would have had qos_high; if that is ambiguous because of No Local, no stream can be named.
     sure = F.when(F.col("qos_high") == F.col("qos_may"), F.col("qos_high"))
     stream = Window.partitionBy("run", "client_number", "session", "publisher", "p_connection", "p_topic", "p_qos",
                                 F.coalesce(first["qos"], sure, F.lit(-1)))
@@ -129,7 +129,7 @@ def _explained(pairs: DataFrame) -> DataFrame:
     must = F.col("due") | (F.col("owed") & (F.col("later") > F.col("publisher_op")))
     earlier = F.max(F.when(F.col("ordered"), F.col("publisher_op"))).over(
         stream.orderBy(F.coalesce(first["op"], F.lit(-1))).rowsBetween(Window.unboundedPreceding, -1))
-    # A session that a retained message, a group or a queue reaches too gets no order: which way it came is not told.
+    # No order is checked for a session that also gets messages retained, by a group or by a queue: the way is unknown.
     return (told.withColumns({"must": must, "ordered": live & (F.size("groups") == 0)})
             .withColumn("behind", F.when(F.col("ordered"), earlier)))
 
@@ -160,7 +160,7 @@ def violations(found: Judged) -> DataFrame:
     other = (known.where("allowed > 0").withColumn("one", F.explode("got")).withColumn("topic_of", F.col("one.topic"))
              .where(renamed).select(*_row("must-not-delivered", F.concat(told("delivered on the topic "), "topic_of"),
                                           F.col("one"))))
-    # Payloads are not kept, but a trace under another size is not the message that was sent.
+    # Payloads are not stored, but a trace with another size is not the message that was sent.
     resized = (known.where("allowed > 0").withColumn("one", F.explode("got")).where("one.size != p_size")
                .select(*_row("must-not-delivered", F.concat(
                    told("delivered with "), F.col("one.size").cast("string"), told(" bytes, not with "),
@@ -175,7 +175,7 @@ def violations(found: Judged) -> DataFrame:
         F.when(F.col("p_topic").like(FROM_QUEUE), F.when(held, (one["arrived"] >= F.col("queue_from"))
                                                          & (one["arrived"] <= F.col("queue_to"))))
         .otherwise(one["arrived"] >= F.col("any_queue")), F.lit(False)))
-    # A dead letter comes from a queue that nobody published to, so a session that consumes from any queue may get it.
+    # A dead letter is in a queue to which it was not published, so any consumer of queues may get it.
     nobody = F.array().cast(found.pairs.schema["queued"].dataType)
     late = F.when(held | F.col("any_queue").isNull(), late).otherwise(nobody)
     unasked = known.withColumn("one", F.explode(late)).select(
@@ -209,7 +209,7 @@ def _of_groups(found: Judged) -> list[DataFrame]:
     reached = ((F.col("n_all") > F.col("must_plain")) & shared) | (F.col("n_queued") > 0)
     got = members.groupBy(*KEY, "group").agg(F.bool_or(reached).alias("reached"),
                                              *[F.first(name).alias(name) for name in PUBLISH])
-    # What a session got of which nothing is known may have come through any group.
+    # Deliveries that an unknown session got may have come through any group.
     doubtful = found.pairs.where("coalesce(unknown, true) and size(got) + size(queued) > 0").select(*KEY).distinct()
     lost = (found.groups.where("must").join(got, [*KEY, "group"]).where("not reached")
             .join(doubtful, KEY, "left_anti"))
@@ -234,7 +234,7 @@ def _of_groups(found: Judged) -> list[DataFrame]:
     return [nobody, second]
 
 
-# Of counts(): name, and what it counts.
+# Of counts(): name and meaning.
 COUNTS = {
     "must": "deliveries expected",
     "must_delivered": "of these, received",
