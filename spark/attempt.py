@@ -1,4 +1,4 @@
-"""How a job runs Spark before a person's eyes: a bar on a terminal, and one sentence when it fails.
+"""Runs Spark for a user at a terminal: with a progress bar, and one sentence if it fails.
 
     with attempt(spark, "profile", RecordingError, "the recording cannot be read"):
         frame.agg(…).collect()
@@ -27,7 +27,7 @@ CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w$]+\.)+([\w$]*(?:Exception|Error)[\w
 
 
 def tasks_of(tracker: StatusTracker) -> Callable[[], tuple[float | None, str]]:
-    """What progress.shown() asks. Stages that ended leave the tracker's list, so they are added up here."""
+    """The function for progress.shown(). Finished stages leave the tracker's list, so they are counted here."""
     seen: dict[int, tuple[int, int]] = {}
 
     def look() -> tuple[float | None, str]:
@@ -37,7 +37,7 @@ def tasks_of(tracker: StatusTracker) -> Callable[[], tuple[float | None, str]]:
             if info is not None:
                 seen[stage] = (info.numCompletedTasks if stage in active else info.numTasks, info.numTasks)
         done, of = sum(one for one, _ in seen.values()), sum(all_ for _, all_ in seen.values())
-        # How many stages are still to come nobody knows, so the bar is of those that there were.
+        # The number of stages to come is unknown, so the bar shows the known ones.
         return (done / of if of else None), f"{done} of {of} tasks"
 
     return look
@@ -54,7 +54,7 @@ def reason_of(text: str) -> str:
 
 @contextmanager
 def attempt(spark: SparkSession, what: str, kind: type[FluxError], sentence: str) -> Iterator[None]:
-    """Runs the block with a bar named `what`. Whatever Spark raises in it becomes kind("sentence: reason")."""
+    """Runs the block with a bar named `what`. An exception of Spark's is raised as kind("sentence: reason")."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -71,7 +71,7 @@ def attempt(spark: SparkSession, what: str, kind: type[FluxError], sentence: str
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """For programs: an error of ours is one sentence on standard error and exit status 1."""
+    """Prints a FluxError as one sentence on standard error, with exit status 1."""
     try:
         yield
     except FluxError as error:

@@ -12,7 +12,7 @@ from fluxmq.spark.session import SparkMissing
 
 __all__ = ["replay"]
 
-# What comes with the extra `spark`.
+# Packages of the extra `spark`.
 EXTRA = ("pyspark", "py4j", "pyarrow", "numpy", "pandas")
 
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
@@ -33,7 +33,7 @@ def job_path() -> None:
 
 
 class Jobs(click.Group):
-    """Commands whose modules are imported when they are asked for."""
+    """Commands whose modules are imported on demand."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*JOBS, "job-path"]
@@ -48,7 +48,7 @@ class Jobs(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, context: click.Context) -> Any:
-        """Without the extra: one sentence, whichever import it is that fails."""
+        """Without the extra prints one sentence, whichever import fails."""
         try:
             return super().invoke(context)
         except ModuleNotFoundError as error:

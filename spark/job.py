@@ -1,4 +1,4 @@
-"""What spark-submit is given: `spark-submit [SPARK OPTIONS] …/fluxmq/spark/job.py profile RECORDING …`.
+"""The program for spark-submit: `spark-submit [SPARK OPTIONS] …/fluxmq/spark/job.py profile RECORDING …`.
 
 The arguments are those of `fluxmq replay`; `fluxmq replay job-path` prints the path of this file.
 """

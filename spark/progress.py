@@ -16,7 +16,7 @@ WIDTH = 30
 
 
 def bar_text(name: str, share: float | None, note: str) -> str:
-    """One line. share: 0 to 1, None where nobody knows."""
+    """One line. share: 0 to 1, None if unknown."""
     if share is None:
         return f"{name}  {note}"
     full = min(max(int(share * WIDTH), 0), WIDTH)
@@ -25,7 +25,7 @@ def bar_text(name: str, share: float | None, note: str) -> str:
 
 @contextmanager
 def shown(name: str, look: Callable[[], tuple[float | None, str]], stream: TextIO | None = None) -> Iterator[None]:
-    """Shows what `look` answers (share, note) while the block runs. It is called in a thread."""
+    """Shows the result of `look` (share, note) while the block runs. It is called in a thread."""
     to = stream or sys.stderr
     if not to.isatty():
         yield

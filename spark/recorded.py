@@ -1,4 +1,4 @@
-"""A recording as a DataFrame, whichever version of the format it is of."""
+"""A recording as a DataFrame, for all versions of the format."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["rows_of"]
 
-# Spark has no timestamps of ns, as version 1 has them. As numbers they stay exact.
+# Spark has no timestamps of ns, which version 1 uses. As numbers they stay exact.
 NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
 
 

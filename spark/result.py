@@ -47,7 +47,7 @@ SCHEMA = pa.schema([
 
 
 class ResultError(FluxError):
-    """A result cannot be written or read. One sentence that names the file and says what is wrong with it."""
+    """A result cannot be written or read. One sentence with the file and the reason."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Place:
         return str(PurePosixPath(self.root, *parts))
 
     def read(self, name: str) -> bytes | None:
-        """None when there is no such file."""
+        """None if there is no such file."""
         path = self.path(name)
         try:
             if self.system.get_file_info(path).type != pafs.FileType.File:
@@ -150,7 +150,7 @@ class Place:
 
 
 def unused_place(path: str | Path) -> Place:
-    """Where a result may be written. Raises ResultError when something is there already."""
+    """The place for a new result. Raises ResultError if something exists there already."""
     place = Place(path)
     try:
         if place.system.get_file_info(pafs.FileSelector(place.root, allow_not_found=True)):
@@ -161,7 +161,7 @@ def unused_place(path: str | Path) -> Place:
 
 
 def create_result(path: str | Path, summary: Summary) -> Place:
-    """An empty result, marked incomplete. Raises ResultError when something is there already."""
+    """Makes an empty result, marked incomplete. Raises ResultError if something exists there already."""
     place = unused_place(path)
     try:
         place.system.create_dir(place.path(EVENTS_FOLDER), recursive=True)
@@ -172,7 +172,7 @@ def create_result(path: str | Path, summary: Summary) -> Place:
 
 
 class EventsWriter:
-    """Parquet files of one task. Each is whole as soon as it has its final name."""
+    """Parquet files of one task. Each is complete as soon as it has its final name."""
 
     def __init__(self, place: Place, task: int) -> None:
         self.place = place
@@ -215,12 +215,12 @@ class EventsWriter:
         return self.place.path(EVENTS_FOLDER, f"part-{self.task:04}-{self._number:04}.parquet")
 
     def _open_path(self) -> str:
-        """While it is written: readers of Parquet pass over what begins with an underscore."""
+        """Name while it is written: readers of Parquet ignore names that begin with an underscore."""
         return self.place.path(EVENTS_FOLDER, f"_part-{self.task:04}-{self._number:04}.parquet.open")
 
 
 class Result:
-    """A result that is there: `summary`, `files` (full names), and its rows as Arrow or as a Spark DataFrame."""
+    """An existing result: `summary`, `files` (full names), and its rows as Arrow or as a Spark DataFrame."""
 
     def __init__(self, place: Place, summary: Summary, names: list[str]) -> None:
         self.place = place
@@ -259,7 +259,7 @@ class Result:
 
 
 def open_result(path: str | Path, *, partial: bool = True) -> Result:
-    """The result in a directory. partial: whether one that is marked incomplete is taken too.
+    """The result in a directory. partial: whether one that is marked incomplete is accepted.
 
     Raises ResultError: no result, a newer version, an events file that is truncated or holds something else.
     """

@@ -25,11 +25,11 @@ __all__ = ["SparkMissing", "file_url", "only_errors", "session", "short_job", "w
 LOOPBACK = "127.0.0.1"
 LOGGING = "log4j2.properties"
 STDERR = 2
-# A job on so few rows is over before Java's optimising compiler has made anything faster: without it `verify` takes
-# three quarters of the time and half of the processors', of 400 events and of 200 000.
+# A job on so few rows ends before Java's optimising compiler pays off: without it `verify` takes three quarters of the
+# time and half of the CPU time, for 400 events and for 200 000.
 SHORT_ROWS = 200_000
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# What Java says of a module that Spark always asks for. No option of Java silences it.
+# Java's warning about a module that Spark always requests. No option of Java suppresses it.
 JAVA_WARNING = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 
 
@@ -41,9 +41,9 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
             rows: int | None = None) -> SparkSession:
     """The session that runs in this process, or a new one.
 
-    name: what Spark's pages call the application. master: as spark-submit's `--master`; None: what spark-submit said,
-    else `local[*]`. settings: of Spark, stronger than the defaults here. rows: how many the job reads, if that is
-    known: a local session for few of them starts Java for a short life. Raises SparkMissing.
+    name: of the application on Spark's pages. master: as spark-submit's `--master`; None: spark-submit's value, else
+    `local[*]`. settings: of Spark, overriding the defaults here. rows: number of rows that the job reads, if known: a
+    local session for few of them starts Java for a short life. Raises SparkMissing.
     """
     try:
         from pyspark.errors import PySparkRuntimeError
@@ -66,7 +66,7 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
         if ours and rows is not None and rows <= SHORT_ROWS:
             short_job(os.environ)
         builder = builder.config("spark.ui.enabled", "false")
-    # Else workers look into the directory they are started in first: in a checkout, into sources that are not built.
+    # Otherwise workers search their start directory first, which in a checkout has sources that are not built.
     builder = builder.config("spark.executorEnv.PYTHONSAFEPATH", "1")
     defaults = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.pyspark.enabled": "true",
                 "spark.sql.shuffle.partitions": "8", "spark.ui.showConsoleProgress": "false"}
@@ -82,13 +82,13 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
 
 
 def file_url(path: object) -> str:
-    """A file as Spark reads it, by its absolute path. Hadoop takes any path for a pattern: not this one."""
+    """A file for Spark, by its absolute path, escaped because Hadoop treats paths as patterns."""
     return "file://" + re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", str(path))
 
 
 def only_errors(environ: MutableMapping[str, str]) -> None:
-    """Has Spark, which takes its options from this environment when it starts, log errors alone. Logging that was
-    configured by who runs it stays as it is."""
+    """Lets Spark log errors only; it takes its options from this environment when it starts. Logging that the user has
+    configured is unchanged."""
     options = environ.get("SPARK_SUBMIT_OPTS", "")
     places = [environ["SPARK_CONF_DIR"]] if "SPARK_CONF_DIR" in environ else []
     places += [f"{environ['SPARK_HOME']}/conf"] if "SPARK_HOME" in environ else []
@@ -98,8 +98,8 @@ def only_errors(environ: MutableMapping[str, str]) -> None:
 
 
 def short_job(environ: MutableMapping[str, str]) -> None:
-    """Has Java, which takes its options from this environment when it starts, compile quickly instead of well. What was
-    said of its compiler or its collector stays as it is."""
+    """Lets Java compile quickly instead of well; it takes its options from this environment when it starts. Options of
+    the user for compiler or collector are unchanged."""
     options = environ.get("SPARK_SUBMIT_OPTS", "")
     if "TieredStopAtLevel" not in options and not re.search(r"-XX:\+Use\w*GC\b", options):
         environ["SPARK_SUBMIT_OPTS"] = f"{options} {SHORT_JOB}".strip()
@@ -107,8 +107,8 @@ def short_job(environ: MutableMapping[str, str]) -> None:
 
 @contextmanager
 def without_java_warning() -> Iterator[Thread]:
-    """Processes that are started inside write their standard error through a pipe, as long as they live; all lines but
-    JAVA_WARNING are passed on. Yields the thread that does it, which ends with the last of those processes."""
+    """Processes started inside write their standard error through a pipe until they end; all lines but JAVA_WARNING are
+    forwarded. Yields the thread that does it, which ends with the last of those processes."""
     terminal = os.dup(STDERR)
     source, sink = os.pipe()
     os.dup2(sink, STDERR)
@@ -123,8 +123,8 @@ def without_java_warning() -> Iterator[Thread]:
 
 
 def _pass_on(source: int, to: int) -> None:
-    """Closes both at the end of source. `to` may be gone, such as a terminal that was closed: the rest is read all the
-    same, or who writes it would wait for ever."""
+    """Closes both at the end of source. If `to` is closed, such as a terminal, the rest is read nevertheless, because
+    the writers would block otherwise."""
     with open(source, "rb") as lines, open(to, "wb", buffering=0) as terminal:
         for line in lines:
             if line != JAVA_WARNING:
@@ -135,5 +135,5 @@ def _pass_on(source: int, to: int) -> None:
 
 
 def _submitted() -> bool:
-    """Whether spark-submit started this process: then master and settings are its."""
+    """Whether spark-submit started this process: then it defines master and settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

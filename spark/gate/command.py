@@ -42,7 +42,7 @@ def gate(baselines: tuple[str, ...], candidates: tuple[str, ...], thresholds: Pa
         if len(baselines) != len(candidates):
             raise GateError(f"{len(baselines)} results of the baseline and {len(candidates)} of the candidate: give as "
                             "many of each")
-        # A partial result is of another load: its figures do not compare.
+        # A partial result has another load, so its figures are not comparable.
         results = [open_result(name, partial=False) for name in (*baselines, *candidates)]
         sides = [Side(result.name, result.summary, measures)
                  for result, measures in zip(results, measured(results, engine, master), strict=True)]
@@ -58,7 +58,7 @@ def gate(baselines: tuple[str, ...], candidates: tuple[str, ...], thresholds: Pa
         try:
             write_page(html, gate_page(verdict, before, after))
         except FluxError as error:
-            # A regression stays one; a pass without its report is none.
+            # A regression stays one; a pass whose report cannot be written counts as none.
             refused = _refused(error)
             return verdict.status or refused
         click.echo(f"\nThe report with its plots: {html}", err=as_json)
@@ -66,6 +66,6 @@ def gate(baselines: tuple[str, ...], candidates: tuple[str, ...], thresholds: Pa
 
 
 def _refused(error: FluxError) -> int:
-    """Status 1 says that there is a regression, and nothing else."""
+    """Reports an error. Its status is not 1, which means a regression and nothing else."""
     click.echo(f"fluxmq: {error}", err=True)
     return NOTHING

@@ -1,11 +1,11 @@
-"""Whether measures became worse than they may: thresholds, the statistics, the verdict. Plain Python, no Spark.
+"""Judges whether measures became worse than allowed: thresholds, statistics, verdict. Plain Python, no Spark.
 
     verdict = judge([Pair({"throughput": 100_000}, {"throughput": 99_000}), …], load_thresholds(path))
 
-A pair is one repetition: what the baseline measured and, as close to it in time as could be, what the candidate did. Of
-a measure the figure is the median over the pairs of candidate / baseline, and what is said rests on an interval around
-it (`interval`): regression when all of it is beyond the limit, pass when all of it is within, and noise when it
-straddles the limit, or when there are too few pairs for any interval at that confidence.
+A pair is one repetition: values of the baseline and, measured as close to it in time as possible, of the candidate. The
+figure of a measure is the median over the pairs of candidate / baseline, and the finding depends on an interval around
+it (`interval`): regression if all of it is beyond the limit, pass if all of it is within, and noise if it includes the
+limit, or if there are too few pairs for an interval at that confidence.
 """
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PASSED, REGRESSED, NOTHING = 0, 1, 2
 
 
 class GateError(FluxError):
-    """A thresholds file that cannot be used, or pairs that cannot be made. The text says what to change."""
+    """A thresholds file that cannot be used, or pairs that cannot be made. The text suggests a change."""
 
 
 class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one measure may do.
+    """The threshold of one measure.
 
     better, worse_by: which direction is better, and by what part of the baseline it may become worse: 0.15 lets a
     throughput fall to 0.85 and a latency rise to 1.15 of the baseline's.
@@ -61,7 +61,7 @@ class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A thresholds file. measures: name, or pattern with `*`, → threshold; the first that fits a measure is its.
+    """A thresholds file. measures: name, or pattern with `*`, → threshold; the first match applies.
 
     confidence: of the interval, both sides together. resamples, seed: of the bootstrap.
     """
@@ -73,11 +73,11 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     measures: Annotated[dict[str, Threshold], msgspec.Meta(min_length=1)]
 
     def of(self, measure: str) -> Threshold | None:
-        """The threshold of a measure; None when nothing is asked of it."""
+        """The threshold of a measure; None if there is none."""
         return next((one for pattern, one in self.measures.items() if fnmatchcase(measure, pattern)), None)
 
     def check(self) -> None:
-        """Raises GateError for a threshold that says too little or too much."""
+        """Raises GateError for a threshold with missing or contradicting keys."""
         for name, one in self.measures.items():
             relative = one.better is not None and one.worse_by is not None
             if relative == (one.at_most is not None) or (one.better is None) != (one.worse_by is None):
@@ -118,7 +118,7 @@ class Pair:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Finding:
-    """What is said of one measure.
+    """The finding for one measure.
 
     ratio, low, high: median of candidate / baseline and its interval; with an absolute bound there is no ratio, and low
     and high are the candidate's smallest and largest value. baseline, candidate: medians. pairs: how many count.
@@ -147,16 +147,16 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Of the gated measures: regression when one has it, else noise when one has that, else pass when one passed,
-        else nothing."""
+        """Of the gated measures: regression if any has it, else noise if any has it, else pass if any passed, else
+        nothing."""
         said = {finding.outcome for finding in self.findings if finding.gated}
         order: tuple[Outcome, ...] = ("regression", "noise", "pass")
         return next((outcome for outcome in order if outcome in said), "nothing")
 
     @property
     def status(self) -> int:
-        """Exit status: 0 pass, with or without noise in other measures; 1 regression; 2 nothing was proved: there was
-        nothing to judge, or of all that was gated nothing could be told from noise."""
+        """Exit status: 0 pass, with or without noise in other measures; 1 regression; 2 nothing was proved: nothing was
+        judged, or all gated measures are noise."""
         if self.outcome == "regression":
             return REGRESSED
         proved = any(finding.gated and finding.outcome == "pass" for finding in self.findings)
@@ -183,7 +183,7 @@ def judge(pairs: Sequence[Pair], thresholds: Thresholds) -> Verdict:
 
 
 def _absolute(name: str, pairs: Sequence[Pair], threshold: Threshold, _: Thresholds) -> Finding:
-    """A bound on every run: one loss is a loss, noise has no part in it."""
+    """Checks a bound for every run: a single loss counts, without statistics."""
     values = _known(pair.candidate.get(name) for pair in pairs)
     before = _known(pair.baseline.get(name) for pair in pairs)
     said: dict[str, Any] = {"measure": name, "gated": threshold.gate, "pairs": len(values), "limit": threshold.limit,
@@ -207,7 +207,7 @@ def _relative(name: str, pairs: Sequence[Pair], threshold: Threshold, thresholds
     ratios = [after / before for before, after in both]
     said |= {"ratio": statistics.median(ratios), "baseline": statistics.median(before for before, _ in both),
              "candidate": statistics.median(after for _, after in both)}
-    # A stream of random numbers for each measure: another measure beside it changes nothing.
+    # Random numbers are generated separately for each measure, so that other measures do not change its result.
     confidence = threshold.confidence or thresholds.confidence
     bounds = interval(ratios, confidence, thresholds.resamples, random.Random(f"{thresholds.seed} {name}"))
     if bounds is None:
@@ -245,8 +245,8 @@ def interval(values: Sequence[float], confidence: float, resamples: int,
 
 
 def _rank(count: int, confidence: float) -> int:
-    """The largest k for which chance puts fewer than k of `count` values on one side of the median, at most as often as
-    half of what the confidence leaves."""
+    """The largest k with which the probability that fewer than k of `count` values are on one side of the median is at
+    most half of 1 - confidence."""
     left = (1 - confidence) / 2 * (1 + 1e-12)
     rank, below = 0, 0.0
     while rank < count // 2 and (below := below + math.comb(count, rank) / 2**count) <= left:
@@ -255,7 +255,7 @@ def _rank(count: int, confidence: float) -> int:
 
 
 def pairs_needed(confidence: float) -> int:
-    """With fewer pairs nothing can be said at that confidence."""
+    """The smallest number of pairs that allows a finding at that confidence."""
     count = 2
     while _rank(count, confidence) == 0:
         count += 1

@@ -14,20 +14,20 @@ TONES: dict[int, Tone] = {0: "good", 1: "bad", 2: "open"}
 
 
 def _cells(finding: Finding) -> list[str]:
-    """A row of the terminal's table, with what counts as a regression standing out."""
+    """A row of the terminal's table, with regressions highlighted."""
     *cells, said = line(finding)
     return [*cells, bad(said) if finding.outcome == "regression" and finding.gated else said]
 
 
 def findings_table(verdict: Verdict, candidate: str) -> Html:
-    """candidate: what the candidate is called."""
+    """candidate: name of the candidate."""
     header = [cell.format(candidate) for cell in HEADER]
     caption = "Every measure: medians, the median of the ratios with its interval, and what is allowed"
     return table(caption, [*header[:-1], "said"], map(_cells, verdict.findings)) if verdict.findings else Html()
 
 
 def gate_page(verdict: Verdict, baselines: Sequence[Side], candidates: Sequence[Side]) -> str:
-    """The whole page. The first candidate was held against the first baseline, and so on."""
+    """The whole page. The first candidate was compared with the first baseline, and so on."""
     numbered = [f"{name} {number}" for name, sides in (("baseline", baselines), ("candidate", candidates))
                 for number, _ in enumerate(sides, 1)]
     return page(f"gate, {len(candidates)} pairs", TONES[verdict.status], summary(verdict, "candidate"),

@@ -16,7 +16,7 @@ SUMMARY = {"regression": "regression: the {} is worse than it may be",
 
 
 def render(verdict: Verdict, candidate: str) -> str:
-    """A line for each measure, and what they come to. candidate: what the candidate is called."""
+    """A line for each measure, and the verdict. candidate: name of the candidate."""
     kept = [finding for finding in verdict.findings if finding.better is None and finding.outcome == "pass"]
     rows = [tuple(cell.format(candidate) for cell in HEADER)]
     rows += [line(finding) for finding in verdict.findings if finding not in kept]
@@ -32,7 +32,7 @@ def render(verdict: Verdict, candidate: str) -> str:
 
 
 def summary(verdict: Verdict, candidate: str) -> str:
-    """What it all comes to, in one sentence."""
+    """The verdict in one sentence."""
     said = "unproved" if verdict.outcome == "noise" and verdict.status else verdict.outcome
     return SUMMARY[said].format(candidate)
 

@@ -1,4 +1,4 @@
-"""A result by topic, protocol, QoS and client: how much of it, and how quick. With pyarrow here, or with Spark.
+"""Messages and latencies of a result by topic, protocol, QoS and client. With pyarrow here, or with Spark.
 
     published   publishes sent: to the topic, with the QoS, by the client, in its protocol
     delivered   first deliveries (measures.py): on the topic, with the QoS that they came with, to the client
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "PARTS_MAX", "UNKNOWN", "Breakdown", "Part", "breakdown", "breakdown_with_spark", "protocols_of"]
 
-PARTS_MAX = 25              # of a table: what a person reads; the rest is counted
-# column: in words
+PARTS_MAX = 25              # of a table: as many as a person reads; the rest is only counted
+# column: heading
 KINDS = {"topic": "topic", "protocol": "protocol", "qos": "QoS", "client": "client"}
 # `version` in the detail of a connect: the protocol
 PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0", 91: "AMQP 0-9-1"}
@@ -39,7 +39,7 @@ UNKNOWN = "not known"
 
 @dataclass(slots=True)
 class Part:
-    """What is of one topic, protocol, QoS or client. p50, p99: of latencies, µs; None where there are none."""
+    """The figures of one topic, protocol, QoS or client. p50, p99: of latencies, µs; None if there are none."""
 
     name: str
     published: int = 0
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(slots=True)
 class Breakdown:
-    """By a key of KINDS: the parts with the most messages, at most PARTS_MAX, and how many parts there are."""
+    """By a key of KINDS: the parts with the most messages, at most PARTS_MAX, and the total number of parts."""
 
     parts: dict[str, list[Part]] = field(default_factory=dict)
     number: dict[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Breakdown:
 
 
 def breakdown(result: Result) -> Breakdown:
-    """All in memory: for results of some million rows. Raises ResultError."""
+    """Reads all rows into memory: for results of some million rows. Raises ResultError."""
     table = _with_names(rows_of(result, [*COLUMNS, "client", "detail"]))
     publishes, came = sent_and_came(table)
     first = first_deliveries(came)
@@ -90,7 +90,7 @@ def _counts(names: pa.ChunkedArray) -> list[tuple[str, int]]:
 
 
 def _with_names(table: pa.Table) -> pa.Table:
-    """With a column `protocol`, and the columns of KINDS as text without nulls."""
+    """Adds a column `protocol`, and converts the columns of KINDS to text without nulls."""
     connects = table.filter(pc.field("event") == "connect")
     spoken: dict[int, int] = {}
     for client, detail in zip(connects["client_number"].to_pylist(), connects["detail"].to_pylist(), strict=True):
@@ -136,7 +136,7 @@ def breakdown_with_spark(result: Result, spark: SparkSession) -> Breakdown:
 
 
 def protocols_of(rows: DataFrame) -> DataFrame:
-    """(client_number): protocol, of those that said it. rows: of a result."""
+    """(client_number): protocol, for clients that recorded it. rows: of a result."""
     from pyspark.sql import functions as F
 
     version = F.get_json_object("detail", "$.version").cast("int")

@@ -16,12 +16,12 @@ ZERO = -1
 
 
 def bucket_of(value: float) -> int:
-    """The number of a value's bucket. What is below 1 is in one with 0. Exact for whole values up to 10 ** 13."""
+    """The number of a value's bucket. Values below 1 are in bucket 0. Exact for whole values up to 10 ** 13."""
     return math.floor(math.log10(value) * PER_DECADE) if value >= 1 else ZERO
 
 
 def bucket_edge(number: int) -> float:
-    """Where a bucket begins."""
+    """The lower edge of a bucket."""
     return 0.0 if number <= ZERO else float(10 ** (number / PER_DECADE))
 
 
@@ -31,7 +31,7 @@ def bucket_sql(column: str) -> str:
 
 
 def bucketed(ordered: Sequence[int]) -> dict[int, int]:
-    """Bucket → how many of the values, which are in ascending order, are in it."""
+    """Bucket → number of values in it. ordered: in ascending order."""
     found, at = {}, 0
     while at < len(ordered):
         number = bucket_of(ordered[at])

@@ -45,7 +45,7 @@ BUCKETS = 60
 SECOND = 1_000_000_000
 MICROSECOND = 1000
 MIB = 1 << 20
-GOOD_REASONS = 128                      # below: the publish was taken
+GOOD_REASONS = 128                      # reason codes below: the publish was accepted
 SHARED = ("$share/", "$queue/")
 MESSAGE = ["client_number", "publisher", "publisher_op"]
 COLUMNS = ["event", "client_number", "connection", "op", "topic", "qos", "retain", "dup", "publisher", "publisher_op",
@@ -54,7 +54,7 @@ COLUMNS = ["event", "client_number", "connection", "op", "topic", "qos", "retain
 
 @dataclass(slots=True, frozen=True)
 class Measure:
-    """title, unit: for people. better: higher, lower, or zero; "" for what is neither."""
+    """title, unit: for display. better: higher, lower, or zero; "" for neither."""
 
     title: str
     unit: str
@@ -83,8 +83,8 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(slots=True)
 class Bucket:
-    """A piece of the window. second: where it begins, after the window's start. Percentiles as PERCENTILES, in µs, of
-    what was published in it; None when nothing of that was delivered."""
+    """A part of the window. second: its beginning, after the window's start. Percentiles as PERCENTILES, in µs, of what
+    was published in it; None if nothing of that was delivered."""
 
     second: float
     published: int = 0
@@ -94,7 +94,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class Counted:
-    """What either engine counts; `finish` makes the measures of it. start, end: of the window. latency: µs."""
+    """Counts by either engine; `finish` computes the measures from it. start, end: of the window. latency: µs."""
 
     start: int | None = None
     end: int | None = None
@@ -106,9 +106,9 @@ class Counted:
     unanswered: int = 0
     latency: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PERCENTILES))
     late_p99: int | None = None
-    # bucket (buckets.py) of a latency in µs → how many
+    # bucket (buckets.py) of a latency in µs → count
     latencies: dict[int, int] = field(default_factory=dict)
-    # number of the bucket → it
+    # number of the bucket → bucket
     buckets: dict[int, Bucket] = field(default_factory=dict)
 
     def bucket(self, number: int) -> Bucket:
@@ -119,9 +119,9 @@ class Counted:
 
 @dataclass(slots=True)
 class Measures:
-    """values: by the names of MEASURES, None where the result does not say. buckets: in order of time. cpu: (seconds
-    after the window's start, part of a processor that the broker used since the sample before). memory: (those seconds,
-    MiB). latencies: how many are in each bucket (buckets.py), in µs."""
+    """values: by the names of MEASURES, None if unknown. buckets: in order of time. cpu: (seconds after the window's
+    start, part of a processor that the broker used since the previous sample). memory: (those seconds, MiB). latencies:
+    count by bucket (buckets.py), in µs."""
 
     values: dict[str, float | None]
     buckets: list[Bucket]
@@ -161,15 +161,15 @@ def finish(counted: Counted, summary: Summary) -> Measures:
 
 
 def alike(one: dict[str, float | None], other: dict[str, float | None]) -> None:
-    """Of two that are compared, one that delivered nothing where the other delivered has throughput 0, and no CPU per
-    message: its publishes are not what the other's deliveries are."""
+    """If only one of two compared results delivered anything, the other gets throughput 0 and no CPU per message: its
+    publishes are not comparable with deliveries."""
     for here, there in ((one, other), (other, one)):
         if there.get("delivered") and here.get("delivered") == 0 and here.get("published"):
             here |= {"throughput": 0.0, "cpu_per_message_us": None}
 
 
 def _at(samples: list[tuple[int, float]], instant: int) -> float:
-    """Seconds on CPU at an instant, on the line between the samples around it."""
+    """CPU seconds at an instant, interpolated linearly between the samples around it."""
     if instant <= samples[0][0]:
         return samples[0][1]
     for (before, low), (after, high) in pairwise(samples):
@@ -182,12 +182,12 @@ def _at(samples: list[tuple[int, float]], instant: int) -> float:
 
 
 def measure(result: Result) -> Measures:
-    """All in memory: for results of some million rows. Raises ResultError."""
+    """Reads all rows into memory: for results of some million rows. Raises ResultError."""
     return finish(_count(rows_of(result, COLUMNS)), result.summary)
 
 
 def rows_of(result: Result, columns: list[str]) -> pa.Table:
-    """The rows, text as text: what is a dictionary cannot be joined. Raises ResultError."""
+    """The rows with plain text, because dictionary columns cannot be joined. Raises ResultError."""
     table = result.table(columns)
     for index, name in enumerate(columns):
         if pa.types.is_dictionary(table.schema.field(index).type):
@@ -196,13 +196,13 @@ def rows_of(result: Result, columns: list[str]) -> pa.Table:
 
 
 def sent_and_came(table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The publishes that were sent, and the deliveries that are traced to one."""
+    """The publishes that were sent, and the deliveries traced to one."""
     return (table.filter(_is("publish") & pc.field("sent").is_valid()),
             table.filter(_is("delivery") & pc.field("publisher").is_valid() & ~pc.field("retain")))
 
 
 def first_deliveries(came: pa.Table) -> pa.Table:
-    """Of what is not marked dup, the first delivery of each message to each client."""
+    """The first delivery of each message to each client, among those not marked dup."""
     fresh = came.filter(~pc.field("dup"))
     firsts = fresh.group_by(MESSAGE).aggregate([("op", "min")])
     return fresh.join(firsts.rename_columns([*MESSAGE, "op"]), [*MESSAGE, "op"], join_type="inner")
@@ -233,7 +233,8 @@ def _is(event: str) -> pc.Expression:
 
 
 def live_deliveries(first: pa.Table, publishes: pa.Table, table: pa.Table) -> pa.Table:
-    """Those that latency is of, with `began` (ns) and `latency` (µs). first: first_deliveries(); table: all rows."""
+    """The deliveries that count for latency, with `began` (ns) and `latency` (µs). first: first_deliveries(); table:
+    all rows."""
     sent = publishes.select(["client_number", "op", "sent"]).rename_columns(["publisher", "publisher_op", "began"])
     there = table.filter(_is("connect")).select(["client_number", "connection", "acked"]).rename_columns(
         ["client_number", "connection", "since"])
@@ -290,7 +291,7 @@ def _steps_back(first: pa.Table) -> int:
 
 
 def _unsteady(table: pa.Table) -> pa.Array:
-    """Clients that a message may pass by: they share subscriptions or give them up."""
+    """Clients that need not get every message: they share subscriptions or end them."""
     shared = pc.or_(*(pc.starts_with(table["topic"], word) for word in SHARED))
     asked = pc.and_(pc.equal(table["event"], "subscribe"), pc.fill_null(shared, False))
     return pc.unique(table["client_number"].filter(pc.or_(asked, pc.equal(table["event"], "unsubscribe"))))

@@ -1,4 +1,4 @@
-"""The measures of a result computed with Spark: for results of any size. What they are is said in measures.py."""
+"""The measures of a result computed with Spark: for results of any size. measures.py defines them."""
 from __future__ import annotations
 
 import pyspark.sql.functions as F

@@ -1,4 +1,4 @@
-"""Results measured for a command: here when they are small, with Spark when they are not."""
+"""Measures results for a command: in this process if they are small, otherwise with Spark."""
 from __future__ import annotations
 
 import sys
@@ -17,7 +17,7 @@ from fluxmq.spark.result import Result
 __all__ = ["Engine", "broken_down", "engine_options", "measured"]
 
 Engine = Literal["auto", "plain", "spark"]
-# Parquet of that size is some ten million rows: more than that is not to be held in memory as a whole.
+# Parquet of that size has some ten million rows, the most to be held in memory at once.
 PLAIN_BYTES = 64 << 20
 TELL_AFTER_S = 2.0
 
@@ -66,7 +66,7 @@ def _in_memory(results: Sequence[Result], engine: Engine) -> bool:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """On a terminal, says what lasts longer than two seconds, and for how long it has."""
+    """On a terminal, shows an operation that takes longer than two seconds, and its duration so far."""
     done, began = Event(), monotonic()
 
     def tell() -> None:

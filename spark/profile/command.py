@@ -25,7 +25,7 @@ DRIVER_MEMORY = "1g"
 
 
 def about(recording: Recording) -> dict[str, Any]:
-    """What the manifest says that the rows do not."""
+    """Information from the manifest that the rows do not have."""
     manifest = recording.manifest
     return {"path": str(recording.path), "id": manifest.id, "source": manifest.source,
             "broker": f"{manifest.broker.name} {manifest.broker.version}".strip(), "end": manifest.end,

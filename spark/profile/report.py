@@ -1,4 +1,4 @@
-"""The page of `replay profile`: what a recording holds. All numbers come from summary.py."""
+"""The page of `replay profile`: the contents of a recording. All numbers come from summary.py."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ CAME = ("PUBLISH out", "basic.deliver out", "basic.get-ok out")
 
 
 def verdict(found: Found, about: Found) -> tuple[Tone, str]:
-    """Whether the recording is whole, and how much it is."""
+    """Whether the recording is complete, and its size."""
     if not found["rows"]:
         return "open", "It has no rows"
     much = f"{count_text(found['rows'])} rows in {seconds_text((found['last'] - found['first']) / 1e9)}"

@@ -1,4 +1,4 @@
-"""From the tables of scans.py to what a person wants to know of a recording: one dict, as --json prints it."""
+"""Computes the figures about a recording from the tables of scans.py: one dict, as --json prints it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ STORM_TIMES, STORM_LEAST = 10, 10            # connections opened in a second: s
 
 
 def quantiles(counted: Iterable[tuple[float, int]]) -> dict[str, float]:
-    """Of (value, how often): the QUANTILES, `least`, `most` and `mean`; empty when there is nothing."""
+    """Of (value, count): the QUANTILES, `least`, `most` and `mean`; empty if there are no values."""
     ordered = sorted(counted)
     total = sum(count for _, count in ordered)
     if not total:
@@ -97,7 +97,7 @@ def _class(value: Column, bounds: Iterable[float], unit: str) -> Column:
 
 
 def clients_of(connections: DataFrame) -> DataFrame:
-    """One row per client: its connections put together, and its classes. connections: scans.by_connection()."""
+    """One row per client: all its connections together, and its classes. connections: scans.by_connection()."""
     sums = ("published", "delivered", "published_bytes", "delivered_bytes", "subscribes")
     known = F.coalesce("client_id", F.concat(F.lit("connection "), "connection"))
     clients = connections.groupBy(known.alias("client"), "protocol").agg(
@@ -162,8 +162,8 @@ Spreads = dict[str, dict[int, int]]
 
 
 def spreads(sizes: DataFrame, latencies: DataFrame) -> tuple[Spreads, Spreads]:
-    """What a report draws: direction → payloads of messages in bytes, and "KIND direction" → latencies in ns; each as
-    bucket (buckets.py) → how many. sizes, latencies: by_bucket()."""
+    """Distributions for a report: direction → payloads of messages in bytes, and "KIND direction" → latencies in ns;
+    each as bucket (buckets.py) → count. sizes, latencies: by_bucket()."""
     of_messages = sizes.where(F.col("kind").isin(*MESSAGES) & F.col("direction").isNotNull())
     found: tuple[Spreads, Spreads] = {}, {}
     for rows, into, names in ((of_messages, found[0], ("direction",)), (latencies, found[1], ("kind", "direction"))):
@@ -176,8 +176,8 @@ def spreads(sizes: DataFrame, latencies: DataFrame) -> tuple[Spreads, Spreads]:
 
 def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: DataFrame, clients: DataFrame,
             sizes: DataFrame, latencies: DataFrame, top: int = 10) -> dict[str, Any]:
-    """What --json prints, but for what the manifest says. rates, topics, connections: of scans, computed
-    already; sizes, latencies: by_bucket(). top: how many topics and subtrees are named. Times: ns since 1970."""
+    """The output of --json without the manifest's part. rates, topics, connections: of scans, computed already; sizes,
+    latencies: by_bucket(). top: number of topics and subtrees to list. Times: ns since 1970."""
     total = rates.agg(F.sum("rows"), F.sum("bytes"), F.min("first"), F.max("last"), F.sum("lost"),
                       F.sum("lost_bytes")).first()
     if total is None or not total[0]:

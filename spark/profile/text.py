@@ -124,7 +124,7 @@ def _clients(found: dict[str, Any]) -> list[str]:
 
 
 def text(found: dict[str, Any], about: dict[str, Any]) -> str:
-    """found: summary(); about: what the manifest says (command.py)."""
+    """found: summary(); about: information from the manifest (command.py)."""
     lines = _head(found, about)
     if not found["rows"]:
         return "\n".join([*lines, "it has no rows"])

@@ -1,4 +1,4 @@
-"""What every HTML report is made of: the page with its verdict, tables, charts, distributions; and the option for it.
+"""The parts of every HTML report: the page with its verdict, tables, charts, distributions; and the option --html.
 
 A report is one file that needs nothing else: no scripts, no fonts, no network; light and dark as the reader's system
 is. Names in it come from recordings, so from clients that chose them as they liked: whatever is not `Html` is escaped.
@@ -62,12 +62,12 @@ def _html(text: str) -> Html:
 
 
 def bad(text: str) -> Html:
-    """A text that stands out as a fault."""
+    """A text highlighted as a fault."""
     return Html(f'<span class="bad">{_html(text)}</span>')
 
 
 def page(title: str, tone: Tone, verdict: str, *parts: Html) -> str:
-    """The whole file. verdict: what it all comes to, in one sentence, which stands on top. parts: section()."""
+    """The whole file. verdict: one sentence at the top. parts: section()."""
     return "\n".join([
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -77,13 +77,13 @@ def page(title: str, tone: Tone, verdict: str, *parts: Html) -> str:
 
 
 def section(heading: str, *parts: Html) -> Html:
-    """Nothing when it has no parts."""
+    """Empty if it has no parts."""
     kept = [part for part in parts if part]
     return Html("\n".join([f"<h2>{_html(heading)}</h2>", *kept])) if kept else Html()
 
 
 def table(caption: str, header: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> Html:
-    """The first column names the row. kind: `said` where the cells are words."""
+    """The first column names the row. kind: `said` if the cells are words."""
     lines = [f'<div class="wide"><table class="{kind}"><caption>{_html(caption)}</caption>',
              "<thead><tr>" + "".join(f'<th scope="col">{_html(cell)}</th>' for cell in header)
              + "</tr></thead><tbody>"]
@@ -183,7 +183,7 @@ def html_option(*aliases: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def check_place(path: Path | None) -> None:
-    """Raises ResultError when no file can be made there, before minutes of work are lost to that."""
+    """Raises ResultError if no file can be made there, before minutes of work would be lost."""
     if path is None:
         return
     try:

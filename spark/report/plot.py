@@ -16,7 +16,7 @@ __all__ = ["Series", "decades", "line_chart", "short", "ticks"]
 WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 28, 40
 TICKS = 5
-DECADES_FINE = 3            # on a logarithmic axis of more than that, only powers of ten are named
+DECADES_FINE = 3            # beyond this number of decades, a logarithmic axis has labels only at powers of ten
 
 Point = tuple[float, float | None]
 
@@ -63,7 +63,7 @@ def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequ
     up = ticks(0, max(y for _, y in known))
 
     def part(x: float) -> float:
-        """Where x is on the horizontal axis: 0 to 1."""
+        """Position of x on the horizontal axis: 0 to 1."""
         if across is None:
             return x / sideways[-1]
         return math.log(max(x, sideways[0]) / sideways[0]) / math.log(sideways[-1] / sideways[0])
@@ -83,7 +83,7 @@ def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequ
         if across is not None:
             parts.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         text = short(x) if across is None else escape(across(x))
-        anchor = "end" if x == sideways[-1] and across is not None else "middle"       # else cut off by the edge
+        anchor = "end" if x == sideways[-1] and across is not None else "middle"       # else cut off
         parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{text}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(x_unit)}</text>'
                  f'<text x="4" y="12">{escape(y_unit)}</text>')
@@ -99,7 +99,7 @@ def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequ
 
 
 def runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    """The pieces of a line between points that are missing."""
+    """Splits a line at missing points."""
     found: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is not None and math.isfinite(y):
@@ -110,7 +110,7 @@ def runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 
 
 def described(series: Sequence[Series], unit: str) -> str:
-    """In words, for who does not see the lines."""
+    """The chart in words, for readers who cannot see it."""
     said = []
     for one in series:
         known = [y for _, y in one.points if y is not None]
@@ -120,7 +120,7 @@ def described(series: Sequence[Series], unit: str) -> str:
 
 
 def short(value: float) -> str:
-    """Three digits that matter, with k, M or G."""
+    """Three significant digits, with k, M or G."""
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {letter}"

@@ -1,4 +1,4 @@
-"""Results as text and as HTML: one, or two beside each other. The parts of the pages are page.py's."""
+"""Results as text and as HTML: one, or two beside each other. page.py has the parts of the pages."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Side:
         return "complete" if self.summary.complete else f"partial: {self.summary.why or 'it did not end'}"
 
     def conditions(self) -> list[tuple[str, str]]:
-        """What it was measured under."""
+        """The conditions of the measurement."""
         said, broker = self.summary, self.summary.broker
         found = [("Result", self.name), ("State", self.state),
                  ("Broker", " ".join(str(broker[key]) for key in ("name", "version", "address") if broker.get(key))),
@@ -56,7 +56,7 @@ class Side:
         return [(name, text or "-") for name, text in found]
 
     def faults(self) -> list[str]:
-        """What must be 0 and is not."""
+        """Measures that should be 0 and are not."""
         return [f"{measure.title.lower()} {figure(name, self.measures.values[name])}"
                 for name, measure in MEASURES.items() if faulty(name, self.measures.values[name])]
 
@@ -85,7 +85,7 @@ def faulty(name: str, value: float | None) -> bool:
 
 
 def verdict(sides: Sequence[Side]) -> tuple[Tone, str]:
-    """What can be said of results by themselves: whether they are whole, and what must be 0 and is not."""
+    """A verdict on results by themselves: whether they are complete, and which measures should be 0 and are not."""
     said, tone = [], "good"
     for name, side in zip(letters(sides), sides, strict=True):
         faults = side.faults()
@@ -156,7 +156,7 @@ def latency(spreads: Sequence[tuple[str, Sequence[Measures]]]) -> Html:
 
 
 def beside(side: Side) -> Html:
-    """The recording beside its replay."""
+    """Compares the recording with its replay."""
     rows = [(word, f"{one:,}", f"{other:,}") for word, one, other in recorded_rows(side.summary)]
     caption = "What the recording has, and what came of it"
     return table(caption, ("", "recorded", "replayed"), rows) if rows else Html()
@@ -177,7 +177,7 @@ def charts(sides: Sequence[Side]) -> Html:
 
 
 def conditions(sides: Sequence[Side], names: Sequence[str]) -> Html:
-    """names: what each is called, in the head of the table."""
+    """names: headings of the results in the table."""
     told = [side.conditions() for side in sides]
     rows = [[name, *[one[number][1] for one in told]] for number, (name, _) in enumerate(told[0])]
     return section("Conditions", table("What was measured, and under what", ("", *names), rows, "said"))
@@ -202,7 +202,7 @@ def breakdown_tables(found: Breakdown) -> Html:
 
 
 def html_report(a: Side, b: Side) -> str:
-    """The page of two beside each other."""
+    """The page of two results beside each other."""
     both = (a, b)
     return page(f"{a.name} and {b.name}", *verdict(both), section("Measures", measures_table(both)),
                 latency([("A", [a.measures]), ("B", [b.measures])]), charts(both), conditions(both, "AB"))

@@ -1,4 +1,4 @@
-"""What a recording has and what its replay came to, in two columns; what the broker used for it."""
+"""Counts of a recording and of its replay in two columns; CPU and memory of the broker."""
 from __future__ import annotations
 
 from fluxmq.spark.result import Summary
@@ -7,12 +7,12 @@ __all__ = ["SIDES", "broker_used", "recorded_rows", "side_by_side"]
 
 MIB = 1 << 20
 
-# event of the result: in words
+# event of the result: label
 SIDES = {"publish": "publishes", "delivery": "deliveries", "settlement": "settled in queues"}
 
 
 def recorded_rows(summary: Summary) -> list[tuple[str, int, int]]:
-    """(what, recorded, replayed). Nothing for results of an earlier version, which do not know."""
+    """(label, recorded, replayed). Empty for results of an earlier version, which have no such counts."""
     if not summary.recorded:
         return []
     rows = [(word, summary.recorded.get(event, 0), summary.counts.get(event, 0)) for event, word in SIDES.items()]
@@ -20,7 +20,7 @@ def recorded_rows(summary: Summary) -> list[tuple[str, int, int]]:
 
 
 def side_by_side(summary: Summary) -> list[str]:
-    """What the recording has, and what came of it, as text."""
+    """The counts of the recording and of the replay, as text."""
     rows = recorded_rows(summary)
     if not rows:
         return []
@@ -30,7 +30,7 @@ def side_by_side(summary: Summary) -> list[str]:
 
 
 def broker_used(summary: Summary) -> list[str]:
-    """A line of text; nothing when the broker was not on this machine, or nobody may look at its process."""
+    """Lines of text; none if the broker was not on this machine, or its process is not accessible."""
     parts = []
     if len(summary.cpu) > 1:
         parts.append(f"{summary.cpu[-1][1] - summary.cpu[0][1]:.2f} s on CPU")

@@ -25,7 +25,7 @@ def seconds_text(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Names as clients chose them: on a terminal, nothing in them may be more than a name."""
+    """A name chosen by a client, with control characters made harmless for a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
