@@ -108,7 +108,7 @@ class HttpServer:
         self._server = await self._listen()
 
     async def stop(self) -> None:
-        """Closes listener and connections; whoever is in the middle of an answer does not get the rest."""
+        """Closes listener and connections; answers in progress are cut off."""
         server, self._server = self._server, None
         if server is None:
             return

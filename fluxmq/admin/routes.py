@@ -203,7 +203,7 @@ class AdminRoutes:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(error: Exception | None) -> None:
-            if future.done():  # nobody waits any more
+            if future.done():  # no request waits any more
                 return
             if error is None:
                 future.set_result(None)

@@ -60,7 +60,7 @@ class AdminSocket(HttpServer):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(os.fspath(self.path))
-            # nobody connects to what does not listen yet: the mode counts from the first connection on
+            # no client can connect before the socket listens, so the mode applies to all connections
             self.path.chmod(0o600)
             status = self.path.stat()
             self._inode = (status.st_dev, status.st_ino)
@@ -78,7 +78,7 @@ class AdminSocket(HttpServer):
         await super().stop()
 
     def _remove_stale(self) -> None:
-        """What stands at the path goes, if it is a socket that nobody listens behind."""
+        """Removes the file at the path if it is a socket without a listener."""
         try:
             mode = self.path.lstat().st_mode
         except FileNotFoundError:

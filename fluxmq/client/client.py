@@ -204,7 +204,7 @@ class Client(Publisher):
         self._lost.set()
 
     def _end(self, error: BaseException | None) -> None:
-        """No further connection: whoever waits hears it."""
+        """Gives up connecting, and fails all waiting operations."""
         if self._ended:
             return
         self._ended, self._error = True, error
@@ -263,7 +263,7 @@ class Client(Publisher):
     def _sort(self, delivery: Delivery) -> None:
         """To its handlers, else to `messages`."""
         if self._queued >= self._max_queued and self._waiters and delivery.qos == 0:
-            self.dropped += 1       # it is read on only for the answer that somebody waits for
+            self.dropped += 1       # it is read on only for an awaited answer
             return
         inboxes: Sequence[Inbox] = (self.messages,)
         if self._subscriptions.handled:

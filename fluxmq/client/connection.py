@@ -82,7 +82,7 @@ class Connection(ClientMachine):
         self._timer: asyncio.TimerHandle | None = None
         self._heard = self._sent = True                      # since the timer looked last
         self._asked = False                                  # the timer's PINGREQ is not answered
-        self._paused = False                                 # nobody reads: silence says nothing about the server
+        self._paused = False                                 # nothing is read: silence says nothing about the server
 
     @classmethod
     async def open(cls, address: str, options: ConnectOptions | None = None, *, on_message: OnMessage | None = None,
@@ -228,7 +228,7 @@ class Connection(ClientMachine):
             self._room = None
         if not self._answer.done():
             self._answer.set_exception(self._error or ConnectionLost(0, "the connection was closed"))
-            self._answer.exception()        # nobody may be waiting
+            self._answer.exception()        # marks the exception as retrieved: the answer may not be awaited
         self._gone.set_result(None)
         if self._opened:
             self._tell()

@@ -34,7 +34,7 @@ class _WithReason(ClientError):
 
 
 class ConnectionLost(_WithReason, NotConnected):
-    """The connection ended and nobody here wanted it to."""
+    """The connection ended without being closed by this side."""
 
 
 class ConnectRefused(_WithReason):
@@ -50,7 +50,7 @@ class SubscribeRefused(_WithReason):
 
 
 class SessionLost(ClientError):
-    """The server has no session any more: whether it had the message nobody knows (lost="fail")."""
+    """The server has lost the session: it is unknown whether it had the message (lost="fail")."""
 
 
 class QueueFull(ClientError):

@@ -14,7 +14,7 @@ __all__ = ["Delivery", "Inbox"]
 
 
 class Delivery:
-    """A message for whoever subscribed. MQTT 5.0 section 3.3.
+    """A received message. MQTT 5.0 section 3.3.
 
     topic: text. payload: bytes. qos, retain, dup. properties: with names, empty before MQTT 5.
     """
@@ -83,7 +83,7 @@ class Inbox:
         self._last: Delivery | None = None
         self._reader: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self.drop_reason = 0        # what those are acknowledged with that nobody will take
+        self.drop_reason = 0        # reason code with which discarded messages are acknowledged
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -37,8 +37,8 @@ class Publisher(ClientBase):
         self._session = Session()
         self._pending: deque[tuple[Any, ...]] = deque()
         self._abandoned = False                             # some of `_pending` may not be wanted any more
-        self._room: asyncio.Future[None] | None = None      # of those who wait for room in `_pending`
-        self._idle: asyncio.Future[None] | None = None      # of those who wait until nothing is on its way
+        self._room: asyncio.Future[None] | None = None      # for publishers that wait for room in `_pending`
+        self._idle: asyncio.Future[None] | None = None      # for callers that wait until nothing is in flight
         self._sent = Publishing(self)                       # what a publish of QoS 0 gives
         self._sent(0, 0)
 
@@ -68,7 +68,7 @@ class Publisher(ClientBase):
         return result
 
     def _full(self) -> bool:
-        """Whether no more may wait. Those that nobody wants any more make room."""
+        """Whether no more may wait. Abandoned messages make room."""
         if len(self._pending) >= self._max_pending and self._abandoned:
             self._pending = deque(entry for entry in self._pending if not entry[-1].abandoned)
             self._abandoned = False
@@ -164,7 +164,7 @@ class Publisher(ClientBase):
             await self._connection.drain()
 
     def _fail_all(self, error: BaseException) -> None:
-        """The client ended: whoever waits for an acknowledgement hears it."""
+        """The client ended: fails everything that waits for an acknowledgement."""
         for done in self._session.abandon():
             if isinstance(done, Publishing):
                 done.fail(error)

@@ -225,7 +225,7 @@ class QueueConsumer:
         # With "manual" the PUBACK says only that it was received; either way it goes out when the next is asked for.
         self._inbox = Inbox(queue.client, manual=False)
         if not manual:
-            self._inbox.drop_reason = REFUSED       # who stops has not done what it did not come to
+            self._inbox.drop_reason = REFUSED       # messages that were not handled before the stop are refused
         self._entry = Subscription(topic_filter, qos, properties, self._inbox, alone=True)
         self._started = False
 

@@ -80,11 +80,11 @@ class Subscription:
 
     @property
     def pending(self) -> bool:
-        """Whether somebody waits for SUBACK."""
+        """Whether a SUBACK is awaited."""
         return self.answer is not None and not self.answer.done()
 
     def settle(self) -> None:
-        """Let whoever waits look."""
+        """Wakes up all waiting operations."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_result(None)
 
@@ -143,7 +143,7 @@ class Subscriptions:
         return entry.granted
 
     async def _settled(self, topic_filter: str) -> Subscription | None:
-        """Wait until nobody else waits for an answer about this filter. Whose it is."""
+        """Waits until no other operation on this filter is under way; returns its subscription."""
         self._client.check_ended(closed=NotConnected)
         while (entry := self._entries.get(topic_filter)) is not None and entry.answer is not None and entry.pending:
             self._client.waiting(1)

@@ -43,7 +43,7 @@ def ready_of(Group group not None) -> int:
     return ready_count(group)
 
 
-# ---------------------------------------------------------------- one message for who asks
+# ---------------------------------------------------------------- pulling one message
 
 cdef int pull_one(Group group, Member member) except -1:
     cdef Cursor cursor

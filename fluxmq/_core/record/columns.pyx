@@ -178,7 +178,7 @@ cdef inline int keep_text(strings_t* column, size_t row, const text_t* text, bin
 
 @cython.final
 cdef class Columns:
-    """Machine. One batch of rows; `add` until somebody takes it."""
+    """Machine. One batch of rows; `add` until it is taken."""
 
     def __cinit__(self):
         self.clients = Words()

@@ -8,7 +8,7 @@ cdef enum:
     SIZE_MIN = 8
     # Deliveries of one channel that wait: clients that take without acknowledging would make it grow without end.
     WINDOW_MAX = 1 << 17
-cdef uint64_t NUMBER_MAX = <uint64_t>1 << 62    # nobody comes so far by counting; behind it sums would wrap
+cdef uint64_t NUMBER_MAX = <uint64_t>1 << 62    # no counter gets this high; sums of higher values would overflow
 
 
 cdef inline uint32_t place_of(const pending_t* pending, uint64_t number) noexcept:

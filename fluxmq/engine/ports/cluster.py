@@ -60,11 +60,11 @@ class OwnedElsewhere(ProtocolError):
 
 
 class Directory(Protocol):
-    """Who owns what, and who wants what. One per node.
+    """The owners of sessions and queues, and the interests of nodes in topics. One per node.
 
-    Interest is counted here: the engine says of each subscription that it is there, and of the same that it is gone;
-    how many there are of a filter, and what of that the others must be told, is the Directory's business. What it
-    learns of other nodes it tells the engine (Broker.learn, Broker.forget_node).
+    Interest is counted here: the engine announces each subscription, and withdraws it when it ends; the Directory
+    counts those with the same filter and decides what the other nodes must be told. It reports changes of other nodes
+    to the engine (Broker.learn, Broker.forget_node).
     """
 
     @property
@@ -83,42 +83,41 @@ class Directory(Protocol):
         """
 
     async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
-        """As claim_session, after asking: freeze, transfer, transaction. Where it answers this node, claim_session does
-        so too until the end of the turn. Where the former owner does not answer, it returns when that one's lease has
-        ended; the caller cancels it when its patience ends. Cancelled, the session is where it
-        was, or this node's: the next claim finds out.
+        """As claim_session, after asking: freeze, transfer, transaction. If it returns this node, claim_session does so
+        too until the end of the turn. If the former owner does not answer, it returns when that one's lease has ended;
+        the caller cancels it at its time limit. After a cancellation the owner is the former one or this node: the next
+        claim finds out.
 
-        Raises ProtocolError with the reason code for CONNACK (0x88, 0x89, 0x97); anything else is 0x88.
+        Raises ProtocolError with the reason code for CONNACK (0x88, 0x89, 0x97); any other exception counts as 0x88.
         """
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
-        """The session has ended here: nobody owns it. Called once for each that ends, whether or not it was claimed in
-        this life of the process; who does not own it does nothing."""
+        """The session has ended here and has no owner now. Called once for each session that ends, whether or not it
+        was claimed since this process started; does nothing if this node is not the owner."""
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
         """A queue of this name is about to be made here. Called before it has numbers or records.
 
-        An Owner of this node: it is made now. Of another: it is not, and who declares it is refused (QueueRefused,
-        unavailable, with the node's name). That this node's claim stands may be a ticket of this call.
+        An Owner of this node: the queue is made now. Of another node: it is not, and its declaration is refused
+        (QueueRefused, unavailable, with the node's name). This call may give a ticket for the durability of the claim.
 
-        Raises QueueRefused(unavailable) when nobody can say.
+        Raises QueueRefused(unavailable) if the owner cannot be determined.
         """
 
     def release_queue(self, namespace: bytes, name: bytes) -> None:
         """The queue was deleted here, and its name is free. See release_session."""
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
-        """Somebody here wants what matches a topic filter: a session, a queue that captures or is bound to topics, an
-        exchange. filter_: valid, without `$share/…/`. group: the share group of which a member joined; b"": none.
+        """A session, a queue that captures or is bound to topics, or an exchange of this node has subscribed to a topic
+        filter. filter_: valid, without `$share/…/`. group: the share group that a member joined; b"": none.
 
-        Called once for each subscription that is new, after it is in the index, so that nothing that a peer forwards
-        because of it finds nobody. A SUBSCRIBE to what is subscribed to already is none. It may give a ticket: SUBACK,
-        bind-ok and consume-ok leave when every peer that counts knows. Raises nothing: what cannot be announced is
-        given up on that line.
+        Called once for each new subscription, after it is in the index, so that forwarded messages find it. A repeated
+        SUBSCRIBE is not announced. It may give a ticket: SUBACK, bind-ok and consume-ok are sent when every relevant
+        peer knows. Raises nothing: the ticket of an announcement that fails is given up.
         """
 
     def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
-        """The end of one announce, after it is out of the index. Nobody waits for it."""
+        """The end of one announce, after the subscription was removed from the index. No answer waits for it."""
 
 
 class Peers(Protocol):

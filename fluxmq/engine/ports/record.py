@@ -1,4 +1,4 @@
-"""What the admin ring asks of whoever records, as Protocols: `RecordPort`, `AttachedRecording`."""
+"""What the admin ring needs from the recorder, as Protocols: `RecordPort`, `AttachedRecording`."""
 from __future__ import annotations
 
 from typing import Any, Protocol

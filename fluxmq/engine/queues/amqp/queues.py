@@ -104,7 +104,8 @@ class AmqpQueues(QueueListener):
         Raises AmqpRefused: 403, 404, 405, 406.
         """
         if passive:
-            # No use of it, unlike a declaration (x-expires). Whether somebody still waits for an answer, all may ask.
+            # A passive declaration does not count as use (x-expires), and every connection may make it, also for a
+            # reply queue.
             if name.startswith(REPLY_PREFIX) and (queue := self.get(vhost, name)) is not None:
                 return QueueDeclared(queue, name, 0, 1)
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
@@ -327,7 +328,7 @@ class AmqpQueues(QueueListener):
         group.attach(member)
         return group
 
-    # ------------------------------------------------------------------ who goes takes queues along
+    # ------------------------------------------------------------------ queues of ended connections
 
     def connection_gone(self, owner: object) -> Iterator[None]:
         """Deletes the connection's exclusive queues, one at each step."""

@@ -184,7 +184,7 @@ class QueueKeeper:
         if small is not None:
             restore_unflushed(log, small)
         if files is not None and self.segments is not None:
-            with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
+            with contextlib.suppress(CorruptError):  # a later read stops the queue; only sizes are missing here
                 log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
         return log
 
