@@ -18,13 +18,13 @@ __all__ = ["lift_bans", "list_bans"]
 
 
 async def list_bans(port: BansPort) -> Answer:
-    """The answer, with at most as many as a page of clients has."""
+    """The answer, with at most as many bans as a page of clients has entries."""
     listed = {"bans": port.bans(limits.ADMIN_CLIENTS_MAX), "standing": port.standing}
     return Answer(200, "application/json", msgspec.json.encode(listed) + b"\n", ())
 
 
 async def lift_bans(port: BansPort, address: str, query: Mapping[str, str]) -> Answer:
-    """Raises QueueRefused for what is no address, and where nothing is banned."""
+    """Raises QueueRefused for an invalid address, and if nothing is banned there."""
     try:
         lifted = port.lift(address, query.get("user"))
     except ValueError as error:

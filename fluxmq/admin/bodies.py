@@ -32,14 +32,14 @@ class Seek(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Replay(msgspec.Struct, forbid_unknown_fields=True):
-    """messages: (partition, offset) of those; without, the oldest, `count` of them."""
+    """messages: (partition, offset) of each; without it, the oldest `count`."""
 
     messages: list[tuple[int, int]] | None = None
     count: int = limits.ADMIN_REPLAY_MAX
 
 
 def to_publish(message: Message) -> Publish:
-    """As the port takes it. Raises QueueRefused."""
+    """Converts it for the port. Raises QueueRefused."""
     if message.encoding == "base64":
         try:
             payload = base64.b64decode(message.payload, validate=True)
@@ -54,7 +54,7 @@ def to_publish(message: Message) -> Publish:
 
 
 def shown_message(message: QueueMessage) -> dict[str, Any]:
-    """A message for JSON: its payload as text where it is text."""
+    """A message for JSON: its payload as text if it is valid text."""
     shown = msgspec.structs.asdict(message)
     try:
         shown["payload"], shown["encoding"] = message.payload.decode(), "utf-8"

@@ -28,7 +28,7 @@ from fluxmq.model import limits
 __all__ = ["disconnect_client", "list_clients", "show_client"]
 
 _LOG = logging.getLogger("fluxmq.admin")
-_TEXT_MAX = 255  # characters of a client's property that are shown
+_TEXT_MAX = 255  # characters shown of a client's property
 _DEFAULT = "/"
 _HINT = "fluxmq client list shows who is"
 _Key = tuple[bool, str, str]  # (False: in the default namespace, which comes first; namespace, client identifier)
@@ -93,7 +93,7 @@ def _unknown(ports: Sequence[ClientsPort], client_id: str, namespace: str) -> Qu
 
 
 def _shown(info: ClientInfo) -> dict[str, Any]:
-    """A client for JSON; of what it says about itself, what it is."""
+    """A client for JSON, with its client properties as far as JSON can represent them."""
     shown = msgspec.structs.asdict(info)
     client_properties = shown.pop("properties")
     shown |= {key: _text(client_properties.get(key)) for key in ("product", "version")}
@@ -101,7 +101,7 @@ def _shown(info: ClientInfo) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """As text that can be written anywhere."""
+    """As text that can be displayed anywhere."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     return value[:_TEXT_MAX].encode("utf-8", "replace").decode() if isinstance(value, str) else ""

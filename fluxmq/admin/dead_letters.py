@@ -1,4 +1,4 @@
-"""Dead letters published again: in steps, each a batch of its own; between them the node does whatever else it must."""
+"""Replays dead letters in steps, each a batch of its own; between them the node does its other work."""
 import asyncio
 
 from fluxmq.admin.bodies import Replay
@@ -8,11 +8,12 @@ from fluxmq.model import limits
 __all__ = ["replay_dead_letters"]
 
 _STEP = 100
-_LOADING_SECONDS = 0.01  # until the disk is asked again for a message that was not there
+_LOADING_SECONDS = 0.01  # delay before the disk is asked again for a message
 
 
 async def replay_dead_letters(queues: QueuesPort, name: str, replay: Replay) -> int:
-    """Returns how many were. Raises QueueRefused: the first was refused; if a later one is, those before it count."""
+    """Returns how many were replayed. Raises QueueRefused if the first is refused; if a later one is, replaying ends
+    there."""
     max_count = limits.ADMIN_REPLAY_MAX
     counts = [replay.count] if replay.messages is None else [replay.count, len(replay.messages)]
     if not all(1 <= count <= max_count for count in counts):

@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer of one piece."""
+    """An answer with a complete body."""
 
     status: int
     content_type: str
@@ -44,7 +44,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """An answer without a known end. Its generator is closed when the peer has left or the server stops."""
+    """An answer without a known end. Its generator is closed when the peer has disconnected or the server stops."""
 
     status: int
     content_type: str
@@ -71,7 +71,8 @@ class Handler(Protocol):
         """Its answer; raises nothing but what is a bug. May be cancelled: the time is over, or the server stops."""
 
     def refuse(self, status: int, text: str) -> Answer:
-        """The answer to what handle() cannot answer: no request, too much of it, too late, too many streams."""
+        """The answer for requests that handle() does not get or finish: malformed, too large, too late, too many
+        streams."""
 
 
 def text_answer(status: int, text: str, *headers: tuple[str, str]) -> Answer:
@@ -84,7 +85,7 @@ def _date() -> str:
 
 
 class _Gone(Exception):
-    """The connection is to be closed without another word: end of stream, time-out, more than it may send."""
+    """The connection is to be closed without an answer: end of stream, time-out, too much data."""
 
 
 class HttpServer:
@@ -126,7 +127,7 @@ class HttpServer:
             writer.transport.abort()
             return
         self._tasks.add(task)
-        # no more than one answer, or one piece of it, may wait for a slow reader
+        # at most one answer, or one piece of it, may wait for a slow reader
         writer.transport.set_write_buffer_limits(0)
         try:
             await self._serve(_Peer(reader, writer, self._bounds))
@@ -142,7 +143,7 @@ class HttpServer:
             self._tasks.discard(task)
 
     async def _serve(self, peer: "_Peer") -> None:
-        """Requests of one connection, one after the other."""
+        """Handles the requests of one connection in order."""
         while True:
             request: Request | None = None
             answer: Answer | Stream
@@ -167,8 +168,8 @@ class HttpServer:
             if peer.http.our_state is not h11.DONE or peer.http.their_state is not h11.DONE:
                 return
             peer.http.start_next_cycle()
-            # Nothing above has to wait while requests lie one behind the other and their asker reads: a thousand of
-            # them are in what one read brings, and the whole broker would wait for these.
+            # With pipelined requests and a client that reads, nothing above has to wait: one read may bring a thousand
+            # requests, and the whole broker would wait for them.
             await asyncio.sleep(0)
 
     async def _answer(self, request: Request) -> Answer | Stream:
@@ -215,7 +216,7 @@ class _Peer:
 
     @property
     def left(self) -> bool:
-        """Whether the other side has closed. Seen without reading: it has nothing to say while it is answered."""
+        """Whether the peer has closed. Detected without reading, because it sends nothing while it is answered."""
         return self._reader.at_eof() or self._writer.transport.is_closing()
 
     async def wait_for_first_byte(self, seconds_max: float) -> None:
@@ -232,7 +233,7 @@ class _Peer:
             raise _Gone
 
     async def next_request(self) -> Request:
-        """The next request with its body. RemoteProtocolError when it is none."""
+        """The next request with its body. Raises RemoteProtocolError for an invalid one."""
         head: h11.Request | None = None
         body = bytearray()
         while True:
@@ -257,7 +258,7 @@ class _Peer:
                 raise _Gone
 
     async def send(self, answer: Answer, request: Request | None) -> None:
-        """The whole answer in one write. request: what it answers, None when that could not be read."""
+        """Sends the whole answer in one write. request: the answered one, None if it could not be read."""
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))),
                    ("Cache-Control", "no-store"), ("Date", _date()), *answer.headers]
         if request is None or self.http.their_state is h11.SEND_BODY:
@@ -271,14 +272,14 @@ class _Peer:
         await self._writer.drain()
 
     async def begin(self, answer: Stream) -> None:
-        """The head of a stream: h11 chunks what follows, or for HTTP/1.0 ends it with the connection."""
+        """Sends the head of a stream: h11 chunks the body, or for HTTP/1.0 the connection's end terminates it."""
         headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"),
                    ("Date", _date())]
         self._writer.write(self.http.send(h11.Response(status_code=answer.status, headers=headers)) or b"")
         await self._writer.drain()
 
     async def go_on(self, piece: bytes | None) -> None:
-        """A piece of a stream; None is its end."""
+        """Sends a piece of a stream; None ends it."""
         data = self.http.send(h11.EndOfMessage() if piece is None else h11.Data(data=piece))
         self._writer.write(data or b"")
         await self._writer.drain()

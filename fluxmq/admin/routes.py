@@ -73,7 +73,7 @@ _STEP = 100
 
 
 class _Call(NamedTuple):
-    """A request, taken apart: names from the path, the query's words, the body; whether bytes are asked for."""
+    """A parsed request: names from the path, the query, the body; whether bytes are requested."""
 
     names: list[str]
     query: dict[str, str]
@@ -94,7 +94,7 @@ def _invalid(text: str, hint: str = "") -> QueueRefused:
 
 
 def _within(call: _Call, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the namespace that is asked for; all, where none is."""
+    """The entries of the requested namespace; all if none is given."""
     only = call.query.get("namespace")
     return entries if only is None else [entry for entry in entries if entry["namespace"] == only]
 
@@ -199,7 +199,7 @@ class AdminRoutes:
         return None, []
 
     async def _durable(self) -> None:
-        """Until what was changed so far is on the disk."""
+        """Waits until all changes so far are on disk."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(error: Exception | None) -> None:
@@ -255,7 +255,7 @@ class AdminRoutes:
                  [msgspec.convert(body, Message)])
         if not 1 <= len(given) <= limits.ADMIN_MESSAGES_MAX:
             raise _invalid(f"1 to {limits.ADMIN_MESSAGES_MAX} messages at once, not {len(given)}")
-        # all are read before the first is appended: what cannot be read leaves no half
+        # all are parsed before the first is appended, so that an invalid one leaves nothing behind
         messages = [to_publish(message) for message in given]
         placed: list[dict[str, Any]] = []
         refused: QueueRefused | None = None
@@ -286,7 +286,7 @@ class AdminRoutes:
         return _json(200, {"name": call.names[0], "type": kind, "logs": logs})
 
     async def _browsed(self, call: _Call, browse: Callable[[str, int], Browsed]) -> Answer:
-        """A page: waits for the disk until there is a message or the end, and never for more than that."""
+        """A page: waits for the disk until there is a message or the end, but not longer."""
         count = number(call.query, "count", 10, 1, limits.ADMIN_MESSAGES_MAX)
         assert count is not None
         page = browse(call.query.get("from", "first"), count)
@@ -301,7 +301,7 @@ class AdminRoutes:
         def browse(position: str) -> Browsed:
             return self._queues.browse(name, position, _STEP, limits.ADMIN_BROWSE_BYTES_MAX, partition)
 
-        # the first look is taken before the answer begins, so that what is wrong has a status
+        # the first page is read before the answer begins, so that an error has a status
         return Stream(200, _LINES_TYPE, self._lines(browse, browse(call.query.get("from", "next"))))
 
     async def _lines(self, browse: Callable[[str], Browsed], page: Browsed) -> AsyncGenerator[bytes, None]:
@@ -310,7 +310,7 @@ class AdminRoutes:
             if page.messages:
                 yield b"".join(msgspec.json.encode(shown_message(message)) + b"\n" for message in page.messages)
                 idle = 0
-                await asyncio.sleep(0)  # a backlog is read in turns with everything else
+                await asyncio.sleep(0)  # other work gets turns while a backlog is read
             else:
                 idle += 1
                 yield b"" if page.loading or idle % _TAIL_BLANK_LOOKS else b"\n"

@@ -73,7 +73,7 @@ class AdminSocket(HttpServer):
             raise
 
     async def stop(self) -> None:
-        """As for every server, and the file is gone, if it is still ours."""
+        """As for every server; also removes the file, if it is still this server's."""
         self._remove_own()
         await super().stop()
 
@@ -86,7 +86,7 @@ class AdminSocket(HttpServer):
         if not stat.S_ISSOCK(mode):
             raise OSError(errno.EEXIST, "the file is not a socket; it is left alone")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # not blocking: a living broker whose backlog is full says EAGAIN, and lives all the same
+            # not blocking: a running broker with a full backlog answers EAGAIN, and counts as running
             probe.setblocking(False)
             try:
                 probe.connect(os.fspath(self.path))

@@ -1,4 +1,4 @@
-"""Words of a query, read: a truth, a number, a partition. Each raises QueueRefused, invalid, for what it is not."""
+"""Parses values of a query: a boolean, a number, a partition. Each raises QueueRefused, invalid, for other values."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _TRUTHS = {"": True, "1": True, "true": True, "0": False, "false": False}
 
 
 def truth(query: Mapping[str, str], word: str) -> bool:
-    """False where it is not said."""
+    """False if it is missing."""
     text = query.get(word, "false")
     if text not in _TRUTHS:
         raise QueueRefused("invalid", f"{word} is true or false, not {text!r}")
@@ -19,7 +19,7 @@ def truth(query: Mapping[str, str], word: str) -> bool:
 
 
 def number(query: Mapping[str, str], word: str, default: int | None, minimum: int, maximum: int) -> int | None:
-    """From least to most; default where it is not said."""
+    """A number from minimum to maximum; default if it is missing."""
     text = query.get(word)
     if text is None:
         return default
@@ -29,5 +29,5 @@ def number(query: Mapping[str, str], word: str, default: int | None, minimum: in
 
 
 def partition(query: Mapping[str, str]) -> int | None:
-    """None: of all."""
+    """None means all partitions."""
     return number(query, "partition", None, 0, 65535)

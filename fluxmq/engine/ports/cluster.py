@@ -72,14 +72,14 @@ class Directory(Protocol):
         """The name of this node in the cluster; "" if it has none. Never changes."""
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
-        """A client has connected here. Called for each CONNECT before anything is done for it, also of a session that
-        this node has; clean_start: what a former owner has of it is thrown away, not handed over.
+        """A client has connected here. Called for each CONNECT before anything is done for it, also for a session of
+        this node; clean_start: a former owner's session is discarded, not handed over.
 
-        An Owner of this node: it is this node's from now on, until release_session or until the engine is told that it
-        was taken (Broker.disconnect by the takeover); whatever a former owner handed over is in the engine already. An
-        Owner of another node: that one keeps it, and the client is sent there. None: others must be asked.
+        An Owner of this node: the session belongs to this node until release_session, or until the engine is told of a
+        takeover (Broker.disconnect); what a former owner handed over is in the engine already. An Owner of another
+        node: that node keeps the session, and the client is redirected. None: other nodes must be asked.
 
-        Asked again for what this node owns, it answers the same Owner; that is not another claim.
+        A repeated call for a session of this node returns the same Owner and is no further claim.
         """
 
     async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
