@@ -7,6 +7,15 @@ cdef extern from "debug.h" nogil:
     void check "fluxmq_check"(bint condition) noexcept
     void count_live "fluxmq_count"(int64_t counter, int by) noexcept        # a macro: `counter` is the variable itself
 
+# Whether a table {(state, event): state after it} has a step between two states, given by their numbers in `states`.
+# For check(), so nothing of it is evaluated in another build than a debug build.
+cdef inline bint is_transition(object states, dict transitions, int state, int after) noexcept:
+    cdef tuple step
+    for step, result in transitions.items():
+        if step[0] == states[state] and result == states[after]:
+            return 1
+    return 0
+
 # What is allocated outside of Python and counted by hand. The one instance is message.live.
 cdef struct live_t:
     int64_t messages

@@ -322,6 +322,10 @@ def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing(held: bo
     assert log.evict(1 << 30), "a message in hand is in memory for nobody"
     assert group.reject_at(log.number, 0, "no")
     assert claims_of(group)[log.number, 0][0] == "dying" and member.held == 0
+    # Dead is dead: what is said of it afterwards does not make it ready again.
+    assert group.claim_of(log.number, 0) is None
+    assert not group.give_back_at(log.number, 0) and not group.settle_at(log.number, 0)
+    assert claims_of(group)[log.number, 0][0] == "dying"
     assert bench.pump() == [] and group.stalled and log.wanted == 0
     assert (b"/", b"q.dlq") not in bench.manager.queues
     log.load(0, 1, blocks)
@@ -559,3 +563,23 @@ def test_a_record_about_more_messages_than_one_may_be_is_damage(kind: int, rest:
         replay(group, kind, struct.pack(">QQQ", group.number, bench.queue.logs[0].number, 0)
                + struct.pack(">I", RECORD_OFFSETS_MAX + 1) + rest)
     assert (group.claims, group.lag) == (0, 2)
+
+
+def test_a_command_after_the_end_of_a_lease_counts_no_bytes_twice() -> None:
+    """Queue.ready_bytes_max rests on Group.ready_bytes; the message is ready since its lease ended."""
+    bench = Bench()
+    group = bench.group()
+    log = bench.queue.logs[0].number
+    member = bench.join(group, "slow", 3, lease_ms=1000)
+    bench.put(3)
+    pump_queues(bench.hub)
+    member.room = 0
+    bench.hub.set_clock(1_002_000, 2000)
+    group.tick()
+    ready = group.ready_bytes
+    assert {state for state, *_ in claims_of(group).values()} == {"ready"}
+    assert group.give_back_at(log, 0) and group.ready_bytes == ready
+    assert group.give_back_at(log, 0, 500) and group.ready_bytes == ready
+    assert group.give_back_at(log, 0, 900) and group.ready_bytes == ready
+    assert group.settle_at(log, 0) and group.ready_bytes == ready - 1
+    assert group.reject_at(log, 1, "rejected") and group.ready_bytes == ready - 2

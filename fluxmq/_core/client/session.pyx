@@ -3,6 +3,7 @@
 cimport cython
 from collections import deque
 
+from fluxmq._core.debug cimport is_transition
 from fluxmq._core.errors import WindowFull
 
 __all__ = ["TRANSITIONS", "Session"]
@@ -32,10 +33,9 @@ TRANSITIONS = {
     ("UNSUBSCRIBING", "UNSUBACK"): "FREE",
     ("UNSUBSCRIBING", "end"): "FREE",
 }
-PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
 
 cdef bint may_follow(int state, int after) noexcept:
-    return (STATES[state], STATES[after]) in PAIRS
+    return is_transition(STATES, TRANSITIONS, state, after)
 
 cdef enum:
     IDENTIFIER_MAX = 65535

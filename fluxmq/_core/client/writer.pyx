@@ -11,6 +11,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
+from fluxmq._core.debug cimport is_transition
 from fluxmq._core.errors import UsageError
 from fluxmq._core.mqtt.consts cimport *
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, write_properties
@@ -29,10 +30,9 @@ TRANSITIONS = {
     ("OPEN", "end"): "CLOSED",
     ("CLOSED", "end"): "CLOSED",
 }
-PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
 
 cdef bint may_follow(int state, int after) noexcept:
-    return (STATES[state], STATES[after]) in PAIRS
+    return is_transition(STATES, TRANSITIONS, state, after)
 
 cdef enum:
     OUT_BYTES_FULL = 131072     # so much is worth a system call of its own

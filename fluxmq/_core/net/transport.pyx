@@ -24,6 +24,7 @@ from posix.unistd cimport close
 from json import dumps
 from ssl import SSLWantReadError, SSLWantWriteError
 
+from fluxmq._core.debug cimport is_transition
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.memory.commits cimport HELD_BYTES, must_wait
@@ -54,10 +55,9 @@ PHASE_TRANSITIONS = {
     ("OPEN", "end"): "DRAINING",
     ("DRAINING", "finish"): "CLOSED",
 }
-PAIRS = {(phase, after) for (phase, _), after in PHASE_TRANSITIONS.items()}
 
 cdef bint may_follow(uint8_t phase, uint8_t after) noexcept:
-    return (PHASES[phase], PHASES[after]) in PAIRS
+    return is_transition(PHASES, PHASE_TRANSITIONS, phase, after)
 
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* hay, size_t n, const void* needle, size_t m)

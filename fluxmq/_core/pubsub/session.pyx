@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 from fluxmq._core.errors import ProtocolError
 
-from fluxmq._core.debug cimport check
+from fluxmq._core.debug cimport check, is_transition
 from fluxmq._core.disk.record_kinds cimport RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED
 from fluxmq._core.memory.commits cimport HELD_SEND, ticket_t
 from fluxmq._core.memory.link cimport link_ack, link_drop, link_hold, link_publish
@@ -42,13 +42,9 @@ TRANSITIONS = {
     ("RELEASED", "attach"): "RELEASE_HELD",
     ("RELEASED", "PUBCOMP"): "FREE",
 }
-PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
-
-cdef bint may_follow(uint8_t state, uint8_t after) noexcept:
-    return (STATES[state], STATES[after]) in PAIRS
 
 cdef inline void enter(slot_t* slot, uint8_t state) noexcept:
-    check(may_follow(slot.state, state))        # in a debug build
+    check(is_transition(STATES, TRANSITIONS, slot.state, state))
     slot.state = state
 
 cdef inline bint in_flight(const slot_t* slot) noexcept:

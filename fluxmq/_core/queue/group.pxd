@@ -6,11 +6,16 @@ settled a message is NONE:
     NONE ──claim──► HELD ──settle──► NONE
     HELD ──give back──► READY ──claim──► HELD               the delivery count grows with each claim
     HELD ──give back, delayed──► WAITING ──its time──► READY
-    HELD, READY ──dead, on disk only──► DYING ──read──► NONE
+    HELD, READY, WAITING ──dead, on disk only──► DYING ──read──► NONE
+    READY, WAITING ──settle late──► NONE
+    READY, WAITING ──give back late──► READY
+    READY, WAITING ──give back late, delayed──► WAITING
 
-A claim is given back by a nack, at the end of its lease, and when its member leaves. A message that is rejected, has
-expired, or has reached the limit of deliveries is dead: on_dead is called, then it is settled; a dead message that is
-on disk only is DYING until it has been read. Not in the table: a purge ends READY, WAITING and DYING.
+A claim is given back by a nack, at the end of its lease, and when its member leaves. A member may still name a
+message by its offset after its lease has ended, as long as no other member has claimed it: that is late. A message
+that is rejected, has expired, or has reached the limit of deliveries is dead: on_dead is called, then it is settled;
+a dead message that is on disk only is DYING until it has been read. Not in the table: a purge ends READY, WAITING and
+DYING.
 
 Messages that are ready again are delivered before those never claimed, lowest offset first: a requeued message keeps
 its place. Of several lanes, the highest priority with messages is served first.

@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 
 from fluxmq._core.errors import UsageError
 
-from fluxmq._core.debug cimport check
+from fluxmq._core.debug cimport check, is_transition
 from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.claim cimport (
@@ -34,16 +34,19 @@ TRANSITIONS = {
     ("HELD", "dead, on disk only"): "DYING",
     ("READY", "claim"): "HELD",
     ("READY", "dead, on disk only"): "DYING",
+    ("READY", "settle late"): "NONE",
+    ("READY", "give back late"): "READY",
+    ("READY", "give back late, delayed"): "WAITING",
     ("WAITING", "its time"): "READY",
+    ("WAITING", "dead, on disk only"): "DYING",
+    ("WAITING", "settle late"): "NONE",
+    ("WAITING", "give back late"): "READY",
+    ("WAITING", "give back late, delayed"): "WAITING",
     ("DYING", "read"): "NONE",
 }
-PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
-
-cdef bint may_follow(uint8_t state, uint8_t after) noexcept:
-    return (STATES[state], STATES[after]) in PAIRS
 
 cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
-    check(may_follow(claim.state, state))       # in a debug build
+    check(is_transition(STATES, TRANSITIONS, claim.state, state))
     claim.state = state
 
 # Shared value of empty `members` and `pullers`, because many groups have none. Never changed in place.
@@ -766,10 +769,10 @@ cdef class Group:
     # ---------------------------------------------------------------- for the cold half, by offset
 
     def claim_of(self, uint64_t log_number, uint64_t offset) -> tuple | None:
-        """(deliveries, the member that holds it or None); None: never claimed, or settled."""
+        """(deliveries, the member that holds it or None); None: never claimed, settled, or dead."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
-        if claim == NULL:
+        if claim == NULL or claim.state == CLAIM_DYING:
             return None
         return claim.deliveries, <object><Member>claim.member if claim.member != NULL else None
 
@@ -778,10 +781,15 @@ cdef class Group:
         return cursor is not None and cursor.is_settled(offset)
 
     cdef claim_t* ordered(self, Cursor cursor, uint64_t offset):
-        """The claim of a message named by offset; NULL: none. A member that holds it forgets its handle."""
+        """The claim of a message that a command names by its offset; NULL: none, or the message is dead. A member that
+        holds it forgets its handle; a message that nobody holds any more is not among the ready ones from here on."""
         cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
-        if claim != NULL and claim.state == CLAIM_HELD:
+        if claim == NULL or claim.state == CLAIM_DYING:
+            return NULL
+        if claim.state == CLAIM_HELD:
             (<Member>claim.member).forget(claim)
+        else:
+            self.ready_bytes -= claim.payload
         return claim
 
     def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
