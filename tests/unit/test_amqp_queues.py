@@ -422,3 +422,15 @@ def test_a_record_says_what_was_declared(told: tuple[QueueSpec | None]) -> None:
     assert len(msgspec.msgpack.encode((None, [(2, 0)], 0, 0, declared))) < 50
     with pytest.raises(CorruptError, match="does not say what the queue is"):
         msgspec.msgpack.decode(msgspec.msgpack.encode((None, [(2, 0)])), type=QueueRecord).told()
+
+
+def test_a_stale_route_to_a_deleted_queue_that_is_full() -> None:
+    world = World()
+    world.declare(overflow="reject-publish-dlx", max_length=0, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.declare("dead")
+    queue = world.queue("q")
+    world.put("kept by the other")
+    assert world.bodies("dead") == ["kept by the other"]
+    world.manager.delete((b"/", b"q"))
+    queue.publish(b"\0q", b"late", b"\0\0", format=1)
+    assert world.bodies("dead") == ["kept by the other"]
