@@ -15,12 +15,6 @@ from fluxmq._core.testing.probes import live_objects
 ENTRIES = 64            # of the route cache
 
 
-class Large(PeerProbe):
-    """As large as a session, so that the allocator puts them into one place, and either may come first in a route."""
-
-    __slots__ = tuple(f"_{n}" for n in range(100))
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     gc.collect()
@@ -119,11 +113,16 @@ def test_the_hub_keeps_it_alive() -> None:
 # ---------------------------------------------------------------- a route that is walked
 
 def in_order(hub: Hub, count: int) -> tuple[PeerProbe, list[Session]]:
-    """A peer, and sessions whose hops come behind it."""
-    peer = min((Large(hub) for _ in range(20)), key=id)
-    sessions = [hub.new_session(b"s%d" % n, 0) for n in range(200)]
+    """A peer, and sessions whose hops come behind it. A route is in the order of addresses, and the allocator places
+    objects where it likes: both are made until enough sessions are behind one peer, and those that do not fit go."""
+    peers, sessions = [PeerProbe(hub)], [hub.new_session(b"s0", 0)]
+    while sum(id(session) > id(peers[0]) for session in sessions) < count:
+        assert len(sessions) < 100_000
+        peers.extend(PeerProbe(hub) for _ in range(len(peers)))
+        peers.sort(key=id)
+        sessions.extend(hub.new_session(b"s%d" % n, 0) for n in range(len(sessions), 2 * len(sessions)))
+    peer = peers[0]
     behind = [session for session in sessions if id(session) > id(peer)][:count]
-    assert len(behind) == count
     hub.targets.add_peer(peer, b"a/#")
     for session in behind:
         session.queue_max = 100
