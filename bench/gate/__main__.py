@@ -100,8 +100,8 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
     Exit status 0: not slower, or not to be told from noise, or no baseline here. 1: slower than allowed. 2: nothing
     could be judged.
     """
-    asked = Asked(rows=chosen(only), rounds=rounds or (ROUNDS_LONG if thorough else ROUNDS),
-                  seconds=seconds or (SECONDS_LONG if thorough else SECONDS), publishes=publishes)
+    measurement = Measurement(rows=chosen(only), rounds=rounds or (ROUNDS_LONG if thorough else ROUNDS),
+                              seconds=seconds or (SECONDS_LONG if thorough else SECONDS), publishes=publishes)
     checkout = checkout.resolve()
     try:
         check_place(html)
@@ -113,19 +113,19 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
                             "--candidate and --only")
         commit = committed(checkout) if move is not None else ""
         history = read_history(checkout)
-        verdict, pairs = asked.hold(find_home(baseline, checkout, asked.progress), candidate, limits)
+        verdict, pairs = measurement.hold(find_home(baseline, checkout, measurement.progress), candidate, limits)
         against = baseline or named_commit(checkout)
         since = drift(history, verdict) if baseline is None and history else {}
         oldest = None
         if thorough and baseline is None and history:
-            asked.progress.say(f"the oldest of the last {len(history) + 1} baselines, {history[0].former[:12]}")
-            oldest, _ = asked.hold(build(checkout, find_commit(checkout, history[0].former), asked.progress.say),
-                                   candidate, load_thresholds(thresholds or THRESHOLDS))
+            measurement.progress.say(f"the oldest of the last {len(history) + 1} baselines, {history[0].former[:12]}")
+            built = build(checkout, find_commit(checkout, history[0].former), measurement.progress.say)
+            oldest, _ = measurement.hold(built, candidate, load_thresholds(thresholds or THRESHOLDS))
         if move is not None:
             with scratch() as folder:
                 machine = describe(describe_machine(folder, DISK_SECONDS))
             kept = move_baseline(checkout, commit, named_commit(checkout), move, machine, verdict)
-            asked.progress.say(f"kept in {kept}; bench/BASELINE names {commit[:12]} now: commit both")
+            measurement.progress.say(f"kept in {kept}; bench/BASELINE names {commit[:12]} now: commit both")
     except NoBaseline as error:
         click.echo(f"no baseline: {error}")
         return
@@ -133,17 +133,18 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
         click.echo(f"fluxmq gate: {error}", err=True)
         raise SystemExit(NOTHING) from None
     first = history[0].former if history else ""
-    told = document(pairs, verdict, since, oldest)
+    result = document(pairs, verdict, since, oldest)
     if output is not None:
-        output.write_text(json.dumps(told, indent=1) + "\n")
+        output.write_text(json.dumps(result, indent=1) + "\n")
     if as_json:
-        click.echo(json.dumps({key: value for key, value in told.items() if key != "pairs"}, indent=1))
+        click.echo(json.dumps({key: value for key, value in result.items() if key != "pairs"}, indent=1))
     else:
         click.echo(text(verdict, since, first, oldest))
     status = REGRESSED if oldest is not None and oldest.status == REGRESSED else verdict.status
     if html is not None:
         try:
-            write_page(html, gate_report(verdict, pairs, asked.said(against, candidate), since, first, oldest))
+            write_page(html, gate_report(verdict, pairs, measurement.conditions(against, candidate), since, first,
+                                         oldest))
         except FluxError as error:
             # A regression stays one; a pass without its report is none.
             click.echo(f"fluxmq gate: {error}", err=True)
@@ -163,7 +164,7 @@ def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:
 
 
 @dataclass(slots=True)
-class Asked:
+class Measurement:
     """What is to be measured, of whatever two there are; see the options of the same names."""
 
     rows: tuple[GateRow, ...]
@@ -175,7 +176,7 @@ class Asked:
     def __post_init__(self) -> None:
         self.progress = Progress(sum(self.rounds * row.times for row in self.rows))
 
-    def said(self, baseline: str, candidate: Path | None) -> dict[str, str]:
+    def conditions(self, baseline: str, candidate: Path | None) -> dict[str, str]:
         """For the report. baseline: a commit or a directory."""
         return {"Baseline": baseline, "Candidate": str(candidate or "the FluxMQ that runs this"),
                 "Rows": ", ".join(f"{row.key} ({row.work})" for row in self.rows),
@@ -190,8 +191,8 @@ class Asked:
     def measure(self, homes: Homes, limits: Thresholds) -> list[Pair]:
         """A pair for each round, with the measures of all rows that have so many. What a row comes to is said when it
         ends: who stops the gate in the middle has what was measured until then."""
-        most = self.rounds * max(row.times for row in self.rows)
-        found: list[tuple[dict[str, float | None], dict[str, float | None]]] = [({}, {}) for _ in range(most)]
+        rounds_max = self.rounds * max(row.times for row in self.rows)
+        found: list[tuple[dict[str, float | None], dict[str, float | None]]] = [({}, {}) for _ in range(rounds_max)]
         progress = self.progress
         with scratch() as folder, pinned(True) as cores:
             turns = Turns(homes=homes, seconds=self.seconds, cores=cores, folder=folder, publishes=self.publishes)
@@ -232,9 +233,9 @@ def document(pairs: list[Pair], verdict: Verdict, since: dict[str, float], oldes
 def text(verdict: Verdict, since: dict[str, float], first: str, oldest: Verdict | None) -> str:
     parts = [render(verdict, "checkout")]
     if since:
-        told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in since.items())
+        result = ", ".join(f"{name} {ratio:.2f}" for name, ratio in since.items())
         parts.append(f"Against {first[:12]}, the oldest baseline that is remembered, by the ratios of bench/history: "
-                     f"{told}")
+                     f"{result}")
     if oldest is not None:
         parts.append(f"Against {first[:12]}, measured:\n{render(oldest, 'checkout')}")
     return "\n\n".join(parts)

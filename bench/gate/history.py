@@ -61,14 +61,14 @@ def drift(moves: Sequence[Move], verdict: Verdict) -> dict[str, float]:
     """Measure → how much worse (above 1) or better the candidate is than the oldest commit of the history was: the
     ratios of the moves, multiplied, times the one just measured. Only of measures that each move has. moves: one at
     least."""
-    found = {}
+    ratios = {}
     for finding in verdict.findings:
         if finding.ratio is None or finding.measure.rpartition("/")[2] not in CHAINED:
             continue
         parts = [move.figures.get(finding.measure) for move in moves]
         if all(parts):
-            found[finding.measure] = math.prod((one.ratio for one in parts if one is not None), start=finding.ratio)
-    return found
+            ratios[finding.measure] = math.prod((one.ratio for one in parts if one is not None), start=finding.ratio)
+    return ratios
 
 
 def committed(root: Path) -> str:

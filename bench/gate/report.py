@@ -33,7 +33,7 @@ def gate_report(verdict: Verdict, pairs: Sequence[Pair], conditions: Mapping[str
         section("Pair by pair", *[drawn(number, finding, pairs) for number, finding in enumerate(judged)]),
         section(f"Since {first[:12]}, the oldest baseline that is remembered", became(since),
                 Html() if oldest is None else findings_table(oldest, CANDIDATE)),
-        section("Conditions", table("What was measured, and under what", ("", ""), conditions.items(), "said")))
+        section("Conditions", table("What was measured, and under what", ("", ""), conditions.items(), "text")))
 
 
 def drawn(number: int, finding: Finding, pairs: Sequence[Pair]) -> Html:

@@ -30,7 +30,7 @@ from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.storms import StormOptions, run_storm
 from fluxmq.spark.gate.judging import GateError, Pair
 from fluxmq.spark.measures.measures import alike, measure
-from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, replay_here
 from fluxmq.spark.result import open_result
 
 __all__ = ["Homes", "Turns"]
@@ -127,8 +127,8 @@ class Turns:
         if not workload.exists():
             write_workload(workload, self.publishes)
         with tempfile.TemporaryDirectory(prefix="result-", dir=self.folder) as name:
-            summary = replay_here(ReplayAsked(recording=str(workload), broker=address, out=name,
-                                              speed=None, broker_pid=broker.pid, quiet_s=QUIET_S))
+            summary = replay_here(ReplayRequest(recording=str(workload), broker=address, out=name,
+                                                speed=None, broker_pid=broker.pid, quiet_s=QUIET_S))
             if not summary.complete:
                 raise GateError(f"the replay did not come to its end: {summary.why}")
             values = measure(open_result(name)).values

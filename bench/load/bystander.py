@@ -51,19 +51,19 @@ class Bystander:
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "fluxmq.bench.load.bystander", address],
                                          stdout=subprocess.PIPE, text=True)
-        self.marks: list[tuple[float, str]] = []
+        self.phases: list[tuple[float, str]] = []
         assert self._process.stdout is not None
         self._first = self._process.stdout.readline()
 
     def begin(self, phase: str) -> None:
         """Requests from now on belong to this phase."""
-        self.marks.append((time.monotonic(), phase))
+        self.phases.append((time.monotonic(), phase))
 
     def end(self) -> dict[str, float]:
         """Called when the broker has ended: the longest wait of each phase, seconds."""
         said, _ = self._process.communicate()
         answers = [tuple(map(float, line.split())) for line in (self._first + said).splitlines()]
-        ends = [*self.marks, (float("inf"), "")]
+        ends = [*self.phases, (float("inf"), "")]
         # A request that is answered in the next phase counts for both.
         return {phase: max((waited for sent, waited in answers if sent + waited >= first and sent < last), default=0.0)
                 for (first, phase), (last, _) in pairwise(ends)}

@@ -37,7 +37,7 @@ PAYLOAD = bytes(64)
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 
 
-class Asked(Authority):
+class SocketAuthority(Authority):
     """Allows what the socket allows: one byte for each topic of 16 bytes."""
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +97,7 @@ def serve(folder: Path, port: Any) -> None:
         config, _ = load(sets=[f"storage.dir={folder / 'data'}", "storage.type=memory", "server.health_enabled=false",
                                "server.mqtt.tcp.plain.addr=127.0.0.1:0", "server.mqtt.websocket.plain.addr=",
                                "server.amqp091.plain.addr=", "broker.sys_interval=0", "server.admin_socket="])
-        server = Server(config, Asked(folder / "decider"))
+        server = Server(config, SocketAuthority(folder / "decider"))
         server.initialize()
         await server.start()
         port.send(server.listeners.opened[0][2][0])
@@ -128,14 +128,14 @@ def connected(address: tuple[str, int], name: str) -> socket.socket:
 
 
 class Load:
-    """asked_every: 0 asks about nothing but the first publish of a connection."""
+    """ask_every: 0 asks about nothing but the first publish of a connection."""
 
     def __init__(self, address: tuple[str, int], publishes: int) -> None:
         self.address = address
         self.each = publishes // CONNECTIONS
         self.names = itertools.count()
 
-    def run(self, asked_every: int) -> tuple[float, list[float]]:
+    def run(self, ask_every: int) -> tuple[float, list[float]]:
         """Publishes a second, and round trips of the bystander in seconds."""
         conns = [connected(self.address, f"p{next(self.names)}") for _ in range(CONNECTIONS)]
         data = []
@@ -143,7 +143,7 @@ class Load:
             known = packet(0x30, text(b"k%013d" % at) + PAYLOAD)
             new = iter(range(self.each))
             data.append(b"".join(packet(0x30, text(b"n%02d%010d" % (at, next(new))) + PAYLOAD)
-                                 if asked_every and n % asked_every == asked_every - 1 else known
+                                 if ask_every and n % ask_every == ask_every - 1 else known
                                  for n in range(self.each)) + PINGREQ)
         bystander, trips, done = connected(self.address, f"b{next(self.names)}"), [], threading.Event()
 

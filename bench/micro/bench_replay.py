@@ -29,7 +29,7 @@ from fluxmq.bench.load.runner import run_load
 from fluxmq.record.files import RecordingFiles, batch_of_rows, prepare_directory
 from fluxmq.record.manifest import new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions
-from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 __all__ = ["main", "measure", "write_recording"]
@@ -70,9 +70,9 @@ def write_recording(path: Path, messages: int, qos: int) -> None:
     files.close("stopped")
 
 
-def _replayed(play: Callable[[ReplayAsked], Summary], recording: Path, address: str, out: Path) -> float:
+def _replayed(play: Callable[[ReplayRequest], Summary], recording: Path, address: str, out: Path) -> float:
     """Publishes per second."""
-    summary = play(ReplayAsked(recording=str(recording), broker=address, out=str(out), speed=None, quiet_s=0.3))
+    summary = play(ReplayRequest(recording=str(recording), broker=address, out=str(out), speed=None, quiet_s=0.3))
     if not summary.complete:
         raise RuntimeError(f"the replay was not complete: {summary.why}")
     if summary.counts["publish"] != summary.counts["delivery"]:
@@ -90,7 +90,7 @@ def _generated(address: str, qos: int, seconds: float) -> float:
     return float(found["delivered_per_second"])
 
 
-def _in_spark() -> Callable[[ReplayAsked], Summary]:
+def _in_spark() -> Callable[[ReplayRequest], Summary]:
     """Its processes run where this one does."""
     from fluxmq.spark.replay.command import replay_with_spark
     from fluxmq.spark.session import session

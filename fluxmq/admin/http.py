@@ -84,7 +84,7 @@ def _date() -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
 
 
-class _Gone(Exception):
+class _Disconnect(Exception):
     """The connection is to be closed without an answer: end of stream, time-out, too much data."""
 
 
@@ -131,7 +131,7 @@ class HttpServer:
         writer.transport.set_write_buffer_limits(0)
         try:
             await self._serve(_Peer(reader, writer, self._bounds))
-        except (_Gone, OSError, TimeoutError, asyncio.CancelledError):
+        except (_Disconnect, OSError, TimeoutError, asyncio.CancelledError):
             # CancelledError only comes from stop(), which waits for this task and for nothing it returns
             writer.transport.abort()
         except Exception:
@@ -194,7 +194,7 @@ class HttpServer:
                 await peer.begin(answer)
             async for piece in answer.pieces:
                 if peer.left:
-                    raise _Gone
+                    raise _Disconnect
                 if piece:
                     async with asyncio.timeout(self._bounds.request_seconds_max):
                         await peer.go_on(piece)
@@ -230,7 +230,7 @@ class _Peer:
         data = await self._reader.read(READ_BYTES)
         self.http.receive_data(data)
         if not data and self.http.their_state is h11.IDLE and not self.http.trailing_data[0]:
-            raise _Gone
+            raise _Disconnect
 
     async def next_request(self) -> Request:
         """The next request with its body. Raises RemoteProtocolError for an invalid one."""
@@ -255,7 +255,7 @@ class _Peer:
                 assert head is not None
                 return _request(head, body)
             else:
-                raise _Gone
+                raise _Disconnect
 
     async def send(self, answer: Answer, request: Request | None) -> None:
         """Sends the whole answer in one write. request: the answered one, None if it could not be read."""

@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.1
 _BLANK_LOOKS = 150
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
     """The body, which may be missing. ring_size: bytes; 0 = record.ring_size of the broker's configuration."""
 
     ring_size: int = 0
@@ -52,5 +52,5 @@ class _Lines(AsyncGenerator[bytes, None]):
 
 async def begin_recording(recordings: RecordPort, body: bytes) -> Stream:
     """The answer, once the recording has begun. Raises RecordRefused, and what msgspec raises for a wrong body."""
-    asked = msgspec.json.decode(body or b"{}", type=_Asked)
-    return Stream(200, "application/x-ndjson", _Lines(await recordings.attach(asked.ring_size)))
+    request = msgspec.json.decode(body or b"{}", type=_Request)
+    return Stream(200, "application/x-ndjson", _Lines(await recordings.attach(request.ring_size)))

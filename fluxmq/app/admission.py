@@ -12,7 +12,7 @@ from fluxmq.app.descriptors import (
     connections_of_one_address,
     connections_that_fit,
     raise_descriptor_limit,
-    tell_what_does_not_fit,
+    warn_of_descriptor_limit,
 )
 from fluxmq.app.logs import Notes
 from fluxmq.edge.origins import Origins
@@ -37,8 +37,8 @@ def admission(config: Config, later: Callable[[float, Callable[[], None]], Any],
     """later: the loop's call_later."""
     descriptors = raise_descriptor_limit()
     # The default asks for the largest possible number; an operator relies on a configured one.
-    tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
-                            if slot.max_connections != type(slot)().max_connections), descriptors, notes.log)
+    warn_of_descriptor_limit((slot.max_connections for _, slot in config.listeners()
+                              if slot.max_connections != type(slot)().max_connections), descriptors, notes.log)
     auth = config.auth
     rules = Rules(delay_after=auth.delay_after, delay_max_ms=int(auth.delay_max * 1000), ban_after=auth.ban_after,
                   ban_origin_after=auth.ban_address_after, ban_ms=int(auth.ban_time * 1000))

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from fluxmq.model import limits
 from fluxmq.model.config import Config
 
-__all__ = ["connections_of_one_address", "connections_that_fit", "raise_descriptor_limit", "tell_what_does_not_fit"]
+__all__ = ["connections_of_one_address", "connections_that_fit", "raise_descriptor_limit", "warn_of_descriptor_limit"]
 
 
 def raise_descriptor_limit() -> int:
@@ -35,15 +35,15 @@ def connections_of_one_address(config: Config, descriptors: int) -> int:
     """server.max_connections_per_address, or the default for 0: a quarter of all listeners' connections, so that one
     host leaves most of them to others."""
     given = config.server.max_connections_per_address
-    most = min(connections_that_fit(descriptors), sum(slot.max_connections for _, slot in config.listeners()))
-    return given or max(most // 4, limits.CONNECTIONS_PER_ADDRESS_MIN)
+    total = min(connections_that_fit(descriptors), sum(slot.max_connections for _, slot in config.listeners()))
+    return given or max(total // 4, limits.CONNECTIONS_PER_ADDRESS_MIN)
 
 
-def tell_what_does_not_fit(wanted: Iterable[int], descriptors: int, log: logging.Logger) -> None:
+def warn_of_descriptor_limit(wanted: Iterable[int], descriptors: int, log: logging.Logger) -> None:
     """Warns if the listeners' limits together exceed what is possible. wanted: max_connections of each."""
-    fit, most = connections_that_fit(descriptors), sum(wanted)
-    if most > fit:
-        log.warning(f"listeners may take {most} connections (max_connections), but {descriptors} open files leave room "
-                    f"for {fit}: further ones are closed as they come. Raise the limit (ulimit -n; LimitNOFILE= in the "
-                    f"systemd unit) to {most + limits.DESCRIPTORS_KEPT}, or lower max_connections",
+    fit, total = connections_that_fit(descriptors), sum(wanted)
+    if total > fit:
+        log.warning(f"listeners may take {total} connections (max_connections), but {descriptors} open files leave "
+                    f"room for {fit}: further ones are closed as they come. Raise the limit (ulimit -n; LimitNOFILE= "
+                    f"in the systemd unit) to {total + limits.DESCRIPTORS_KEPT}, or lower max_connections",
                     extra={"connections": fit, "open_files": descriptors})

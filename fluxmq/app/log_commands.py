@@ -74,8 +74,8 @@ def log_verify(directory: Path) -> int:
             damaged += bool(report.problems)
         click.echo(f"queues: {files} files, {messages} messages, {damaged} damaged")
         whole = verify_state(directory)
-    if whole.found is not None:
-        found = whole.found
+    if whole.journal_end is not None:
+        found = whole.journal_end
         held = f"batches {found.first} to {found.last}" if found.last else "no batches"
         if found.truncated_bytes:
             from fluxmq.app.recovered import TORN

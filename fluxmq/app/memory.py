@@ -27,15 +27,15 @@ def resident_bytes() -> int:
 
 def machine_bytes(groups: tuple[Path, ...] = GROUPS) -> int:
     """Memory of the machine or the limit of the control group, whichever is less."""
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in groups:
         try:
             text = file.read_text().strip()
         except OSError:
             continue
-        if text.isdigit() and 0 < int(text) < most:
+        if text.isdigit() and 0 < int(text) < total:
             return int(text)
-    return most
+    return total
 
 
 def high_mark(configured: int) -> int:

@@ -65,10 +65,10 @@ def namespace_show(place: Place, name: str) -> None:
         row = _row(answer)
         lines = [f"{title.lower():<28}{plain(row[key])}" for key, title in _COLUMNS.items()]
         lines.append(f"{'bytes kept':<28}{answer['bytes']}")
-        for key, most in answer["limits"].items():
+        for key, limit in answer["limits"].items():
             refused = answer["refused"][key]
             times = f", reached {refused} times since the start" if refused else ""
-            lines.append(f"{'limit ' + key.replace('_', ' '):<28}{most or 'none'}{times}")
+            lines.append(f"{'limit ' + key.replace('_', ' '):<28}{limit or 'none'}{times}")
         return "\n".join(lines) + "\n"
 
     place.show(answer, text)

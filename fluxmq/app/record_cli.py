@@ -164,7 +164,7 @@ class _Stop:
         self._until = None if duration is None else time.monotonic() + duration
         self._pid = pid
         self._signalled = False
-        self._gone_at: float | None = None
+        self._left_at: float | None = None
         self._handlers: dict[int, Any] = {}
         threading.Thread(target=self._follow, args=(stream,), daemon=True).start()
 
@@ -173,7 +173,7 @@ class _Stop:
             for _ in stream:  # empty lines
                 pass
         finally:
-            self._gone_at = time.monotonic()
+            self._left_at = time.monotonic()
 
     def __enter__(self) -> _Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -192,7 +192,7 @@ class _Stop:
         if self._signalled or (self._until is not None and now >= self._until):
             return "stopped"
         # A broker that stops ends the stream before it disconnects its clients: the ring has the end of the recording.
-        if self._gone_at is not None and (now - self._gone_at > _GOODBYE_SECONDS
+        if self._left_at is not None and (now - self._left_at > _GOODBYE_SECONDS
                                           or not os.path.exists(f"/proc/{self._pid}")):
             return "broker ended"
         return None

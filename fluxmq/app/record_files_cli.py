@@ -52,13 +52,13 @@ def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tup
     shown = import_module("fluxmq.spark.progress").shown
     read = (0.0, 0)
 
-    def told(share: float, packets: int) -> None:
+    def on_progress(share: float, packets: int) -> None:
         nonlocal read
         read = share, packets
 
     with shown("import", lambda: (read[0], f"{read[1]} packets")):
         done = import_capture(capture, directory, RecordOptions(payload=payload), mqtt_ports=mqtt_ports or MQTT_PORTS,
-                              amqp_ports=amqp_ports or AMQP_PORTS, progress=told)
+                              amqp_ports=amqp_ports or AMQP_PORTS, progress=on_progress)
     click.echo(f"{done.manifest.rows} rows of {done.connections} connections, from {done.packets} packets: {directory}")
     for note in done.notes:
         click.echo(note, err=True)

@@ -10,14 +10,14 @@ from fluxmq.engine.ports.store import StateStore
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
-__all__ = ["TORN", "tell"]
+__all__ = ["TORN", "log_recovery"]
 
 TORN = ("A crash or a loss of power leaves this of a write that was not confirmed yet. If there was "
          "neither, the disk has damaged the end of the file, and the last confirmed messages may be lost: check the "
          "kernel's log")
 
 
-def tell(log: logging.Logger, store: StateStore | None, segments: SegmentStore | None) -> None:
+def log_recovery(log: logging.Logger, store: StateStore | None, segments: SegmentStore | None) -> None:
     """One warning for each thing. store, segments: after they were opened."""
     if isinstance(store, RocksStore):
         found = store.recovery

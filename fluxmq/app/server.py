@@ -180,7 +180,7 @@ class Server:
         """Loads the state from disk and begins to serve."""
         log = self.notes.log
         recovered_state = self.keeper.recover()
-        recovered.tell(log, self.store, self.queues.segments)
+        recovered.log_recovery(log, self.store, self.queues.segments)
         namespaces.declare(self.config, self.hub, self.notes)
         self.queues.declare()
         self.permissions.reviewing.begin()  # permissions may have changed since the last run
@@ -263,7 +263,7 @@ class Server:
             self.keeper.tick()
             self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:
-                self._tell_losing()
+                self._log_drops()
             self.amqp091.tick()
             self.recording.tick()
             self.notes.flush()
@@ -272,7 +272,7 @@ class Server:
         # Sends the output of the timers now, instead of at the next event.
         self._turn()
 
-    def _tell_losing(self) -> None:
+    def _log_drops(self) -> None:
         """Logs clients for which messages were dropped, at most once a second each; of many only the worst."""
         losing = sorted(self.hub.take_losing(), key=lambda each: each[1], reverse=True)
         for session, messages in losing[:LOSING_LINES_MAX]:

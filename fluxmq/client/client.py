@@ -73,7 +73,7 @@ class Client(Publisher):
         self.messages = Inbox(self, manual=manual_ack)
         self._tls, self._server_name, self._timeout_s = tls, server_name, connect_timeout_s
         self._reconnect, self._republish = reconnect, lost == "republish"
-        self._lost: asyncio.Event
+        self._disconnected: asyncio.Event
         self._task: asyncio.Task[None] | None = None
         self._why: BaseException | None = None          # the last connection ended
         self._subscriptions = Subscriptions(self, self.messages)
@@ -92,7 +92,7 @@ class Client(Publisher):
         if self._task is not None or self._ended:
             raise UsageError("a client is started once")
         self._loop = asyncio.get_running_loop()
-        self._lost, self._came = asyncio.Event(), asyncio.Event()
+        self._disconnected, self._came = asyncio.Event(), asyncio.Event()
         try:
             await self._connect(first=True)
         except BaseException:
@@ -152,7 +152,7 @@ class Client(Publisher):
             on_room=self._pump, on_accepted=self._subscriptions.renew, timeout_s=self._timeout_s)
         self._connection = connection
         self.connects += 1
-        self._lost.clear()
+        self._disconnected.clear()
         self._came.set()
         self._paused = False
         if not self.options.client_id and connection.client_id:
@@ -166,7 +166,7 @@ class Client(Publisher):
     async def _run(self) -> None:
         """Connect again whenever the connection is lost, until it cannot be done."""
         while True:
-            await self._lost.wait()
+            await self._disconnected.wait()
             failure = self._why or ConnectionLost(0, "the server closed the connection")
             if self._reconnect is None or self._for_good(failure):
                 self._end(failure)
@@ -201,7 +201,7 @@ class Client(Publisher):
         self._connection = None
         self._why = error
         self._came.clear()
-        self._lost.set()
+        self._disconnected.set()
 
     def _end(self, error: BaseException | None) -> None:
         """Gives up connecting, and fails all waiting operations."""

@@ -48,7 +48,7 @@ class _Wire(asyncio.Protocol):
         self.owner._resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.owner._lost(error)
+        self.owner._on_disconnect(error)
 
 
 class Connection(ClientMachine):
@@ -74,14 +74,14 @@ class Connection(ClientMachine):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[ConnAck] = self._loop.create_future()
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._disconnected: asyncio.Future[None] = self._loop.create_future()
         self._room: asyncio.Future[None] | None = None       # while the transport wants no more
         self._error: BaseException | None = None
         self._reason = 0
         self._opened = False
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = self._sent = True                      # since the timer looked last
-        self._asked = False                                  # the timer's PINGREQ is not answered
+        self._got_data = self._sent = True                      # since the timer looked last
+        self._ping_sent = False                                  # the timer's PINGREQ is not answered
         self._paused = False                                 # nothing is read: silence says nothing about the server
 
     @classmethod
@@ -112,8 +112,8 @@ class Connection(ClientMachine):
                 self.start(connect)
                 self.connack = await self._answer
                 self._opened = True
-                if self._gone.done():
-                    self._loop.call_soon(self._tell)        # it ended before anybody knew that it was open
+                if self._disconnected.done():
+                    self._loop.call_soon(self._call_on_closed)        # it ended before anybody knew that it was open
         except BaseException as error:
             self._on_closed = None
             if self.state == STATE_OPEN:
@@ -174,7 +174,7 @@ class Connection(ClientMachine):
         """Read again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-            self._paused, self._heard = False, True
+            self._paused, self._got_data = False, True
 
     # The end
 
@@ -191,7 +191,7 @@ class Connection(ClientMachine):
         if self._transport is not None:
             self._transport.abort()
         else:
-            self._lost(None)
+            self._on_disconnect(None)
 
     def leave_silently(self) -> None:
         """No further byte in or out."""
@@ -200,7 +200,7 @@ class Connection(ClientMachine):
 
     async def closed(self) -> None:
         """Wait until the socket is closed and on_closed was called."""
-        await asyncio.shield(self._gone)
+        await asyncio.shield(self._disconnected)
 
     def _close(self, error: BaseException | None) -> None:
         """Send what there is and close."""
@@ -214,8 +214,8 @@ class Connection(ClientMachine):
         self._stop_timer()
         self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
 
-    def _lost(self, error: Exception | None) -> None:
-        if self._gone.done():
+    def _on_disconnect(self, error: Exception | None) -> None:
+        if self._disconnected.done():
             return
         asked = self.state == STATE_CLOSED
         self.end()
@@ -229,11 +229,11 @@ class Connection(ClientMachine):
         if not self._answer.done():
             self._answer.set_exception(self._error or ConnectionLost(0, "the connection was closed"))
             self._answer.exception()        # marks the exception as retrieved: the answer may not be awaited
-        self._gone.set_result(None)
+        self._disconnected.set_result(None)
         if self._opened:
-            self._tell()
+            self._call_on_closed()
 
-    def _tell(self) -> None:
+    def _call_on_closed(self) -> None:
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
             on_closed(self._error, self._reason)
@@ -272,7 +272,7 @@ class Connection(ClientMachine):
     # What the transport calls
 
     def _received(self, data: bytes) -> None:
-        self._heard = True
+        self._got_data = True
         try:
             self.feed(data)
         except Exception as error:
@@ -304,18 +304,18 @@ class Connection(ClientMachine):
         """Twice in a keep alive: say something if nothing was said, and see whether the server lives."""
         if self.state != STATE_OPEN:
             return
-        if self._asked and not self._heard and not self._paused:
+        if self._ping_sent and not self._got_data and not self._paused:
             self._error = ConnectionLost(0x8D, f"nothing was heard from the server for {self.keep_alive:g} s")
             self._reason = 0x8D
             self.leave_silently()
             if self._transport is not None:
                 self._transport.abort()
             return
-        self._asked = not (self._heard and self._sent) and not (self._paused and self._sent)
-        if self._asked:
+        self._ping_sent = not (self._got_data and self._sent) and not (self._paused and self._sent)
+        if self._ping_sent:
             self.ping()
             self._flush()
-        self._heard = self._sent = False
+        self._got_data = self._sent = False
         self._timer = self._loop.call_later(self.keep_alive / 2, self._tick)
 
     def _stop_timer(self) -> None:

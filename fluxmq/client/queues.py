@@ -108,13 +108,13 @@ class Queue:
 class QueueMessage:
     """A message of a queue, in the hands of this consumer."""
 
-    __slots__ = ("_consumer", "_delivery", "_told", "properties")
+    __slots__ = ("_consumer", "_delivery", "_user_properties", "properties")
 
     def __init__(self, delivery: Delivery, consumer: QueueConsumer) -> None:
         self._delivery = delivery
         self._consumer = consumer
         self.properties = delivery.properties
-        self._told = self.properties.user_dict
+        self._user_properties = self.properties.user_dict
 
     @property
     def topic(self) -> str:
@@ -137,27 +137,27 @@ class QueueMessage:
     @property
     def key(self) -> str | None:
         """The partition key it was published with."""
-        return self._told.get("partition-key")
+        return self._user_properties.get("partition-key")
 
     @property
     def message_id(self) -> str:
         """Its name: partition and offset."""
-        return self._told["message-id"]
+        return self._user_properties["message-id"]
 
     @property
     def offset(self) -> int:
         """In its partition."""
-        return int(self._told["offset"])
+        return int(self._user_properties["offset"])
 
     @property
     def group(self) -> str | None:
         """The group that it was delivered to."""
-        return self._told.get("group-id")
+        return self._user_properties.get("group-id")
 
     @property
     def delivery_count(self) -> int:
         """How often it was handed out, this time included; 1 of a stream."""
-        return int(self._told.get("delivery-count", "1"))
+        return int(self._user_properties.get("delivery-count", "1"))
 
     @property
     def redelivered(self) -> bool:
@@ -166,7 +166,7 @@ class QueueMessage:
     @property
     def source_topic(self) -> str | None:
         """Where a captured message was published."""
-        return self._told.get("x-source-topic")
+        return self._user_properties.get("x-source-topic")
 
     async def ack(self, *, upto: bool = False) -> None:
         """Done. upto: with every earlier message of the partition in this client's hands.
@@ -213,7 +213,8 @@ class QueueMessage:
         await queue.client.publish(queue.topic(f"${order}"), b"", 1, False, Properties(user=about))
 
     def __repr__(self) -> str:
-        return f"QueueMessage({self._told.get('message-id')}, topic={self.topic!r}, payload={self.payload[:64]!r})"
+        message_id = self._user_properties.get("message-id")
+        return f"QueueMessage({message_id}, topic={self.topic!r}, payload={self.payload[:64]!r})"
 
 
 class QueueConsumer:

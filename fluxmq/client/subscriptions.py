@@ -21,7 +21,7 @@ __all__ = ["Handler", "Subscription", "Subscriptions"]
 Handler = Callable[[Delivery], Awaitable[None] | None]
 
 ROUTES_MAX = 4096       # topics whose handlers are remembered
-GONE_MAX = 256          # filters that were unsubscribed: late messages of theirs nobody waits for
+FORMER_MAX = 256          # filters that were unsubscribed: late messages of theirs nobody waits for
 
 
 class _HandlerInbox(Inbox):
@@ -97,7 +97,7 @@ class Subscriptions:
         self._messages = messages
         self._entries: dict[str, Subscription] = {}
         self._routes: dict[str, list[Subscription]] = {}
-        self._gone: dict[str, Subscription] = {}
+        self._former: dict[str, Subscription] = {}
         self.handled = False        # whether any has an inbox of its own
 
     # Asking
@@ -123,7 +123,7 @@ class Subscriptions:
         if previous is not None and (entry.alone or previous.alone):
             raise UsageError(f"this client is subscribed to {entry.topic_filter!r} already; another Client can be, too")
         self._entries[entry.topic_filter] = entry
-        self._gone.pop(entry.topic_filter, None)
+        self._former.pop(entry.topic_filter, None)
         self._changed()
         if entry.handler is not None and entry.inbox is not None:
             entry.worker = asyncio.create_task(self._work(entry, entry.inbox, entry.handler))
@@ -223,9 +223,9 @@ class Subscriptions:
         if entry.inbox is not None and entry.topic_filter not in self._entries:
             nobody = _Nobody(self._client, manual=True)
             nobody.drop_reason = entry.inbox.drop_reason
-            self._gone[entry.topic_filter] = Subscription(entry.topic_filter, 0, None, nobody)
-            if len(self._gone) > GONE_MAX:
-                del self._gone[next(iter(self._gone))]
+            self._former[entry.topic_filter] = Subscription(entry.topic_filter, 0, None, nobody)
+            if len(self._former) > FORMER_MAX:
+                del self._former[next(iter(self._former))]
             self._changed()
 
     async def _unsubscribed(self, topic_filters: Sequence[str]) -> tuple[list[int], Properties] | None:
@@ -332,7 +332,7 @@ class Subscriptions:
 
     def _changed(self) -> None:
         self._routes.clear()
-        self.handled = bool(self._gone) or any(entry.inbox is not None for entry in self._entries.values())
+        self.handled = bool(self._former) or any(entry.inbox is not None for entry in self._entries.values())
 
     # Messages
 
@@ -343,7 +343,7 @@ class Subscriptions:
         if entries is None:
             entries = [entry for entry in self._entries.values() if filter_matches(entry.part, topic)]
             if not entries:
-                entries = [entry for entry in self._gone.values() if filter_matches(entry.part, topic)][:1]
+                entries = [entry for entry in self._former.values() if filter_matches(entry.part, topic)][:1]
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = entries

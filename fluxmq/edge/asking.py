@@ -54,17 +54,17 @@ class Asker(Protocol):
 class Verdicts:
     """The answers about the packet that a connection waits with, under one generation of the permissions."""
 
-    __slots__ = ("found", "generation")
+    __slots__ = ("answers", "generation")
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
-        self.found: dict[Question, int] = {}
+        self.answers: dict[Question, int] = {}
 
 
 class _Pending:
     """What one connection waits for. then: called when every answer is there, instead of handling a packet again."""
 
-    __slots__ = ("client_id", "connection", "found", "generation", "identity", "tasks", "then", "timer")
+    __slots__ = ("answers", "client_id", "connection", "generation", "identity", "tasks", "then", "timer")
 
     def __init__(self, connection: Transport, identity: str | None, client_id: str, generation: int) -> None:
         self.connection = connection
@@ -72,7 +72,7 @@ class _Pending:
         self.client_id = client_id
         self.generation = generation
         self.tasks: dict[Question, asyncio.Task[Any]] = {}  # questions without an answer yet
-        self.found: dict[Question, int] = {}
+        self.answers: dict[Question, int] = {}
         self.then: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -102,7 +102,7 @@ class Asking:
         question = action, topic, client.place_name if namespace is None else namespace
         verdicts: Verdicts | None = connection.asked
         if verdicts is not None and verdicts.generation == authority.generation:
-            found = verdicts.found.get(question)
+            found = verdicts.answers.get(question)
             if found is not None:
                 return found
         known = (authority.may_publish if action == PUBLISH else authority.may_subscribe)(
@@ -169,11 +169,11 @@ class Asking:
                 allowed = await self.authority.decide_subscribe(identity, client_id, filter_, namespace) is True
         except TimeoutError:
             self.answers["late"] += 1
-            self._tell(identity, client_id, question, "late", f"did not answer within {self.limit_s:g} s")
+            self._log_refusal(identity, client_id, question, "late", f"did not answer within {self.limit_s:g} s")
             return False
         except Exception as error:
             self.answers["failed"] += 1
-            self._tell(identity, client_id, question, "failed", f"could not decide ({error!r})")
+            self._log_refusal(identity, client_id, question, "failed", f"could not decide ({error!r})")
             return False
         self.answers["allowed" if allowed else "refused"] += 1
         return allowed
@@ -222,12 +222,12 @@ class Asking:
         del pending.tasks[question]
         if error is not None:
             self.answers["failed"] += 1
-            pending.found[question] = NO_ANSWER
-            self._tell(pending.identity, pending.client_id, question, "failed", f"could not decide ({error!r})")
+            pending.answers[question] = NO_ANSWER
+            self._log_refusal(pending.identity, pending.client_id, question, "failed", f"could not decide ({error!r})")
         else:
             allowed = task.result() is True
             self.answers["allowed" if allowed else "refused"] += 1
-            pending.found[question] = int(allowed)
+            pending.answers[question] = int(allowed)
         if not pending.tasks:
             self._finish(pending)
 
@@ -236,12 +236,12 @@ class Asking:
         late = list(pending.tasks)
         self.answers["late"] += len(late)
         for question in late:
-            pending.found[question] = NO_ANSWER
-        self._tell(pending.identity, pending.client_id, late[0], "late",
-                   f"did not answer within {self.limit_s:g} s")
+            pending.answers[question] = NO_ANSWER
+        self._log_refusal(pending.identity, pending.client_id, late[0], "late",
+                          f"did not answer within {self.limit_s:g} s")
         self._finish(pending)
 
-    def _tell(self, identity: str | None, client_id: str, question: Question, cause: str, what: str) -> None:
+    def _log_refusal(self, identity: str | None, client_id: str, question: Question, cause: str, what: str) -> None:
         action, topic, namespace = question
         self.on_log("warning", f"decision {cause}", f"{self.authority.name} {what}: {action} refused",
                     {"client_id": client_id, "user": identity, "topic": topic} | (
@@ -255,7 +255,7 @@ class Asking:
             verdicts: Verdicts | None = connection.asked
             if verdicts is None or verdicts.generation != pending.generation:
                 verdicts = connection.asked = Verdicts(pending.generation)
-            verdicts.found.update(pending.found)
+            verdicts.answers.update(pending.answers)
         if pending.then is not None:
             pending.then()
         if connection not in self._pending:

@@ -16,7 +16,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.net.transport import Transport
 from fluxmq.edge.origins import Origins
-from fluxmq.edge.telling import tell_opened
+from fluxmq.edge.recording import record_opened
 from fluxmq.engine.ports.guard import Guard
 from fluxmq.model.origins import show_origin
 
@@ -142,7 +142,7 @@ class SocketListener:
         if origin is not None:
             connection.origin = origin
             origin.enter()
-        tell_opened(connection, front.name)
+        record_opened(connection, front.name)
         return connection
 
     def _refuse(self, fd: int, reason: str, why: str) -> None:

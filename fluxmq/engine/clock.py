@@ -26,7 +26,7 @@ __all__ = ["CLOCK_KEY", "SteadyClock"]
 CLOCK_KEY = b"c"
 SET_MS = 20  # two clocks read one after the other agree within this time, unless one of them was set in between
 STEPS_MAX = 64  # changes of the wall clock that are kept one by one; older ones are merged into one
-TOLD_MS = 5000  # smaller changes are corrections that are not worth a log line
+LOGGED_MS = 5000  # smaller changes are corrections that are not worth a log line
 
 
 class SteadyClock:
@@ -77,7 +77,7 @@ class SteadyClock:
         if self._last is None:
             return
         steady_ms, wall_ms = self._last
-        if self._hub.now_ms + TOLD_MS < wall_ms:
+        if self._hub.now_ms + LOGGED_MS < wall_ms:
             self._log("warning", "", "the clock was set back while the broker was down; what waits goes on as if no "
                       "time had passed", {"seconds": (self._hub.now_ms - wall_ms) / 1000})
         self._hub.resume_clock(steady_ms, wall_ms)
@@ -109,7 +109,7 @@ class SteadyClock:
         if self._lead is not None:
             self._moved(self._lead, lead, hub.steady_ms)
         self._lead = lead
-        if not first and abs(moved) >= TOLD_MS:
+        if not first and abs(moved) >= LOGGED_MS:
             self._log("warning", "", "the wall clock was set; what waits goes on waiting as long as it was told to",
                       {"seconds": moved / 1000})
         if hub.durable and (lead or not first):

@@ -75,7 +75,7 @@ _binding = msgspec.msgpack.Decoder(BindingRecord).decode
 def queue_of(value: bytes) -> tuple[QueueRecord, QueueSpec]:
     """A queue's record, and its specification as in `queues:`."""
     record = _queue(value)
-    spec = record.told()
+    spec = record.declaration()
     lanes = spec.lanes
     if len(record.logs) != spec.partitions * lanes:
         raise CorruptError(f"it names {len(record.logs)} logs and has {spec.partitions} partitions of {lanes}")

@@ -45,11 +45,11 @@ class AmqpRefused(ProtocolError):
     """
 
     def __init__(self, code: int, text: str) -> None:
-        self.said = text
+        self.reply_text = text
         super().__init__(ReplyCode(code), f"{ReplyCode(code).name} - {text}")
 
     def __reduce__(self) -> tuple[type, tuple[int, str]]:
-        return type(self), (self.reason, self.said)
+        return type(self), (self.reason, self.reply_text)
 
 
 def wire(name: str) -> bytes:

@@ -116,7 +116,7 @@ class _Connection:
         self.ways = {_IN: _Way(), _OUT: _Way()}
         self.held: list[tuple[int, int, Piece]] = []
         self.held_bytes = 0
-        self.told: dict[str, Any] = {}
+        self.client_details: dict[str, Any] = {}
         self.accepted = False
         self.fins: set[int] = set()
         self.rows = False
@@ -284,7 +284,8 @@ class _Connections:
         except ProtocolError:
             return
         if connection.accepted:
-            self.emit(_ACCEPTED, connection.protocol, 0, connection.number, time, msgspec.json.encode(connection.told))
+            self.emit(_ACCEPTED, connection.protocol, 0, connection.number, time,
+                      msgspec.json.encode(connection.client_details))
 
     def listen_mqtt(self, connection: _Connection, kind: int, data: bytes) -> None:
         if data[0] >> 4 != (1 if kind == _IN else 2) or whole_packets(data) < 0:
@@ -295,14 +296,14 @@ class _Connections:
             start += 1
             if data[start - 1] < 128:
                 break
-        packet = decode_packet(data[0], data[start:start + length], connection.told.get("version", 0))
+        packet = decode_packet(data[0], data[start:start + length], connection.client_details.get("version", 0))
         if isinstance(packet, Connect) and kind == _IN:
-            connection.told = {"client_id": packet.client_id, "version": packet.protocol_level,
-                               "clean_start": packet.clean_start, "session_present": False,
-                               "keep_alive_s": packet.keep_alive, "session_expiry_s": packet.get(0x11, 0)}
-        elif isinstance(packet, ConnAck) and kind == _OUT and packet.reason_code == 0 and connection.told:
-            connection.told["session_present"] = packet.session_present
-            connection.told["client_id"] = packet.get(0x12) or connection.told["client_id"]
+            connection.client_details = {"client_id": packet.client_id, "version": packet.protocol_level,
+                                         "clean_start": packet.clean_start, "session_present": False,
+                                         "keep_alive_s": packet.keep_alive, "session_expiry_s": packet.get(0x11, 0)}
+        elif isinstance(packet, ConnAck) and kind == _OUT and packet.reason_code == 0 and connection.client_details:
+            connection.client_details["session_present"] = packet.session_present
+            connection.client_details["client_id"] = packet.get(0x12) or connection.client_details["client_id"]
             connection.accepted = True
 
     def listen_amqp(self, connection: _Connection, data: bytes) -> None:
@@ -315,11 +316,12 @@ class _Connections:
                 if isinstance(method, ConnectionStartOk):
                     # In a malformed response the password's position is unknown.
                     parts = method.response.split(b"\0") if method.mechanism == "PLAIN" else []
-                    connection.told["user"] = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+                    connection.client_details["user"] = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
                 elif isinstance(method, ConnectionOpen):
-                    connection.told["vhost"] = method.virtual_host
+                    connection.client_details["vhost"] = method.virtual_host
                 elif code == _OPEN_OK:
-                    connection.told = {"client_id": f"amqp091-{connection.number}", **connection.told, "version": 91}
+                    connection.client_details = {"client_id": f"amqp091-{connection.number}",
+                                                 **connection.client_details, "version": 91}
                     connection.accepted = True
             at += size + 8
 

@@ -49,7 +49,7 @@ class Recording:
         self.descriptor = descriptor
         self.capacity = os.fstat(descriptor).st_size
         self.running = True
-        self.told: asyncio.Task[None] | None = None
+        self.present_task: asyncio.Task[None] | None = None
 
     @property
     def about(self) -> dict[str, Any]:
@@ -115,21 +115,21 @@ class Recorder(RecordPort):
         self._poller.record(tap)
         # The edge reports connections from now on.
         present = list(self._poller.connections.values())
-        recording.told = asyncio.get_running_loop().create_task(self._tell_present(recording, present))
+        recording.present_task = asyncio.get_running_loop().create_task(self._record_present(recording, present))
         return recording
 
     async def attach(self, ring_bytes: int) -> Recording:
         """See RecordPort."""
         return await self.begin(ring_bytes or self._ring_bytes)
 
-    async def _tell_present(self, recording: Recording, connections: list[Any]) -> None:
+    async def _record_present(self, recording: Recording, connections: list[Any]) -> None:
         """Each connection that is there is recorded from its own entries on; many take many turns."""
         for at in range(0, len(connections), PRESENT_STEP):
             while recording.running and recording.tap.waiting > recording.capacity // 2:
                 await asyncio.sleep(ROOM_S)
             for connection in connections[at:at + PRESENT_STEP]:
                 if recording.running and not connection.ended:
-                    connection.handler.tell_present(connection)
+                    connection.handler.record_present(connection)
             await asyncio.sleep(0)
 
     def end(self, recording: Recording) -> None:

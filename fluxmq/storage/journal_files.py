@@ -159,7 +159,7 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, ops: FileOps =
         result.next_file = max(numbers, default=0) + 1
         if not numbers and after > 0:
             raise _no_files(where, after)
-        firsts = _heads(where, numbers, ops)
+        firsts = _read_headers(where, numbers, ops)
         kept = _check_all(where, numbers, firsts, after, result, ops)
         for file in kept:
             path = where / file_name(file.number)
@@ -189,7 +189,7 @@ def check(directory: str | os.PathLike[str], after: int | None = None, ops: File
     numbers = _numbers(where, ops)
     if not numbers and after:
         raise _no_files(where, after)
-    firsts = _heads(where, numbers, ops)
+    firsts = _read_headers(where, numbers, ops)
     if after is None:
         first = firsts[numbers[0]] if numbers else 1
         after = first - 1 if isinstance(first, int) else 0
@@ -199,7 +199,7 @@ def check(directory: str | os.PathLike[str], after: int | None = None, ops: File
     return result
 
 
-def _heads(where: Path, numbers: list[int], ops: FileOps) -> dict[int, int | CorruptError]:
+def _read_headers(where: Path, numbers: list[int], ops: FileOps) -> dict[int, int | CorruptError]:
     """First batch of each file, or why it is unknown."""
     firsts: dict[int, int | CorruptError] = {}
     for number in numbers:
@@ -265,7 +265,7 @@ def read_batches(directory: str | os.PathLike[str], after: int = 0,
     """
     where = Path(directory)
     numbers = _numbers(where, ops)
-    firsts = _heads(where, numbers, ops)
+    firsts = _read_headers(where, numbers, ops)
     for index, number in enumerate(numbers):
         head = firsts[number]
         if isinstance(head, CorruptError):

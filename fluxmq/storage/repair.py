@@ -65,13 +65,13 @@ class RepairReport:
 
 @dataclass(slots=True)
 class StateReport:
-    """State and journal as verify_state() finds them. state, journal: problems, one line each. found: of the journal,
-    if it is good."""
+    """State and journal as verify_state() finds them. state, journal: problems, one line each. journal_end:
+    where a good journal ends."""
 
     view: ViewReport
     state: list[str]
     journal: list[str] = field(default_factory=list)
-    found: Recovery | None = None
+    journal_end: Recovery | None = None
 
 
 def synced_offsets(base: Path) -> dict[int, range]:
@@ -90,7 +90,7 @@ def verify_state(base: Path) -> StateReport:
         report.state.append(f"a repair was cut short, and has the state in {base / REPAIRED}")
     if journal.is_dir():
         try:
-            report.found = check(journal, view.applied)
+            report.journal_end = check(journal, view.applied)
         except CorruptError as error:
             report.journal.append(str(error))
     if not report.state and not report.journal:

@@ -27,8 +27,21 @@ from fluxmq.storage.segment_files import (
     unpacked,
 )
 
-__all__ = ["UNKNOWN", "Log", "LogFiles", "SegmentRecovery", "heads_of", "known_logs", "logs_in", "missing_file",
-           "not_all", "open_logs", "reach_of", "refusal", "seal_on_disk"]
+__all__ = [
+    "UNKNOWN",
+    "Log",
+    "LogFiles",
+    "SegmentRecovery",
+    "known_logs",
+    "logs_in",
+    "missing_file",
+    "not_all",
+    "open_logs",
+    "reach_of",
+    "read_headers",
+    "refusal",
+    "seal_on_disk",
+]
 
 UNKNOWN = ".unknown"  # suffix of the directory of an unknown log
 
@@ -128,7 +141,7 @@ def not_all(reach: int, expect: range, at: int) -> Damage:
                   at)
 
 
-def heads_of(number: int, directory: Path, ops: FileOps = SYSTEM) -> list[tuple[Path, SegmentFile | Damage]]:
+def read_headers(number: int, directory: Path, ops: FileOps = SYSTEM) -> list[tuple[Path, SegmentFile | Damage]]:
     """Every file of a log with what its header says; none where there is no directory."""
     files: list[tuple[Path, SegmentFile | Damage]] = []
     if not ops.is_directory(directory):
@@ -174,7 +187,7 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bo
 
 def open_log(number: int, path: Path, ops: FileOps, expect: range | None, report: SegmentRecovery) -> Log:
     """One log. Raises Damage, whose second argument is the file, or the directory."""
-    examined_files = heads_of(number, path, ops)
+    examined_files = read_headers(number, path, ops)
     log = Log(number, path, made=True)
     begun = None
     if examined_files and isinstance(examined_files[-1][1], Damage) and examined_files[-1][1].offset < 0:

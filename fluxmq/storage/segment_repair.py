@@ -32,12 +32,12 @@ from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, re
 from fluxmq.storage.segment_recovery import (
     UNKNOWN,
     SegmentRecovery,
-    heads_of,
     known_logs,
     logs_in,
     missing_file,
     not_all,
     reach_of,
+    read_headers,
 )
 
 __all__ = ["FileReport", "dump", "repair", "repair_log", "verify"]
@@ -141,7 +141,7 @@ def verify(base: Path, expect: Mapping[int, range] | None = None) -> Iterator[Fi
     synced = expect or {}
     queues = base / "queues"
     for number, path in sorted({*logs_in(queues, UNKNOWN), *known_logs(queues, synced)}):
-        examined_files = heads_of(number, path)
+        examined_files = read_headers(number, path)
         reports: list[FileReport] = []
         files: list[SegmentFile] = []
         begun = False
@@ -185,7 +185,7 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
     for log, path in logs_in(base / "queues", UNKNOWN):
         if number is not None and log != number:
             continue
-        files = heads_of(log, path)
+        files = read_headers(log, path)
         for at, (where, head) in enumerate(files):
             after = files[at + 1][1] if at + 1 < len(files) else None
             if isinstance(head, Damage):
@@ -223,7 +223,7 @@ def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery, e
     """One log; expect: the offsets that the state says files have. What open() does by itself (torn tails, footers) is
     left to it."""
     synced = expect.stop if expect else 0
-    log_files = heads_of(number, path)
+    log_files = read_headers(number, path)
     if log_files and isinstance(log_files[-1][1], Damage) and log_files[-1][1].offset < 0:
         log_files.pop()
     reached = expect.start if expect else None

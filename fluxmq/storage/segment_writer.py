@@ -47,7 +47,7 @@ _ZSTD_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _SyncedLog:
     """A log as it was before the first write since the last sync(). end, size: of its last file."""
 
     files: list[SegmentFile]
@@ -70,8 +70,8 @@ class SegmentWriter(SegmentReader):
         self._root_dirty = False
         self._damaged: dict[int, CorruptError] = {}  # logs that open() could not open
         self._unsure: set[int] = set()  # logs whose files were read at open and may not be on the medium
-        self._marks: dict[int, _Mark] = {}
-        self._owed = False  # what the marks say is still to be given back
+        self._synced_logs: dict[int, _SyncedLog] = {}
+        self._restore_due = False  # a restore has begun and not succeeded
         self._closed_dirty = False
         self._failed = ""
 
@@ -87,23 +87,23 @@ class SegmentWriter(SegmentReader):
         if number in self._damaged:
             raise self._damaged[number]
         log = self._log(number)
-        with self._told(log):
-            if self._owed:
-                self._give_back()
+        with self._converting_errors(log):
+            if self._restore_due:
+                self._restore()
             last = log.files[-1] if log.files else None
-            self._marks.setdefault(number, _Mark(log.files, last.end if last else 0, last.size if last else 0,
-                                                 log.next))
+            self._synced_logs.setdefault(number, _SyncedLog(log.files, last.end if last else 0,
+                                                            last.size if last else 0, log.next))
             try:
                 with log.lock:
                     self._append(log, blocks)
             except OSError as error:
                 if no_space(error):
-                    self._give_back()
+                    self._restore()
                 raise
             return log.next
 
     @contextmanager
-    def _told(self, log: Log) -> Iterator[None]:
+    def _converting_errors(self, log: Log) -> Iterator[None]:
         """Converts errors of the system into ours."""
         try:
             yield
@@ -180,26 +180,26 @@ class SegmentWriter(SegmentReader):
                     self._fail(f"{file.path} cannot be cut back after a failed write: {second}", error)
                 raise
 
-    def _give_back(self) -> None:
-        """Every log is as its mark says. The newest files first, each name gone for good before the next, and before
-        the file in front of it is cut: a file that follows more than there is would look like damage."""
-        self._owed = True
-        for number, mark in list(self._marks.items()):
+    def _restore(self) -> None:
+        """Restores every log to its last synced state. The newest files go first; each name is removed durably before
+        the next one and before the preceding file is cut, because a file behind a gap would look like damage."""
+        self._restore_due = True
+        for number, synced in list(self._synced_logs.items()):
             log = self._log(number)
             with log.lock:
-                grown = bool(mark.files) and mark.files[-1].size > mark.size
-                while len(log.files) > len(mark.files):
+                grown = bool(synced.files) and synced.files[-1].size > synced.size
+                while len(log.files) > len(synced.files):
                     self._handles.forget(log.files[-1])
                     self._ops.unlink(log.files[-1].path)
                     log.files = log.files[:-1]
                     log.directory_dirty = True
-                    if grown or len(log.files) > len(mark.files):
+                    if grown or len(log.files) > len(synced.files):
                         self._sync_directory(log)
                 if grown:
-                    log.files = [*log.files[:-1], self._cut_back(log.files[-1], mark.end)]
-                log.next = mark.next
-            del self._marks[number]
-        self._owed = False
+                    log.files = [*log.files[:-1], self._cut_back(log.files[-1], synced.end)]
+                log.next = synced.next
+            del self._synced_logs[number]
+        self._restore_due = False
 
     def _cut_back(self, file: SegmentFile, end: int) -> SegmentFile:
         """The file with its first batches only, as a new object: who reads from the old one sees that, and looks again.
@@ -286,7 +286,7 @@ class SegmentWriter(SegmentReader):
                 self._root_dirty = False
         self._unsure -= asked
         for number in asked:
-            self._marks.pop(number, None)
+            self._synced_logs.pop(number, None)
 
     def _sync_all(self, dirty: Sequence[Log]) -> None:
         written = [(log, log.files[-1], log.files[-1].size) for log in dirty if log.files]

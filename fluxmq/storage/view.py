@@ -41,7 +41,7 @@ from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.staged import APPLIED_KEY, Part
 
 __all__ = ["REPAIRED", "View", "applied_of", "is_new", "open_view", "read_all", "rows_of", "settle_staged", "staged_in",
-           "told", "view_options"]
+           "view_error", "view_options"]
 
 # A repaired view that has not taken its place yet (view_repair.py).
 REPAIRED = "state.repaired"
@@ -87,10 +87,10 @@ def open_view(state: Path, how: AccessType | None = None) -> Rdict:
     try:
         return Rdict(str(state), view_options(), access_type=how or AccessType.read_write())
     except Exception as error:
-        raise told(state, error) from error
+        raise view_error(state, error) from error
 
 
-def told(state: Path, error: Exception) -> ViewDamage | StorageError:
+def view_error(state: Path, error: Exception) -> ViewDamage | StorageError:
     """An error of RocksDB in the terms of this house."""
     text = " ".join(str(error).split())
     if "Corruption" in text:
@@ -138,7 +138,7 @@ def settle_staged(view: Rdict, state: Path, missing: list[int] | None = None) ->
     except (ViewDamage, StorageError):
         raise
     except Exception as error:
-        raise told(state, error) from error
+        raise view_error(state, error) from error
     return ready is not None
 
 
@@ -184,7 +184,7 @@ def _walk(snapshot: Snapshot, state: Path, begin: bytes) -> Iterator[tuple[bytes
     except (GeneratorExit, ViewDamage, StorageError):
         raise
     except Exception as error:
-        raise told(state, error) from error
+        raise view_error(state, error) from error
 
 
 class View:
@@ -266,7 +266,7 @@ class View:
             raise self.refusal(damage) from None
         except Exception as error:
             # RocksDB goes on by itself when there is space again; any other error it keeps until it is opened anew.
-            found = told(self.path, error)
+            found = view_error(self.path, error)
             raise (self.refusal(found) if isinstance(found, ViewDamage) else found) from error
 
     def _write_at_once(self, parts: Iterable[Part], upto: int) -> None:

@@ -33,7 +33,7 @@ from fluxmq.storage.view import (
     read_all,
     settle_staged,
     staged_in,
-    told,
+    view_error,
     view_options,
 )
 
@@ -248,7 +248,7 @@ def _older(state: Path, scratch: Path, new: Rdict, holes: list[Hole], lines: lis
         lines.append(f"{state}: no table of it can be read: {damage.text}")
         return
     except Exception as error:
-        raise told(state, error) from error
+        raise view_error(state, error) from error
     bad = sorted(path.name for path in scratch.glob("lost/*.sst"))
     lines += [f"{state / name}: damaged; as a whole it is not used where it is asked for older values" for name in bad]
     for hole in holes:

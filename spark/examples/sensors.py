@@ -34,9 +34,9 @@ def by_minute(spark: SparkSession, admin: str, queue: str, out: str) -> Streamin
         .select("topic", "reading.*"))
     minutes = (
         readings.withWatermark("at", "10 minutes").groupBy(f.window("at", "1 minute"), "topic")
-        .agg(f.count("*").alias("readings"), f.avg("value").alias("mean"), f.min("value").alias("least"),
-             f.max("value").alias("most"))
-        .select("window.start", "topic", "readings", "mean", "least", "most"))
+        .agg(f.count("*").alias("readings"), f.avg("value").alias("mean"), f.min("value").alias("min"),
+             f.max("value").alias("max"))
+        .select("window.start", "topic", "readings", "mean", "min", "max"))
     return (minutes.writeStream.format("parquet").option("path", out).option("checkpointLocation", f"{out}.checkpoint")
             .trigger(availableNow=True).start())
 

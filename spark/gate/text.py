@@ -7,7 +7,7 @@ from fluxmq.spark.report.text import number
 __all__ = ["HEADER", "line", "render", "summary"]
 
 HEADER = ("measure", "baseline", "{}", "ratio", "interval", "allowed", "")
-SAID = {"regression": "REGRESSION", "pass": "pass", "noise": "noise", "nothing": "not measured"}
+OUTCOMES = {"regression": "REGRESSION", "pass": "pass", "noise": "noise", "nothing": "not measured"}
 SUMMARY = {"regression": "regression: the {} is worse than it may be",
            "pass": "pass: no regression outside noise",
            "noise": "no regression that can be told from noise; that passes",
@@ -41,7 +41,7 @@ def line(finding: Finding) -> tuple[str, ...]:
     """The cells of one measure, under HEADER."""
     bound = finding.better is None
     allowed = "≤ " if bound or finding.better == "lower" else "≥ "
-    said = SAID[finding.outcome] + ("" if finding.gated else " (shown only)")
+    said = OUTCOMES[finding.outcome] + ("" if finding.gated else " (shown only)")
     return (finding.measure, number(finding.baseline), number(finding.candidate),
             "" if finding.ratio is None else f"{finding.ratio:.3f}",
             "" if finding.low is None or finding.high is None or bound else f"{finding.low:.3f} .. {finding.high:.3f}",

@@ -19,7 +19,7 @@ __all__ = ["Engine", "broken_down", "engine_options", "measured"]
 Engine = Literal["auto", "plain", "spark"]
 # Parquet of that size has some ten million rows, the most to be held in memory at once.
 PLAIN_BYTES = 64 << 20
-TELL_AFTER_S = 2.0
+PROGRESS_AFTER_S = 2.0
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,23 +34,23 @@ def measured(results: Sequence[Result], engine: Engine, master: str | None) -> l
     found = []
     if _in_memory(results, engine):
         for number, result in enumerate(results):
-            with _told(f"measuring {result.name} ({number + 1} of {len(results)})"):
+            with _shown(f"measuring {result.name} ({number + 1} of {len(results)})"):
                 found.append(measure(result))
         return found
     from fluxmq.spark.measures.measures_spark import measure_with_spark
     from fluxmq.spark.session import session
 
-    with _told("starting Spark"):
+    with _shown("starting Spark"):
         spark = session("fluxmq measures", master)
     for number, result in enumerate(results):
-        with _told(f"measuring {result.name} ({number + 1} of {len(results)})"):
+        with _shown(f"measuring {result.name} ({number + 1} of {len(results)})"):
             found.append(measure_with_spark(result, spark))
     return found
 
 
 def broken_down(result: Result, engine: Engine, master: str | None) -> Breakdown:
     """By topic, protocol, QoS and client. Raises ResultError, SparkMissing."""
-    with _told(f"measuring the parts of {result.name}"):
+    with _shown(f"measuring the parts of {result.name}"):
         if _in_memory([result], engine):
             return breakdown(result)
         from fluxmq.spark.measures.breakdown import breakdown_with_spark
@@ -65,17 +65,17 @@ def _in_memory(results: Sequence[Result], engine: Engine) -> bool:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _shown(what: str) -> Iterator[None]:
     """On a terminal, shows an operation that takes longer than two seconds, and its duration so far."""
     done, began = Event(), monotonic()
 
-    def tell() -> None:
-        while not done.wait(TELL_AFTER_S / 2 if monotonic() - began > TELL_AFTER_S else TELL_AFTER_S):
+    def show() -> None:
+        while not done.wait(PROGRESS_AFTER_S / 2 if monotonic() - began > PROGRESS_AFTER_S else PROGRESS_AFTER_S):
             click.echo(f"\r\x1b[K{what}: {monotonic() - began:.0f} s", err=True, nl=False)
-        if monotonic() - began > TELL_AFTER_S:
+        if monotonic() - began > PROGRESS_AFTER_S:
             click.echo("\r\x1b[K", err=True, nl=False)
 
-    teller = Thread(target=tell, daemon=True)
+    teller = Thread(target=show, daemon=True)
     if sys.stderr.isatty():
         teller.start()
     try:

@@ -28,7 +28,7 @@ class AmqpConnection(asyncio.Protocol):
         self.writable = True
         self.why: AmqpRefused | None = None
         self.opened: asyncio.Future[None] = self.loop.create_future()
-        self.gone: asyncio.Future[None] = self.loop.create_future()
+        self.disconnected: asyncio.Future[None] = self.loop.create_future()
         self._flushing = False
 
     async def open(self, address: str, timeout_s: float) -> None:
@@ -73,7 +73,7 @@ class AmqpConnection(asyncio.Protocol):
 
     async def closed(self) -> None:
         """Waits until the socket is closed."""
-        await asyncio.shield(self.gone)
+        await asyncio.shield(self.disconnected)
 
     def flush(self) -> None:
         if not self._flushing:
@@ -120,4 +120,4 @@ class AmqpConnection(asyncio.Protocol):
             self.opened.set_exception(why)
         elif not self.opened.cancelled():
             self.on_lost(why)
-        self.gone.set_result(None)
+        self.disconnected.set_result(None)

@@ -77,7 +77,7 @@ class ChannelCredit:
     """Credits of a channel: its own, and those of its consumers by tag. asked: when basic.get was sent."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.get_sent = 0
         self._consumers: dict[str, Credit] = {}
         self._held: dict[int, Held] = {}
         self._waiting: list[int] | None = None      # ranks settled in a transaction that is not committed
@@ -113,7 +113,7 @@ class ChannelCredit:
         """Handles the delivery of that rank. Returns since when it was possible; NO_VALUE if unknown. acked: whether
         the broker waits for its acknowledgement."""
         if isinstance(method, m.BasicGetOk):
-            return self.asked
+            return self.get_sent
         consumer = self._consumers.get(method.consumer_tag)
         if consumer is None:
             return NO_VALUE

@@ -22,8 +22,8 @@ from fluxmq.spark.player.amqp_operations import (
     ANSWERED,
     copy_of_exchange,
     copy_of_key,
-    method_asked,
     own_names,
+    read_method,
     wire_content,
 )
 from fluxmq.spark.player.grace import Grace
@@ -40,7 +40,7 @@ from fluxmq.spark.player.links import (
     Operation,
     PlayedClient,
 )
-from fluxmq.spark.player.operations import AMQP, SEND, SETTLE, ConnectAsked
+from fluxmq.spark.player.operations import AMQP, SEND, SETTLE, ConnectRequest
 from fluxmq.spark.player.options import PlayOptions
 from fluxmq.spark.result import EVENTS
 
@@ -70,7 +70,7 @@ class AmqpLink(Link):
 
     # ── begin and end ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, asked: ConnectAsked, due: int = NO_VALUE) -> None:
+    async def open(self, request: ConnectRequest, due: int = NO_VALUE) -> None:
         """Logs in; afterwards the state is OPEN or CLOSED."""
         self.state, self.client.opening = OPENING, True
         self.client.link = self
@@ -82,7 +82,7 @@ class AmqpLink(Link):
                                           lambda why: self._closed(why, why.code), self._room)
         try:
             await made.open(self.address, CONNECT_TIMEOUT_S)
-            if made.gone.done():
+            if made.disconnected.done():
                 raise made.why or OSError("the connection was closed at once")
         except (OSError, TimeoutError, AmqpRefused) as error:
             code = getattr(error, "code", 0)
@@ -129,7 +129,7 @@ class AmqpLink(Link):
 
     def perform(self, operation: Operation) -> bool:
         """False: it cannot be sent yet. Raises FluxError for an operation that cannot be encoded."""
-        if self.asked:
+        if self.unanswered:
             return False
         method = operation.method or ""
         number = operation.channel
@@ -168,7 +168,7 @@ class AmqpLink(Link):
     def _ask(self, channel: AmqpChannel, operation: Operation, **named: str) -> None:
         """Sends a method and writes its row."""
         name = operation.method or ""
-        method = method_asked(name, operation.detail, operation.copy, **named)
+        method = read_method(name, operation.detail, operation.copy, **named)
         row = self._row(channel, name, method, operation.due)
         if not method.synchronous or name == "basic.recover-async":
             self.connection.cast(channel.number, method)
@@ -176,7 +176,7 @@ class AmqpLink(Link):
             self._learn(channel, name, method)
             return
         if name == "basic.get":
-            channel.get_acks, channel.credit.asked = not method.no_ack, self.clock()
+            channel.get_acks, channel.credit.get_sent = not method.no_ack, self.clock()
         elif name == "tx.commit":
             channel.credit.commit(self.clock())
         elif name == "basic.consume":
@@ -230,11 +230,11 @@ class AmqpLink(Link):
             self.channels.pop(channel.number, None)
 
     def _call(self, number: int, method: m.Method, done: Callable[[Any, AmqpRefused | None], None]) -> None:
-        self.asked += 1
+        self.unanswered += 1
         self.connection.call(number, method, done)
 
     def _answered(self) -> None:
-        self.asked = max(self.asked - 1, 0)         # none is left when the connection is gone
+        self.unanswered = max(self.unanswered - 1, 0)         # none is left when the connection is gone
         self.changed(self)
 
     # ── channels ─────────────────────────────────────────────────────────────────────────────────────────────

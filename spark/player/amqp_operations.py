@@ -12,8 +12,17 @@ from typing import Any
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.amqp091.properties import encode_properties
 
-__all__ = ["ANSWERED", "METHODS", "copy_of_exchange", "copy_of_key", "copy_of_queue", "method_asked", "own_names",
-           "vhost_asked", "wire_content"]
+__all__ = [
+    "ANSWERED",
+    "METHODS",
+    "copy_of_exchange",
+    "copy_of_key",
+    "copy_of_queue",
+    "own_names",
+    "read_method",
+    "read_vhost",
+    "wire_content",
+]
 
 # Of direction in, besides messages and acknowledgements. The login is not included, because the replay makes its own.
 METHODS = ("channel.open", "channel.flow", "channel.close", "exchange.declare", "exchange.delete", "exchange.bind",
@@ -72,7 +81,7 @@ def own_names(method: str, detail: str | None) -> bool:
     return wanted is not None and not found.get(wanted) and not found.get("no_wait")
 
 
-def method_asked(method: str, detail: str | None, copy: int, **named: str) -> Any:
+def read_method(method: str, detail: str | None, copy: int, **named: str) -> Any:
     """The method for a copy to send, with the flag to wait for its answer, whatever was recorded. named: fields that
     only the server's answer has."""
     found = (json.loads(detail) if detail else {}) | named
@@ -95,7 +104,7 @@ def method_asked(method: str, detail: str | None, copy: int, **named: str) -> An
     return kind(**fields)
 
 
-def vhost_asked(detail: str | None) -> str:
+def read_vhost(detail: str | None) -> str:
     """Of connection.open, or of ACCEPTED."""
     found = json.loads(detail) if detail else {}
     return str(found.get("virtual_host", found.get("vhost", "/")))

@@ -11,12 +11,12 @@ GRACE_S = 1.0               # between two deliveries, and from the request to le
 class Grace:
     """clock: ns."""
 
-    __slots__ = ("_asked", "_came", "_clock")
+    __slots__ = ("_came", "_clock", "_leave_at")
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._came = 0          # time of the last delivery
-        self._asked = 0         # time of the request to leave; 0: none
+        self._leave_at = 0         # time of the request to leave; 0: none
 
     def came(self) -> None:
         """Called for each delivery."""
@@ -25,9 +25,9 @@ class Grace:
     def left_s(self, waits: bool) -> float:
         """Seconds that leaving must still wait; 0: none. waits: whether a delivery is expected."""
         if waits:
-            self._asked = self._asked or self._clock()
-            left = GRACE_S - (self._clock() - max(self._came, self._asked)) / 1e9
+            self._leave_at = self._leave_at or self._clock()
+            left = GRACE_S - (self._clock() - max(self._came, self._leave_at)) / 1e9
             if left > 0:
                 return left
-        self._asked = 0
+        self._leave_at = 0
         return 0.0

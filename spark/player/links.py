@@ -19,9 +19,9 @@ from fluxmq._core.client.session import Session
 from fluxmq._core.errors import FluxError
 from fluxmq.client.errors import ConnectRefused
 from fluxmq.client.options import ConnectOptions, Will
-from fluxmq.spark.player.operations import ConnectAsked
+from fluxmq.spark.player.operations import ConnectRequest
 from fluxmq.spark.player.options import PlayOptions
-from fluxmq.spark.player.queue_orders import FROM_QUEUE, queue_of
+from fluxmq.spark.player.queue_commands import FROM_QUEUE, queue_of
 from fluxmq.spark.result import EVENTS
 
 __all__ = ["Link", "Operation", "PlayedClient"]
@@ -100,7 +100,7 @@ class Link:
         self.state = NEW
         self.connection: Any = None
         self.subscribed = False
-        self.asked = 0                      # SUBSCRIBE and UNSUBSCRIBE without an answer
+        self.unanswered = 0                      # SUBSCRIBE and UNSUBSCRIBE without an answer
         self.patience: asyncio.TimerHandle | None = None
         self.forced = False                 # open requests have had their time
         self.keeps_session = False
@@ -112,26 +112,26 @@ class Link:
         self.held: list[Message | None] = []        # manual: deliveries of QoS 1 and 2 by rank
         self.promised: set[int] = set()             # ranks to acknowledge as soon as they come
         self.releasing = False
-        self.settled_by_order: set[bytes] = set()   # queues settled by orders; others by PUBACK
+        self.settled_by_command: set[bytes] = set()   # queues settled by commands; others by PUBACK
 
     # ── begin ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, asked: ConnectAsked, due: int = NO_VALUE) -> None:
+    async def open(self, request: ConnectRequest, due: int = NO_VALUE) -> None:
         """CONNECT; afterwards the state is OPEN or CLOSED."""
         self.state, self.client.opening = OPENING, True
-        version = min(max(asked.version, 3), MQTT_5)
-        self.keeps_session = asked.session_expiry_s > 0 if version == MQTT_5 else not asked.clean_start
+        version = min(max(request.version, 3), MQTT_5)
+        self.keeps_session = request.session_expiry_s > 0 if version == MQTT_5 else not request.clean_start
         before = self.client.link
         if before is not None and before.state == OPEN:
             before.hand_over()
-        if asked.clean_start:
+        if request.clean_start:
             self.client.session = Session()
         self.client.link = self
         op = self._next_op()
-        said: dict[str, Any] = {"version": version, "clean_start": asked.clean_start,
-                                "keep_alive_s": asked.keep_alive_s, "session_expiry_s": asked.session_expiry_s
-                                if version == MQTT_5 else 0 if asked.clean_start else FOR_EVER_S}
-        will = self._will(asked, op, version)
+        said: dict[str, Any] = {"version": version, "clean_start": request.clean_start,
+                                "keep_alive_s": request.keep_alive_s, "session_expiry_s": request.session_expiry_s
+                                if version == MQTT_5 else 0 if request.clean_start else FOR_EVER_S}
+        will = self._will(request, op, version)
         if will is not None:
             said["will"] = {"topic": will.topic, "qos": will.qos, "retain": will.retain, "size": len(will.payload),
                             "delay_s": will.delay_s}
@@ -139,9 +139,9 @@ class Link:
         try:
             self.connection = await self.options.open_connection(
                 self.options.address, ConnectOptions(
-                    client_id=self.client.name, version=version, clean_start=asked.clean_start,
-                    keep_alive_s=asked.keep_alive_s, username=self.options.username, password=self.options.password,
-                    will=will, session_expiry_s=asked.session_expiry_s, properties=asked.properties),
+                    client_id=self.client.name, version=version, clean_start=request.clean_start,
+                    keep_alive_s=request.keep_alive_s, username=self.options.username, password=self.options.password,
+                    will=will, session_expiry_s=request.session_expiry_s, properties=request.properties),
                 on_message=self._take_held if self.manual else self._taker(), on_closed=self._closed,
                 manual_ack=self.manual, session=self.client.session, republish=False, timeout_s=CONNECT_TIMEOUT_S)
         except ConnectRefused as error:
@@ -167,9 +167,9 @@ class Link:
         """The callback for deliveries that are acknowledged at once."""
         return self.lane.take
 
-    def _will(self, asked: ConnectAsked, op: int, version: int) -> Will | None:
+    def _will(self, request: ConnectRequest, op: int, version: int) -> Will | None:
         """A will is a publish of its CONNECT: its trace identifies that."""
-        will = asked.will
+        will = request.will
         if will is None:
             return None
         payload = self.lane.traced(op, will.size, will.payload)
@@ -197,7 +197,7 @@ class Link:
             self._answered()
 
         self.connection.subscribe(filters, answered, properties=properties or None)
-        self.asked += 1
+        self.unanswered += 1
         self.subscribed = True
         rows = []
         for name, options in filters:
@@ -211,19 +211,19 @@ class Link:
 
     def _consumes(self, filters: list[str], user: list[tuple[str, str]], now: int) -> None:
         """For granted filters: since when, and how many, messages the broker may deliver from the queues among them."""
-        asked = dict(user)
-        prefetch = int(asked.get("prefetch", "")) if asked.get("prefetch", "").isdecimal() else 0
-        by_order = asked.get("ack") == "manual"
+        request = dict(user)
+        prefetch = int(request.get("prefetch", "")) if request.get("prefetch", "").isdecimal() else 0
+        by_order = request.get("ack") == "manual"
         for name in filters:
             queue = queue_of(name[max(name.find(FROM_QUEUE), 0):]).encode()
             if queue:
                 self.lane.credits[queue] = QueueCredit(now, prefetch, not (by_order or self.manual))
-                (self.settled_by_order.add if by_order else self.settled_by_order.discard)(queue)
+                (self.settled_by_command.add if by_order else self.settled_by_command.discard)(queue)
 
     def _credit(self, queue: bytes, *, by_order: bool) -> None:
         """A delivery was settled: the consumer has room for another."""
         credit = self.lane.credits.get(queue)
-        if credit is not None and not credit.automatic and by_order == (queue in self.settled_by_order):
+        if credit is not None and not credit.automatic and by_order == (queue in self.settled_by_command):
             credit.settled(self.clock())
 
     def unsubscribe(self, filters: list[str], properties: Any = None, due: int = NO_VALUE) -> None:
@@ -236,12 +236,12 @@ class Link:
             self._answered()
 
         self.connection.unsubscribe(filters, answered, **({"properties": properties} if properties else {}))
-        self.asked += 1
+        self.unanswered += 1
         rows = [self.rows.record(UNSUBSCRIBED, self.lane, op, name.encode(), sent, due=due, unfinished=True)
                 for name in filters]
 
     def _answered(self) -> None:
-        self.asked -= 1
+        self.unanswered -= 1
         self.changed(self)
 
     # ── acknowledgements ─────────────────────────────────────────────────────────────────────────────────────
@@ -281,7 +281,7 @@ class Link:
 
     def may_end(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether everything sent has been answered; unanswered requests get their time, once."""
-        if self.forced or not (self.lane.unfinished or self.asked):
+        if self.forced or not (self.lane.unfinished or self.unanswered):
             return True
         self.lane.stalled = True
         self.lane.ping()
@@ -325,7 +325,7 @@ class Link:
             self.rows.record(LOST, self.lane, self._next_op(), None, self.clock(), reason=reason,
                              detail=json.dumps({"by": "broker", "error": why}))
         self.state = CLOSED
-        self.asked = 0
+        self.unanswered = 0
         if self.patience is not None:
             self.patience.cancel()
         if not self.handed_over:

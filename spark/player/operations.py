@@ -17,14 +17,39 @@ from fluxmq._core.client.properties import Properties
 from fluxmq._core.mqtt.props import property_table
 from fluxmq.spark.player.amqp_operations import ANSWERED, METHODS
 
-__all__ = ["ACK", "AMQP", "CLOSE", "CONNECT", "DISCONNECT", "KINDS", "METHOD", "OPERATIONS", "ORDER", "PUBLISH",
-           "SEND", "SETTLE", "SETUP", "SUBSCRIBE", "UNSUBSCRIBE", "ConnectAsked", "WillAsked", "connect_asked",
-           "copy_of_client", "copy_of_filter", "copy_of_topic", "properties_asked", "publish_detail", "setup_asked",
-           "subscriptions_asked", "unsubscriptions_asked", "wire_properties"]
+__all__ = [
+    "ACK",
+    "AMQP",
+    "CLOSE",
+    "COMMAND",
+    "CONNECT",
+    "DISCONNECT",
+    "KINDS",
+    "METHOD",
+    "OPERATIONS",
+    "PUBLISH",
+    "SEND",
+    "SETTLE",
+    "SETUP",
+    "SUBSCRIBE",
+    "UNSUBSCRIBE",
+    "ConnectRequest",
+    "WillOptions",
+    "copy_of_client",
+    "copy_of_filter",
+    "copy_of_topic",
+    "publish_detail",
+    "read_connect",
+    "read_properties",
+    "read_setup",
+    "read_subscriptions",
+    "read_unsubscriptions",
+    "wire_properties",
+]
 
 SETUP, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, CLOSE, ACK = range(8)
 METHOD, SEND, SETTLE = range(8, 11)         # of AMQP 0-9-1: other methods, basic.publish, acknowledgements
-ORDER = 11                                  # a PUBLISH that is an order about a message of a queue: queue_orders.py
+COMMAND = 11                                # a PUBLISH that settles a message of a queue: queue_commands.py
 AMQP = 91                                   # its version
 # Recorded kind: ours. `accepted` only where it says what a session had when the recording began.
 KINDS = {"accepted": SETUP, "CONNECT": CONNECT, "PUBLISH": PUBLISH, "SUBSCRIBE": SUBSCRIBE,
@@ -34,7 +59,7 @@ KINDS = {"accepted": SETUP, "CONNECT": CONNECT, "PUBLISH": PUBLISH, "SUBSCRIBE":
          **dict.fromkeys((*METHODS, *ANSWERED), METHOD)}
 
 # Sorted by (time, seq, copy). link: a recorded connection of one copy. rank: of an ACK, which delivery of QoS 1 and 2
-# of its connection it is for, from 0; of an ORDER, which delivery of its queue. payload: null unless recorded whole.
+# of its connection it is for, from 0; of a COMMAND, which delivery of its queue. payload: null unless recorded whole.
 # method, channel, exchange, tag: of AMQP.
 OPERATIONS = pa.schema([
     ("time", pa.int64()), ("seq", pa.int64()), ("copy", pa.int32()), ("kind", pa.int8()), ("link", pa.int64()),
@@ -51,7 +76,7 @@ _LEFT_OUT = {"topic_alias", "topic_alias_maximum", "authentication_method", "aut
 
 
 @dataclass(frozen=True, slots=True)
-class WillAsked:
+class WillOptions:
     topic: str
     qos: int
     retain: bool
@@ -62,14 +87,14 @@ class WillAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectAsked:
+class ConnectRequest:
     """The options of a CONNECT, without client identifier and login."""
 
     version: int
     clean_start: bool
     keep_alive_s: int
     session_expiry_s: int
-    will: WillAsked | None
+    will: WillOptions | None
     properties: Properties
 
 
@@ -96,7 +121,7 @@ def _loaded(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def properties_asked(text: str | dict[str, Any] | None, copy: int = 0) -> Properties:
+def read_properties(text: str | dict[str, Any] | None, copy: int = 0) -> Properties:
     """Properties of MQTT 5 from their JSON, ready to be sent again by a copy."""
     found = text if isinstance(text, dict) else _loaded(text)
     entries: list[tuple[int, Any]] = []
@@ -120,15 +145,15 @@ def properties_asked(text: str | dict[str, Any] | None, copy: int = 0) -> Proper
 
 @lru_cache(maxsize=4096)
 def wire_properties(text: str | None, copy: int) -> bytes:
-    """As `properties_asked`, as bytes of a PUBLISH."""
-    found = properties_asked(text, copy)
+    """As `read_properties`, as bytes of a PUBLISH."""
+    found = read_properties(text, copy)
     return found.wire() if found else b""
 
 
 @lru_cache(maxsize=4096)
 def publish_detail(text: str | None) -> str | None:
     """A column for what the other columns of a PUBLISH do not contain: that the message expires."""
-    expiry = properties_asked(text).message_expiry_interval
+    expiry = read_properties(text).message_expiry_interval
     return None if expiry is None else json.dumps({"message_expiry_s": expiry})
 
 
@@ -144,52 +169,53 @@ def _take(properties: Properties, name: str) -> int:
     return int(value) if isinstance(value, int) else 0
 
 
-def _will_asked(found: dict[str, Any], copy: int) -> WillAsked:
-    properties = properties_asked(found.get("properties"), copy)
+def _read_will(found: dict[str, Any], copy: int) -> WillOptions:
+    properties = read_properties(found.get("properties"), copy)
     delay = _take(properties, "will_delay_interval") or _number(found, "delay_s")
     payload = base64.b64decode(found["payload"]) if isinstance(found.get("payload"), str) else None
-    return WillAsked(copy_of_topic(str(found.get("topic", "")), copy), _number(found, "qos"), bool(found.get("retain")),
-                     len(payload) if payload is not None else _number(found, "size"), payload, delay, properties)
+    return WillOptions(
+        copy_of_topic(str(found.get("topic", "")), copy), _number(found, "qos"), bool(found.get("retain")),
+        len(payload) if payload is not None else _number(found, "size"), payload, delay, properties)
 
 
-def connect_asked(detail: str | None, properties: str | None, version: int, copy: int) -> ConnectAsked:
+def read_connect(detail: str | None, properties: str | None, version: int, copy: int) -> ConnectRequest:
     """Of a CONNECT row."""
     found = _loaded(detail)
-    asked = properties_asked(properties, copy)
-    expiry = _take(asked, "session_expiry_interval") or _number(found, "session_expiry_s")
+    request = read_properties(properties, copy)
+    expiry = _take(request, "session_expiry_interval") or _number(found, "session_expiry_s")
     will = found.get("will")
-    return ConnectAsked(
+    return ConnectRequest(
         version, bool(found.get("clean_start", found.get("clean_session", True))),
         _number(found, "keep_alive_s", "keep_alive"), expiry,
-        _will_asked(will, copy) if isinstance(will, dict) else None, asked if version >= 5 else Properties())
+        _read_will(will, copy) if isinstance(will, dict) else None, request if version >= 5 else Properties())
 
 
-def setup_asked(detail: str | None, version: int, copy: int) -> tuple[ConnectAsked, list[tuple[str, int]]]:
+def read_setup(detail: str | None, version: int, copy: int) -> tuple[ConnectRequest, list[tuple[str, int]]]:
     """Of an ACCEPTED row at the start: how to connect, and the subscriptions that were there."""
     found = _loaded(detail)
-    asked = connect_asked(detail, None, version, copy)
-    return asked, _subscriptions(found.get("subscriptions"), copy)
+    request = read_connect(detail, None, version, copy)
+    return request, _subscriptions(found.get("subscriptions"), copy)
 
 
 def _subscriptions(found: Any, copy: int) -> list[tuple[str, int]]:
-    asked = []
+    request = []
     for entry in found or ():
         if isinstance(entry, dict):
             name = str(entry.get("filter", entry.get("topic", "")))
             options = entry.get("options")
-            asked.append((copy_of_filter(name, copy), _number(entry, "qos") if options is None else int(options)))
+            request.append((copy_of_filter(name, copy), _number(entry, "qos") if options is None else int(options)))
         else:
-            asked.append((copy_of_filter(str(entry[0]), copy), int(entry[1])))
-    return asked
+            request.append((copy_of_filter(str(entry[0]), copy), int(entry[1])))
+    return request
 
 
-def subscriptions_asked(detail: str | None, copy: int) -> list[tuple[str, int]]:
+def read_subscriptions(detail: str | None, copy: int) -> list[tuple[str, int]]:
     """(filter, options byte) of a SUBSCRIBE row."""
     found = _loaded(detail)
     return _subscriptions(found.get("filters", found.get("subscriptions")), copy)
 
 
-def unsubscriptions_asked(detail: str | None, copy: int) -> list[str]:
+def read_unsubscriptions(detail: str | None, copy: int) -> list[str]:
     """Filters of an UNSUBSCRIBE row."""
     return [copy_of_filter(entry if isinstance(entry, str) else str(entry[0]), copy)
             for entry in _loaded(detail).get("filters") or ()]

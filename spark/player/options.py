@@ -35,7 +35,7 @@ class PlayOptions:
     meet(word, now): "start" answers T0, ns since 1970; "connected" (as fast as possible only) returns when every player
     has done what came before the first publish of all; "published" (so too), when every player's publishes are
     acknowledged; "sent", when every player has sent all. It may block.
-    tell(why): the broker went away; hear(): what another player told, or "". They may block.
+    report_lost_broker(why): the broker went away; lost_broker(): what another player told, or "". They may block.
     clock: ns since 1970. sleep, open_connection: for tests with a clock of their own.
     """
 
@@ -53,8 +53,8 @@ class PlayOptions:
     patience_s: float = 10.0
     window: int = 1000
     meet: Callable[[str, int], int] = _alone
-    tell: Callable[[str], None] = _to_nobody
-    hear: Callable[[], str] = str
+    report_lost_broker: Callable[[str], None] = _to_nobody
+    lost_broker: Callable[[], str] = str
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
     open_connection: Callable[..., Awaitable[Any]] = Connection.open
@@ -63,7 +63,7 @@ class PlayOptions:
 @dataclass(slots=True)
 class PlayStatus:
     """What one player did; filled in while it plays. why: "" when complete. not_sent: operations whose connection was
-    gone, or that the broker's limits forbid. unknown_settlements: orders about messages whose delivery
+    gone, or that the broker's limits forbid. unknown_settlements: commands about messages whose delivery
     the recording does not show. started: T0."""
 
     complete: bool = False

@@ -72,9 +72,9 @@ def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: Pla
          manual: Iterable[int] = (), settling: Iterable[int] = ()) -> Iterator[pa.RecordBatch]:
     """Plays and yields rows of the result, in the order in which they become final.
 
-    operations: batches of OPERATIONS, sorted. status: filled in; whole when the generator ends. manual: links whose
-    acknowledgements are operations. settling: those that settle messages of queues by orders. A broker that refuses or
-    goes away raises nothing: the status says so. What `operations` raises is raised.
+    operations: batches of OPERATIONS, sorted. status: filled in; complete when the generator ends. manual: links whose
+    acknowledgements are operations. settling: links that settle messages of queues by commands. A broker that refuses
+    or goes away raises nothing: the status says so. Errors of `operations` propagate.
     """
     status = PlayStatus() if status is None else status
     rows: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()

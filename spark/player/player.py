@@ -22,30 +22,30 @@ import pyarrow as pa
 from fluxmq._core.client.replay_rows import NO_VALUE
 from fluxmq._core.errors import FluxError
 from fluxmq.spark.player.amqp_link import AmqpLink
-from fluxmq.spark.player.amqp_operations import vhost_asked
+from fluxmq.spark.player.amqp_operations import read_vhost
 from fluxmq.spark.player.event_batches import EventBatches
 from fluxmq.spark.player.links import CLOSED, OPEN, Link, Operation, PlayedClient
 from fluxmq.spark.player.operation_batches import columns_of, operation_at
 from fluxmq.spark.player.operations import (
     ACK,
     CLOSE,
+    COMMAND,
     CONNECT,
     DISCONNECT,
     METHOD,
-    ORDER,
     PUBLISH,
     SEND,
     SETTLE,
     SETUP,
     SUBSCRIBE,
     UNSUBSCRIBE,
-    ConnectAsked,
-    connect_asked,
-    properties_asked,
+    ConnectRequest,
     publish_detail,
-    setup_asked,
-    subscriptions_asked,
-    unsubscriptions_asked,
+    read_connect,
+    read_properties,
+    read_setup,
+    read_subscriptions,
+    read_unsubscriptions,
     wire_properties,
 )
 from fluxmq.spark.player.options import PlayOptions, PlayStatus
@@ -67,7 +67,7 @@ NOTHING: tuple[bytes | None, str | None] = (None, None)         # of properties 
 
 class Player(Waits):
     """emit(batch): takes rows of the result's schema. manual: links whose acknowledgements are operations. settling:
-    those that send orders about messages of queues."""
+    those that send commands about messages of queues."""
 
     def __init__(self, options: PlayOptions, status: PlayStatus, emit: Callable[[pa.RecordBatch], None],
                  manual: frozenset[int] = frozenset(), settling: frozenset[int] = frozenset()) -> None:
@@ -179,7 +179,7 @@ class Player(Waits):
     async def _reach(self, columns: dict[str, Any], at: int, end: int) -> int:
         """With --fast: the end of the run of publishes or of session operations that may be sent now."""
         kinds = columns["kind"]
-        quick = (PUBLISH, ACK, ORDER, SEND, SETTLE)
+        quick = (PUBLISH, ACK, COMMAND, SEND, SETTLE)
         if columns["time"][at] > self.options.silent:
             await self._all_published()
         elif columns["time"][at] >= self.options.published:
@@ -215,7 +215,7 @@ class Player(Waits):
         if client.opening:
             return False
         kind, link = operation.kind, self.links.get(operation.link)
-        if kind == ORDER and operation.rank is None:
+        if kind == COMMAND and operation.rank is None:
             self.status.unknown_settlements += 1
             client.played.next_op += 1
             return True
@@ -228,11 +228,11 @@ class Player(Waits):
             if self.opening >= OPENING_MAX:
                 self.at_the_door.append(client)
                 return False
-            asked = connect_asked(operation.detail, operation.properties, operation.version or MQTT_5, operation.copy)
-            self.spawn(self._open(self._new_link(client, operation), asked, operation.due))
+            request = read_connect(operation.detail, operation.properties, operation.version or MQTT_5, operation.copy)
+            self.spawn(self._open(self._new_link(client, operation), request, operation.due))
             return not picked_up
         if link is None or link.state == CLOSED:
-            if kind not in (CLOSE, DISCONNECT, ACK, SETTLE, ORDER):
+            if kind not in (CLOSE, DISCONNECT, ACK, SETTLE, COMMAND):
                 client.played.next_op += 1
                 self._not_sent("its connection was gone")
             done = True
@@ -248,10 +248,10 @@ class Player(Waits):
 
     def _on_link(self, link: Link, operation: Operation) -> bool:
         kind, copy, due = operation.kind, operation.copy, operation.due
-        if isinstance(link, AmqpLink | QueueLink) and kind in (METHOD, SEND, SETTLE, ORDER):
+        if isinstance(link, AmqpLink | QueueLink) and kind in (METHOD, SEND, SETTLE, COMMAND):
             done = link.perform(operation)
-            if link.asked:
-                self.asked.add(link)
+            if link.unanswered:
+                self.unanswered.add(link)
             return done
         if kind == PUBLISH:
             text = operation.properties
@@ -262,13 +262,13 @@ class Player(Waits):
             if operation.rank is not None:
                 link.acknowledge(operation.rank)
             return True
-        properties = properties_asked(operation.properties, copy) if operation.version == MQTT_5 else None
+        properties = read_properties(operation.properties, copy) if operation.version == MQTT_5 else None
         if kind == SUBSCRIBE:
-            link.subscribe(subscriptions_asked(operation.detail, copy), properties, due)
+            link.subscribe(read_subscriptions(operation.detail, copy), properties, due)
         elif kind == UNSUBSCRIBE:
-            link.unsubscribe(unsubscriptions_asked(operation.detail, copy), properties, due)
+            link.unsubscribe(read_unsubscriptions(operation.detail, copy), properties, due)
         if kind in (SUBSCRIBE, UNSUBSCRIBE):
-            self.asked.add(link)
+            self.unanswered.add(link)
             return True
         if not link.may_end(self.loop):
             return False
@@ -280,17 +280,17 @@ class Player(Waits):
 
     def _new_link(self, client: PlayedClient, operation: Operation) -> Link:
         kind = QueueLink if operation.link in self.settling else Link
-        link = (AmqpLink(self.rows, client, self.options, self.changed, vhost=vhost_asked(operation.detail))
+        link = (AmqpLink(self.rows, client, self.options, self.changed, vhost=read_vhost(operation.detail))
                 if operation.method is not None else
                 kind(self.rows, client, self.options, self.changed, manual=operation.link in self.manual))
         self.links[operation.link] = link
         client.opening = True
         return link
 
-    async def _open(self, link: Link, asked: ConnectAsked, due: int) -> None:
+    async def _open(self, link: Link, request: ConnectRequest, due: int) -> None:
         self.opening += 1
         try:
-            await link.open(asked, due)
+            await link.open(request, due)
         finally:
             self.opening -= 1
             for client in self.at_the_door:
@@ -309,20 +309,21 @@ class Player(Waits):
         if self.stopped:
             return
         client = self._client(operation)
-        asked, filters = setup_asked(operation.detail, operation.version or MQTT_5, operation.copy)
-        clean = ConnectAsked(asked.version, True, asked.keep_alive_s, asked.session_expiry_s, None, asked.properties)
+        request, filters = read_setup(operation.detail, operation.version or MQTT_5, operation.copy)
+        clean = ConnectRequest(request.version, True, request.keep_alive_s, request.session_expiry_s, None,
+                               request.properties)
 
         async def open_and_subscribe() -> None:
-            if asked.version < MQTT_5 and not asked.clean_start:
+            if request.version < MQTT_5 and not request.clean_start:
                 first = Link(self.rows, client, self.options, self.changed, manual=False)
                 await self._open(first, clean, NO_VALUE)
                 if first.state == OPEN:
                     first.disconnect(0, None)
                     await first.connection.closed()
-            await self._open(link, asked if asked.version < MQTT_5 else clean, NO_VALUE)
+            await self._open(link, request if request.version < MQTT_5 else clean, NO_VALUE)
             if link.state == OPEN and filters:
                 link.subscribe(filters)
-                self.asked.add(link)
+                self.unanswered.add(link)
 
         link = self._new_link(client, operation)
         while self.opening >= OPENING_MAX and not self.stopped:

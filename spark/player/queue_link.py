@@ -1,10 +1,10 @@
-"""A connection of a replayed client that settles queue messages by orders, which name the messages of this run.
+"""A connection of a replayed client that settles queue messages by commands, which name the messages of this run.
 
-An order is for the n-th delivery of its queue (queue_orders.py). It is sent after that delivery has arrived. A leaving
-client waits for deliveries that it has orders for, as long as they follow closely (grace.py). The number of deliveries
-to each consumer of a group differs between runs: one gets fewer than recorded, another more than it has orders for. So
-at the end a client acknowledges its unsettled messages of queues that it settles, and one without further orders
-unsubscribes from them, which leaves the remaining messages to clients with orders.
+A command is for the n-th delivery of its queue (queue_commands.py). It is sent after that delivery has arrived. A
+leaving client waits for deliveries that it has commands for, as long as they follow closely (grace.py). The number of
+deliveries to each consumer of a group differs between runs: one gets fewer than recorded, another more than it has
+commands for. So at the end a client acknowledges its unsettled messages of queues that it settles, and one without
+further commands unsubscribes from them, which leaves the remaining messages to clients with commands.
 """
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fluxmq._core.client.properties import Properties
 from fluxmq._core.client.replay_rows import NO_VALUE
 from fluxmq.spark.player.grace import Grace
 from fluxmq.spark.player.links import CLOSED, OPEN, Link, Operation
-from fluxmq.spark.player.operations import properties_asked
-from fluxmq.spark.player.queue_orders import FROM_QUEUE, queue_of
+from fluxmq.spark.player.operations import read_properties
+from fluxmq.spark.player.queue_commands import FROM_QUEUE, queue_of
 from fluxmq.spark.result import EVENTS
 
 __all__ = ["QueueLink"]
@@ -32,7 +32,7 @@ CLASSIC = "delivery-count"                      # property that deliveries of a 
 
 
 class Delivered(NamedTuple):
-    """What an order needs from a delivery. classic: from a queue that settles messages, not from a stream."""
+    """What a command needs from a delivery. classic: from a queue that settles messages, not from a stream."""
 
     message_id: str
     group: str
@@ -47,9 +47,9 @@ class QueueLink(Link):
         self.got: dict[str, list[Delivered | None]] = {}
         self.filters: dict[str, set[str]] = {}                      # subscriptions to each queue, and to "" none
         self.ordered: set[str] = set()                              # queues that this client settles
-        self.expected: dict[tuple[str, int], list[Operation]] = {}  # orders whose delivery has not come
+        self.expected: dict[tuple[str, int], list[Operation]] = {}  # commands whose delivery has not come
         self.overdue: deque[tuple[Operation, Delivered]] = deque()  # the window was used up
-        self.ending_queues = False                                  # released: others get messages without orders
+        self.ending_queues = False                                  # released: others get messages without commands
         self.grace = Grace(self.clock)
 
     def taken(self, message: Message) -> None:
@@ -71,7 +71,7 @@ class QueueLink(Link):
             self.changed(self)                  # it waits to leave
 
     def perform(self, operation: Operation) -> bool:
-        """An order: True when it was sent, or will be when its delivery arrives; False when it cannot be sent now."""
+        """A command: True when it was sent, or will be when its delivery arrives; False when it cannot be sent now."""
         queue, rank = queue_of((operation.topic or b"").decode()), operation.rank or 0
         self.ordered.add(queue)
         if rank >= len(self.got.get(queue, ())):
@@ -99,7 +99,7 @@ class QueueLink(Link):
             self.overdue.append((operation, delivered))
 
     def _send(self, operation: Operation, delivered: Delivered) -> None:
-        asked = properties_asked(operation.properties, operation.copy)
+        asked = read_properties(operation.properties, operation.copy)
         pairs = [("message-id", delivered.message_id)]
         if "group-id" in asked.user_dict:
             pairs.append(("group-id", delivered.group))
@@ -121,7 +121,7 @@ class QueueLink(Link):
 
         if qos:
             self.connection.publish(topic, payload, qos, False, properties, answered)
-            self.asked += 1
+            self.unanswered += 1
         else:
             self.connection.publish(topic, payload, 0, False, properties)
 
@@ -137,7 +137,7 @@ class QueueLink(Link):
         return self._take
 
     def may_end(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Also waits until deliveries with orders have arrived, or none arrives any more."""
+        """Also waits until deliveries with commands have arrived, or none arrives any more."""
         left = self.grace.left_s(bool(self.expected or self.overdue))
         if left:
             loop.call_later(left + 0.01, self.changed, self)
@@ -146,7 +146,7 @@ class QueueLink(Link):
 
     def release(self) -> None:
         """Acknowledges held deliveries and the client's unsettled messages of queues that it settles, and unsubscribes
-        from those without further orders. So a replay does not drain what the recording left in a queue."""
+        from those without further commands. So a replay does not drain what the recording left in a queue."""
         if self.manual:
             super().release()
         self.ending_queues = True

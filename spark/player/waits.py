@@ -36,7 +36,7 @@ class Waits:
         self.opening = 0
         self.links: dict[int, Link] = {}                # of connections whose end was not played yet
         self.alive: set[Link] = set()                   # those that are open
-        self.asked: set[Link] = set()
+        self.unanswered: set[Link] = set()
         self.echoing: set[Lane] = set()
         self.listeners: set[Lane] | None = set()        # None: all that have subscribed
         self.caught_up = 0                              # publishes that subscribers have received
@@ -55,8 +55,8 @@ class Waits:
         """Called when an answer has arrived on a link, or when it ended."""
         self.changes.set()
         (self.alive.add if link.state == OPEN else self.alive.discard)(link)
-        if not link.asked:
-            self.asked.discard(link)
+        if not link.unanswered:
+            self.unanswered.discard(link)
         if link.client.waiting:
             self.wake(link.client)
         if link.state == CLOSED:
@@ -101,7 +101,7 @@ class Waits:
             busy = self.rows.prove()
             for lane in busy:
                 lane.stalled = True
-            if not (busy or self.waiting or self.opening or self.asked or self.tasks):
+            if not (busy or self.waiting or self.opening or self.unanswered or self.tasks):
                 return
             now = (self.rows.unfinished, self.waiting, self.rows.deliveries)
             if now != seen:
@@ -176,13 +176,13 @@ class Waits:
             else:
                 await self._ask(place, address)
         except (OSError, TimeoutError) as error:
-            await self._gone(f"the broker at {address} went away: {error or what}")
+            await self._lose_broker(f"the broker at {address} went away: {error or what}")
         finally:
             self.probing = False
 
-    async def _gone(self, why: str) -> None:
+    async def _lose_broker(self, why: str) -> None:
         self.stop(why)
-        await self.loop.run_in_executor(None, self.options.tell, self.status.why)
+        await self.loop.run_in_executor(None, self.options.report_lost_broker, self.status.why)
 
     # ── the broker hangs ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +190,7 @@ class Waits:
         """To be called regularly. A hanging or suspended broker accepts connections and breaks none. So when requests
         wait and no answer has arrived for patience_s, it is probed."""
         answers, deliveries = self.rows.publishes - self.rows.unfinished, self.rows.deliveries
-        waits = self.rows.unfinished or self.waiting or self.opening or self.asked
+        waits = self.rows.unfinished or self.waiting or self.opening or self.unanswered
         if not waits or answers > self.moved[0] or deliveries > self.moved[1]:
             self.moved_at = self.loop.time()
         self.moved = answers, deliveries
@@ -220,8 +220,8 @@ class Waits:
                 finally:
                     writer.close()
         except TimeoutError:
-            await self._gone(f"the broker at {address} hangs: it takes connections, and for "
-                             f"{self.options.patience_s:g} s it answered nothing")
+            await self._lose_broker(f"the broker at {address} hangs: it takes connections, and for "
+                                    f"{self.options.patience_s:g} s it answered nothing")
 
     def stop(self, why: str) -> None:
         """Stops sending."""
@@ -235,7 +235,7 @@ class Waits:
         if self.stopped or self.loop.time() < self.hears_at:
             return
         try:
-            why = await self.loop.run_in_executor(None, self.options.hear)
+            why = await self.loop.run_in_executor(None, self.options.lost_broker)
         except FluxError as error:
             why = str(error)
         if why:

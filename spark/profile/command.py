@@ -75,9 +75,9 @@ def profile(recording: Path, as_json: bool, out: Path | None, top: int, html: Pa
             if out is not None:
                 for name in ("rates", "topics", "subtrees", "connections", "clients"):
                     made[name].coalesce(1).write.parquet(str(out / name))
-    told_of = about(found)
-    click.echo(json.dumps(told_of | summed, indent=1) if as_json else text(summed, told_of))
+    about_recording = about(found)
+    click.echo(json.dumps(about_recording | summed, indent=1) if as_json else text(summed, about_recording))
     if html is not None:
-        write_page(html, profile_page(summed, told_of, *drawn))
+        write_page(html, profile_page(summed, about_recording, *drawn))
         click.echo(f"\nThe report with its plots: {html}", err=as_json)
     return 0

@@ -25,7 +25,7 @@ __all__ = ["profile_page"]
 Found = Mapping[str, Any]
 Counts = Mapping[str, Mapping[int, int]]
 # Key of quantiles() → heading.
-SPREAD = {"mean": "mean", "least": "min", "p50": "p50", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "most": "max"}
+SPREAD = {"mean": "mean", "min": "min", "p50": "p50", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "max": "max"}
 SENT = ("PUBLISH in", "basic.publish in")
 CAME = ("PUBLISH out", "basic.deliver out", "basic.get-ok out")
 
@@ -132,4 +132,4 @@ def profile_page(found: Found, about: Found, payloads: Counts, latencies: Counts
                  ("Packets", size_text(found["bytes"]))]
         parts = [_rates(found), *_distributions(payloads, latencies), _packets(found), _topics(found), _clients(found)]
     return page(f"recording {about['path']}", *verdict(found, about), *parts,
-                section("The recording", table("What it is of", ("", ""), told, "said")))
+                section("The recording", table("What it is of", ("", ""), told, "text")))

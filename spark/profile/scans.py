@@ -85,10 +85,10 @@ def bucket_value(number: int) -> float:
 
 
 def by_bucket(rows: DataFrame, value: str) -> DataFrame:
-    """(kind, direction, bucket): rows, of those that have the value; and its `least` and `most`."""
+    """(kind, direction, bucket): rows, of those that have the value; and its `min` and `max`."""
     return (rows.where(F.col(value).isNotNull() & (F.col(value) >= 0))
             .groupBy("kind", "direction", bucket(F.col(value)).alias("bucket"))
-            .agg(F.count("*").alias("rows"), F.min(value).alias("least"), F.max(value).alias("most")))
+            .agg(F.count("*").alias("rows"), F.min(value).alias("min"), F.max(value).alias("max")))
 
 
 def subtrees(topics: DataFrame) -> DataFrame:

@@ -24,12 +24,12 @@ STORM_TIMES, STORM_LEAST = 10, 10            # connections opened in a second: s
 
 
 def quantiles(counted: Iterable[tuple[float, int]]) -> dict[str, float]:
-    """Of (value, count): the QUANTILES, `least`, `most` and `mean`; empty if there are no values."""
+    """Of (value, count): the QUANTILES, `min`, `max` and `mean`; empty if there are no values."""
     ordered = sorted(counted)
     total = sum(count for _, count in ordered)
     if not total:
         return {}
-    found = {"least": ordered[0][0], "most": ordered[-1][0],
+    found = {"min": ordered[0][0], "max": ordered[-1][0],
              "mean": sum(value * count for value, count in ordered) / total}
     seen, wanted = 0, list(QUANTILES)
     for value, count in ordered:
@@ -42,9 +42,9 @@ def quantiles(counted: Iterable[tuple[float, int]]) -> dict[str, float]:
 def _bucketed(rows: list[Any]) -> dict[str, float]:
     found = quantiles((bucket_value(row.bucket), row.rows) for row in rows)
     if found:
-        least, most = min(row.least for row in rows), max(row.most for row in rows)
-        found = {name: min(max(value, least), most) for name, value in found.items()} | {
-            "least": float(least), "most": float(most)}
+        low, high = min(row.min for row in rows), max(row.max for row in rows)
+        found = {name: min(max(value, low), high) for name, value in found.items()} | {
+            "min": float(low), "max": float(high)}
     return found
 
 
@@ -127,7 +127,7 @@ def _clients(connections: DataFrame, clients: DataFrame) -> dict[str, Any]:
     wanted = [0.0, *QUANTILES, 1.0]
     row = connections.select(life).agg(
         F.count("life"), F.percentile_approx("life", wanted, 10_000), F.avg("life")).first()
-    names = ["least", *[f"p{100 * share:g}" for share in QUANTILES], "most"]
+    names = ["min", *[f"p{100 * share:g}" for share in QUANTILES], "max"]
     ended = int(row[0]) if row else 0
     found["lifetime_s"] = dict(zip(names, row[1], strict=True)) | {"mean": row[2]} if row and ended else {}
     found["ended_within"] = ended
@@ -169,7 +169,7 @@ def spreads(sizes: DataFrame, latencies: DataFrame) -> tuple[Spreads, Spreads]:
     for rows, into, names in ((of_messages, found[0], ("direction",)), (latencies, found[1], ("kind", "direction"))):
         for row in rows.orderBy("kind", "direction").collect():
             counts = into.setdefault(" ".join(row[name] or "" for name in names), {})
-            number = bucket_of(min(max(bucket_value(row["bucket"]), row["least"]), row["most"]))
+            number = bucket_of(min(max(bucket_value(row["bucket"]), row["min"]), row["max"]))
             counts[number] = counts.get(number, 0) + row["rows"]
     return found
 

@@ -26,7 +26,7 @@ def _spread(found: dict[str, Any], shown: Any) -> str:
     """quantiles() as "min 1, p50 3, p90 5, …"."""
     if not found:
         return "none"
-    named = {"least": "min", "p50": "p50", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "most": "max"}
+    named = {"min": "min", "p50": "p50", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "max": "max"}
     return ", ".join(f"{name} {shown(found[key])}" for key, name in named.items() if found.get(key) is not None)
 
 
@@ -41,8 +41,8 @@ def _table(rows: list[list[str]], indent: str = "  ") -> list[str]:
 
 def course(values: list[int]) -> str:
     """A bar for each value."""
-    most = max(values, default=0)
-    return "".join(BARS[-(-value * (len(BARS) - 1) // most)] if most else BARS[0] for value in values)
+    highest = max(values, default=0)
+    return "".join(BARS[-(-value * (len(BARS) - 1) // highest)] if highest else BARS[0] for value in values)
 
 
 def _head(found: dict[str, Any], about: dict[str, Any]) -> list[str]:
@@ -68,7 +68,7 @@ def _rates(found: dict[str, Any]) -> list[str]:
         shown = size_text if name == "bytes" else count_text
         lines.append(f"  {title}: mean {shown(over[name]['mean'])}, {_spread(over[name], shown)}")
     for name in ("published", "delivered"):
-        if over[name]["most"]:
+        if over[name]["max"]:
             lines.append(f"  {name} over time, {seconds_text(over['step_s'])} each: |{course(over[name]['course'])}|")
     storms = over["storms"]
     if storms["seconds"]:

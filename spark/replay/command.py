@@ -26,8 +26,8 @@ from fluxmq.spark.replay.broker_process import listening_process, sampled
 from fluxmq.spark.replay.plan import Plan, PlanError, plan_recording
 from fluxmq.spark.replay.replaying import (
     PlayedLinks,
-    ReplayAsked,
     ReplayError,
+    ReplayRequest,
     begin,
     finish,
     look_first,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["meeting", "replay_with_spark", "run"]
 
 PROGRESS = ".progress"
-GONE = ".gone"                          # suffix of a file by which a player reports that the broker is gone
-TOLD_EVERY_S = 0.5
+BROKER_LOST = ".gone"                          # suffix of a file by which a player reports that the broker is gone
+PROGRESS_EVERY_S = 0.5
 EXECUTORS_S = 60.0
 BEGIN_IN_NS = 1_500_000_000     # Spark notifies a task that waits for the others once a second
 NANO = 1e9
@@ -76,21 +76,21 @@ def _task(options: PlayOptions, result: str, links: PlayedLinks) -> Callable[[It
         place.write(f"{PROGRESS}/{task}", b"0")
         last = 0.0
 
-        def told(status: PlayStatus) -> None:
+        def on_status(status: PlayStatus) -> None:
             nonlocal last
-            if time.monotonic() - last > TOLD_EVERY_S:
+            if time.monotonic() - last > PROGRESS_EVERY_S:
                 last = time.monotonic()
                 place.write(f"{PROGRESS}/{task}", str(status.operations).encode())
 
-        def tell(why: str) -> None:
-            place.write(f"{PROGRESS}/{task}{GONE}", why.encode())
+        def report_lost_broker(why: str) -> None:
+            place.write(f"{PROGRESS}/{task}{BROKER_LOST}", why.encode())
 
-        def hear() -> str:
-            told = place.names(PROGRESS, GONE)
-            return (place.read(f"{PROGRESS}/{told[0]}") or b"").decode() if told else ""
+        def lost_broker() -> str:
+            reports = place.names(PROGRESS, BROKER_LOST)
+            return (place.read(f"{PROGRESS}/{reports[0]}") or b"").decode() if reports else ""
 
-        playing = replace(options, meet=meeting, tell=tell, hear=hear)
-        status, counts = perform(place, task, operations, playing, links, told)
+        playing = replace(options, meet=meeting, report_lost_broker=report_lost_broker, lost_broker=lost_broker)
+        status, counts = perform(place, task, operations, playing, links, on_status)
         yield pa.RecordBatch.from_pydict({"status": [json.dumps({"status": asdict(status), "counts": counts})]}, ENDED)
 
     return player
@@ -110,11 +110,11 @@ def _room(spark: SparkSession, wanted: int | None) -> int:
     while (slots := _slots(spark)) < (wanted or 1) and time.monotonic() < end:
         if (spark.sparkContext.master or "").startswith("local"):
             break
-        time.sleep(TOLD_EVERY_S)
+        time.sleep(PROGRESS_EVERY_S)
     return slots
 
 
-def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
+def replay_with_spark(spark: SparkSession, request: ReplayRequest) -> Summary:
     """Raises RecordingError, PlanError, ReplayError, ResultError; a failure of the broker is not raised, but in the
     summary."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -122,26 +122,26 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
 
     from fluxmq.spark.replay.plan_spark import recorded_rows, spark_operations, spark_survey
 
-    recording = open_recording(Path(asked.recording))
+    recording = open_recording(Path(request.recording))
     if not recording.parts:
         raise PlanError(f"{recording.path} has no rows that could be replayed")
     rows = recorded_rows(spark, recording)
     with shown("reading", lambda: (None, f"{recording.rows} rows of {recording.path}")):
         survey = spark_survey(rows)
-    slots = _room(spark, asked.partitions)      # after the first job, when the first executors have started
-    wanted = asked.partitions or slots
+    slots = _room(spark, request.partitions)      # after the first job, when the first executors have started
+    wanted = request.partitions or slots
     if wanted > slots:
         raise ReplayError(f"all {wanted} partitions must run at one time, and Spark has room for {slots}: ask for "
                           "fewer with --partitions, or give Spark more processors")
-    plan = plan_recording(survey, copies=asked.copies, partitions=wanted)
+    plan = plan_recording(survey, copies=request.copies, partitions=wanted)
     operations = spark_operations(spark, rows, plan)
-    place, summary = begin(asked, recording, plan)
+    place, summary = begin(request, recording, plan)
     place.system.create_dir(place.path(PROGRESS))
-    options = replace(play_options(asked, plan, summary.run), window=max(1, asked.window // plan.partitions))
+    options = replace(play_options(request, plan, summary.run), window=max(1, request.window // plan.partitions))
     links = played_links(plan)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
-    look = _look_at(place, plan, asked)
-    with sampled(asked.broker_pid or listening_process(asked.broker)) as used, shown("replaying", look):
+    look = _look_at(place, plan, request)
+    with sampled(request.broker_pid or listening_process(request.broker)) as used, shown("replaying", look):
         try:
             play = operations.mapInArrow(_task(options, place.name if "://" in place.name else place.root, links),
                                          "status string", barrier=True)
@@ -150,7 +150,7 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
                 ended.append((PlayStatus(**said["status"]), said["counts"]))
         except (PySparkException, Py4JError) as error:
             summary.why = f"Spark gave up: {_why(error)}"
-            raise ReplayError(f"{summary.why}; what was written to {asked.out} is kept, and marked partial") from error
+            raise ReplayError(f"{summary.why}; the part written to {request.out} is kept and marked partial") from error
         finally:
             place.remove(PROGRESS)
             finish(place, summary, ended, used)
@@ -164,13 +164,13 @@ def _why(error: Exception) -> str:
     return (named or lines or [type(error).__name__])[-1 if named else 0]
 
 
-def _look_at(place: Place, plan: Plan, asked: ReplayAsked) -> Callable[[], tuple[float | None, str]]:
+def _look_at(place: Place, plan: Plan, request: ReplayRequest) -> Callable[[], tuple[float | None, str]]:
     lock = threading.Lock()
 
     def look() -> tuple[float | None, str]:
         with lock:
             done = sum(int(place.read(f"{PROGRESS}/{task}") or 0) for task in range(plan.partitions))
-        return done / plan.operations, f"{done} of {plan.operations} operations against {asked.broker}"
+        return done / plan.operations, f"{done} of {plan.operations} operations against {request.broker}"
 
     return look
 
@@ -213,15 +213,15 @@ def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: f
     """Replay RECORDING against a broker, and write what was sent and what arrived to RESULT."""
     from fluxmq.spark.session import session
 
-    asked = ReplayAsked(
+    request = ReplayRequest(
         recording=recording, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
         copies=copies, partitions=partitions, username=username,
         password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
     # Checked before Spark starts.
     opened = open_recording(Path(recording))
-    look_first(asked, opened)
+    look_first(request, opened)
     spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)
-    summary = replay_with_spark(spark, asked)
+    summary = replay_with_spark(spark, request)
     click.echo(_report(summary, out))
     if not summary.complete:
         click.echo(f"fluxmq: the result is partial: {summary.why}", err=True)

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from fluxmq._core.errors import FluxError
 from fluxmq.record.reading import Recording
 from fluxmq.spark.player.amqp_operations import ANSWERED, METHODS
-from fluxmq.spark.player.operations import ACK, KINDS, OPERATIONS, ORDER, copy_of_client, copy_of_topic
-from fluxmq.spark.player.queue_orders import ORDER_PATTERN, order_ranks
+from fluxmq.spark.player.operations import ACK, COMMAND, KINDS, OPERATIONS, copy_of_client, copy_of_topic
+from fluxmq.spark.player.queue_commands import COMMAND_PATTERN, command_ranks
 
 __all__ = ["ACKNOWLEDGEMENTS", "AMQP_DELIVERIES", "AMQP_ROWS", "AMQP_SESSION", "COLUMNS", "HELD_NS", "SESSION_ROWS",
            "ConnectionSeen", "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey",
@@ -57,8 +57,8 @@ class ConnectionSeen:
 class Survey:
     """What the first pass found. first, last: ns since 1970, of what is played after the start. manual: those whose
     acknowledgements are played one by one. repeated: publishes with DUP, which are not. published: when the
-    first publish was; silent: the last. settling: those that sent orders about messages of queues. recorded: rows that
-    are a publish, a delivery, and such an order (`settlement`), of all connections."""
+    first publish was; silent: the last. settling: connections that sent commands about messages of queues. recorded:
+    rows of all connections by event: publish, delivery, and such a command (`settlement`)."""
 
     connections: list[ConnectionSeen]
     manual: list[int] = field(default_factory=list)
@@ -154,17 +154,17 @@ def _played(table: pa.Table) -> pa.ChunkedArray:
     return pc.or_(mqtt, amqp)
 
 
-def _orders(table: pa.Table) -> pa.ChunkedArray:
-    """Played rows that are orders about messages of queues."""
-    named = pc.fill_null(pc.match_substring_regex(table["topic"], ORDER_PATTERN), False)
+def _commands(table: pa.Table) -> pa.ChunkedArray:
+    """Played rows that are commands about messages of queues."""
+    named = pc.fill_null(pc.match_substring_regex(table["topic"], COMMAND_PATTERN), False)
     asked = pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(_is(table, "direction", "in"), named))
     return pc.and_(_is(table, "protocol", "mqtt"), pc.and_(asked, pc.invert(pc.fill_null(table["dup"], False))))
 
 
-def _recorded(table: pa.Table, played: pa.ChunkedArray, orders: pa.ChunkedArray) -> dict[str, int]:
+def _recorded(table: pa.Table, played: pa.ChunkedArray, commands: pa.ChunkedArray) -> dict[str, int]:
     out = pc.and_(_is(table, "kind", "PUBLISH"), _is(table, "direction", "out"))
-    found = {"publish": pc.and_(pc.and_(played, pc.invert(orders)), _is(table, "kind", "PUBLISH", "basic.publish")),
-             "delivery": pc.or_(out, _is(table, "kind", *AMQP_DELIVERIES)), "settlement": orders}
+    found = {"publish": pc.and_(pc.and_(played, pc.invert(commands)), _is(table, "kind", "PUBLISH", "basic.publish")),
+             "delivery": pc.or_(out, _is(table, "kind", *AMQP_DELIVERIES)), "settlement": commands}
     return {what: pc.sum(pc.cast(mask, pa.int64())).as_py() or 0 for what, mask in found.items()}
 
 
@@ -184,7 +184,7 @@ def _manual(table: pa.Table) -> list[int]:
 def plain_survey(recording: Recording) -> Survey:
     """The first pass, in this process."""
     table = _strings(recording)
-    mask, orders = _played(table), _orders(table)
+    mask, commands = _played(table), _commands(table)
     counted = table.select(["connection", "client_id", "protocol"]).append_column(
         "played", pc.cast(mask, pa.int64())).group_by("connection").aggregate(
         [("client_id", "max"), ("protocol", "max"), ("played", "sum")])
@@ -199,7 +199,7 @@ def plain_survey(recording: Recording) -> Survey:
                        pc.fill_null(mqtt["dup"], False))
     return Survey(connections, _manual(mqtt), bounds["min"] or 0, bounds["max"] or 0,
                   pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published["min"] or 0, published["max"] or 0,
-                  sorted(pc.unique(table["connection"].filter(orders)).to_pylist()), _recorded(table, mask, orders))
+                  sorted(pc.unique(table["connection"].filter(commands)).to_pylist()), _recorded(table, mask, commands))
 
 
 def _ranks(table: pa.Table, manual: list[int]) -> dict[int, int]:
@@ -218,7 +218,7 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
     """The second pass, in this process: a table of OPERATIONS for each partition."""
     table = _strings(recording).sort_by([("time", "ascending"), ("seq", "ascending")])
     ranks = _ranks(table, plan.survey.manual) if plan.survey.manual else {}
-    settled = order_ranks(table.filter(pc.is_in(table["connection"], value_set=pa.array(
+    settled = command_ranks(table.filter(pc.is_in(table["connection"], value_set=pa.array(
         plan.survey.settling, pa.int64()))).sort_by("seq")) if plan.survey.settling else {}
     acks = pc.and_(_is(table, "kind", *ACKNOWLEDGEMENTS), pc.and_(
         _is(table, "direction", "in"), pc.is_in(table["answers"], value_set=pa.array(list(ranks), pa.int64()))))
@@ -228,7 +228,7 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
     unique, where = np.unique(connection, return_inverse=True)
     numbers = np.array([plan.numbers[one] for one in unique.tolist()], np.int64)[where]
     places = np.array([plan.places[one] for one in unique.tolist()], np.int64)[where]
-    kinds = pc.if_else(_orders(table), pa.scalar(ORDER, pa.int8()),
+    kinds = pc.if_else(_commands(table), pa.scalar(COMMAND, pa.int8()),
                        pa.array([KINDS[kind] for kind in table["kind"].to_pylist()], pa.int8()))
     rank = pa.array([ranks.get(answers) if kind == ACK else settled.get(seq) for kind, answers, seq in zip(
         kinds.to_pylist(), table["answers"].to_pylist(), table["seq"].to_pylist(), strict=True)], pa.int64())

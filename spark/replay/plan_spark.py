@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from fluxmq.record.reading import Recording
 from fluxmq.spark.player.amqp_operations import ANSWERED
-from fluxmq.spark.player.operations import KINDS, OPERATIONS, ORDER
-from fluxmq.spark.player.queue_orders import FROM_QUEUE, ORDER_PATTERN
+from fluxmq.spark.player.operations import COMMAND, KINDS, OPERATIONS
+from fluxmq.spark.player.queue_commands import COMMAND_PATTERN, FROM_QUEUE
 from fluxmq.spark.recorded import rows_of
 from fluxmq.spark.replay.plan import (
     ACKNOWLEDGEMENTS,
@@ -51,9 +51,9 @@ def _played() -> Column:
 
 
 def _ordered() -> Column:
-    """An order about a message of a queue."""
+    """A command about a message of a queue."""
     return F.coalesce((F.col("protocol") == "mqtt") & (F.col("direction") == "in") & (F.col("kind") == "PUBLISH")
-                      & F.col("topic").rlike(ORDER_PATTERN) & ~F.coalesce("dup", F.lit(False)), F.lit(False))
+                      & F.col("topic").rlike(COMMAND_PATTERN) & ~F.coalesce("dup", F.lit(False)), F.lit(False))
 
 
 def _delivered() -> Column:
@@ -129,7 +129,7 @@ def _keys(partitions: int) -> list[int]:
 
 
 def _order_ranks(rows: DataFrame, settling: DataFrame) -> DataFrame:
-    """(seq, rank) of orders: see queue_orders.order_ranks. settling: the connections that send orders."""
+    """(seq, rank) of commands: see queue_commands.command_ranks. settling: the connections that send commands."""
     pairs = F.from_json(F.get_json_object("properties", "$.user_property"), "array<array<string>>")
 
     def named(word: str) -> Column:
@@ -171,7 +171,7 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
     kinds = F.create_map(*(F.lit(one) for pair in KINDS.items() for one in pair))
     beside, amqp = F.col("copy") > 0, F.col("protocol") == "amqp091"
     made = copied.join(F.broadcast(who), "connection").withColumns({
-        "kind": F.when(_ordered(), F.lit(ORDER)).otherwise(kinds[F.col("kind")]).cast("tinyint"),
+        "kind": F.when(_ordered(), F.lit(COMMAND)).otherwise(kinds[F.col("kind")]).cast("tinyint"),
         "method": F.when(amqp, F.col("kind")), "tag": F.col("packet_id"),
         "link": F.col("connection") * plan.copies + F.col("copy"),
         "client_number": F.col("number") * plan.copies + F.col("copy"),

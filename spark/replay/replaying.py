@@ -20,8 +20,18 @@ from fluxmq.spark.replay.broker_process import Samples, listening_process, sampl
 from fluxmq.spark.replay.plan import Plan, plain_plan
 from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_result, unused_place
 
-__all__ = ["PlayedLinks", "ReplayAsked", "ReplayError", "begin", "finish", "look_first", "perform", "play_options",
-           "played_links", "replay_here"]
+__all__ = [
+    "PlayedLinks",
+    "ReplayError",
+    "ReplayRequest",
+    "begin",
+    "finish",
+    "look_first",
+    "perform",
+    "play_options",
+    "played_links",
+    "replay_here",
+]
 
 CONNECT_TIMEOUT_S = 10.0
 AMQP_PORT = 5672
@@ -33,7 +43,7 @@ class ReplayError(FluxError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayAsked:
+class ReplayRequest:
     """The options of `fluxmq replay run`. speed: None, as fast as possible. broker_pid: None, determined from the
     address.
 
@@ -55,7 +65,7 @@ class ReplayAsked:
     patience_s: float = 10.0
     window: int = 1000
 
-    def said(self) -> dict[str, Any]:
+    def shown_options(self) -> dict[str, Any]:
         """The options for summary.json, without secrets."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)
                 if entry.name not in ("recording", "broker", "amqp_broker", "out", "password")}
@@ -72,36 +82,37 @@ class ReplayAsked:
         return f"[{place.host}]:{AMQP_PORT}" if ":" in place.host else f"{place.host}:{AMQP_PORT}"
 
 
-def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
+def begin(request: ReplayRequest, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
     """Checks the broker and makes the empty result. Raises ReplayError, ResultError."""
-    amqp = asked.amqp_address(plan.protocols)
-    for address, option, _ in _addresses(asked, plan.protocols):
+    amqp = request.amqp_address(plan.protocols)
+    for address, option, _ in _addresses(request, plan.protocols):
         _opened(address, option).close()
     manifest = recording.manifest
     summary = Summary(
-        run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
+        run=secrets.randbelow(RUNS - 1) + 1, options=request.shown_options(), partitions=plan.partitions,
+        why="it did not end",
         recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
                    "operations": plan.operations, "span_ns": plan.span_ns},
-        broker={"address": asked.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed,
+        broker={"address": request.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed,
         recorded={what: count * plan.copies for what, count in plan.survey.recorded.items()})
-    return create_result(asked.out, summary), summary
+    return create_result(request.out, summary), summary
 
 
-def look_first(asked: ReplayAsked, recording: Recording) -> None:
+def look_first(request: ReplayRequest, recording: Recording) -> None:
     """Checks what is possible before the rows are read: a broker answers in each of the recording's protocols, and the
     result can be written. Raises RecordingError, ReplayError, ResultError."""
-    unused_place(asked.out)
-    for address, option, protocol in _addresses(asked, recording.protocols()):
-        _ask(address, option, protocol, asked.patience_s)
+    unused_place(request.out)
+    for address, option, protocol in _addresses(request, recording.protocols()):
+        _ask(address, option, protocol, request.patience_s)
 
 
-def _addresses(asked: ReplayAsked, protocols: frozenset[str]) -> Iterator[tuple[str, str, Opening]]:
+def _addresses(request: ReplayRequest, protocols: frozenset[str]) -> Iterator[tuple[str, str, Opening]]:
     """Addresses of clients, the option for each, and the protocol."""
     if "mqtt" in protocols:
-        yield asked.broker, "--broker", MQTT
-    amqp = asked.amqp_address(protocols)
+        yield request.broker, "--broker", MQTT
+    amqp = request.amqp_address(protocols)
     if amqp:
-        yield amqp, "--amqp-broker" if asked.amqp_broker or amqp != asked.broker else "--broker", AMQP
+        yield amqp, "--amqp-broker" if request.amqp_broker or amqp != request.broker else "--broker", AMQP
 
 
 def _opened(address: str, option: str) -> socket.socket:
@@ -159,7 +170,7 @@ AMQP = Opening("AMQP 0-9-1", b"AMQP\0\0\x09\x01", b"\x01", b"")
 
 class PlayedLinks(NamedTuple):
     """Connections with special handling. manual: acknowledgements are operations; settling: they settle messages of
-    queues by orders."""
+    queues by commands."""
 
     manual: list[int]
     settling: list[int]
@@ -171,24 +182,23 @@ def played_links(plan: Plan) -> PlayedLinks:
                          for numbers in (plan.survey.manual, plan.survey.settling)))
 
 
-def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
+def play_options(request: ReplayRequest, plan: Plan, run: int) -> PlayOptions:
     return PlayOptions(
-        address=asked.broker, amqp_address=asked.amqp_address(plan.protocols), run=run, first=plan.survey.first,
-        published=plan.survey.published, silent=plan.survey.silent, speed=asked.speed,
-        username=asked.username, password=asked.password, quiet_s=asked.quiet_s, quiet_max_s=asked.quiet_max_s,
-        patience_s=asked.patience_s, window=asked.window)
+        address=request.broker, amqp_address=request.amqp_address(plan.protocols), run=run, first=plan.survey.first,
+        published=plan.survey.published, silent=plan.survey.silent, speed=request.speed,
+        username=request.username, password=request.password, quiet_s=request.quiet_s, quiet_max_s=request.quiet_max_s,
+        patience_s=request.patience_s, window=request.window)
 
 
 def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, links: PlayedLinks,
-            told: Callable[[PlayStatus], object] = lambda status: None) -> tuple[PlayStatus, dict[str, int]]:
-    """Plays one partition into the files of a task. told: called with the status regularly. Returns status and rows by
-    event."""
+            on_status: Callable[[PlayStatus], object] = lambda status: None) -> tuple[PlayStatus, dict[str, int]]:
+    """Plays one partition into the files of a task. on_status: called regularly. Returns status and rows by event."""
     status = PlayStatus()
     writer = EventsWriter(place, task)
     try:
         for batch in play(operations, options, status, manual=links.manual, settling=links.settling):
             writer.write(batch)
-            told(status)
+            on_status(status)
     finally:
         writer.close()
     return status, writer.counts
@@ -215,18 +225,18 @@ def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[st
     return summary
 
 
-def replay_here(asked: ReplayAsked, told: Callable[[PlayStatus], object] = lambda status: None) -> Summary:
+def replay_here(request: ReplayRequest, on_status: Callable[[PlayStatus], object] = lambda status: None) -> Summary:
     """Replays in this process, one partition, without Spark. Raises RecordingError, PlanError, ReplayError,
     ResultError; a failure of the broker is not raised, but in the summary."""
-    recording = open_recording(Path(asked.recording))
-    plan, (operations,) = plain_plan(recording, copies=asked.copies)
-    place, summary = begin(asked, recording, plan)
-    pid = asked.broker_pid or listening_process(asked.broker)
+    recording = open_recording(Path(request.recording))
+    plan, (operations,) = plain_plan(recording, copies=request.copies)
+    place, summary = begin(request, recording, plan)
+    pid = request.broker_pid or listening_process(request.broker)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
     with sampled(pid) as used:
         try:
-            ended.append(perform(place, 0, operations, play_options(asked, plan, summary.run), played_links(plan),
-                                 told))
+            ended.append(perform(place, 0, operations, play_options(request, plan, summary.run), played_links(plan),
+                                 on_status))
         finally:
             finish(place, summary, ended, used)
     return summary

@@ -39,7 +39,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; margin-bottom: 1.2rem; }
 caption { text-align: left; color: var(--faint); padding: .3rem 0; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule); vertical-align: top; }
-th:first-child, td:first-child, table.said td { text-align: left; } th, td { overflow-wrap: anywhere; }
+th:first-child, td:first-child, table.text td { text-align: left; } th, td { overflow-wrap: anywhere; }
 figure { margin: 1rem 0; } figcaption { color: var(--faint); }
 svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 12px; }
 .grid { stroke: var(--rule); stroke-width: 1; }
@@ -83,7 +83,7 @@ def section(heading: str, *parts: Html) -> Html:
 
 
 def table(caption: str, header: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> Html:
-    """The first column names the row. kind: `said` if the cells are words."""
+    """The first column names the row. kind: `text` if the cells are words."""
     lines = [f'<div class="wide"><table class="{kind}"><caption>{_html(caption)}</caption>',
              "<thead><tr>" + "".join(f'<th scope="col">{_html(cell)}</th>' for cell in header)
              + "</tr></thead><tbody>"]

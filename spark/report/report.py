@@ -87,7 +87,7 @@ def faulty(name: str, value: float | None) -> bool:
 def verdict(sides: Sequence[Side]) -> tuple[Tone, str]:
     """A verdict on results by themselves: whether they are complete, and which measures should be 0 and are not."""
     said, tone = [], "good"
-    for name, side in zip(letters(sides), sides, strict=True):
+    for name, side in zip(labels(sides), sides, strict=True):
         faults = side.faults()
         tone = "bad" if faults or tone == "bad" else "good" if side.summary.complete and tone == "good" else "open"
         text = "; ".join([side.state, ", ".join(faults) or "nothing that must be 0 is anything else"])
@@ -95,7 +95,7 @@ def verdict(sides: Sequence[Side]) -> tuple[Tone, str]:
     return tone, ". ".join(said)  # type: ignore[return-value]
 
 
-def letters(sides: Sequence[Side]) -> Sequence[str]:
+def labels(sides: Sequence[Side]) -> Sequence[str]:
     return "AB" if len(sides) == 2 else ("",)
 
 
@@ -166,7 +166,7 @@ def charts(sides: Sequence[Side]) -> Html:
     def chart(identity: str, title: str, unit: str,
               points: Callable[[Measures], list[tuple[float, float | None]]]) -> Html:
         return over_time(identity, title, unit, [Series(name, style, points(side.measures)) for name, style, side
-                                                 in zip(letters(sides), STYLES, sides, strict=False)])
+                                                 in zip(labels(sides), STYLES, sides, strict=False)])
 
     return section(
         "Over time", chart("throughput", "Throughput over time", "messages/s", per_second),
@@ -180,7 +180,7 @@ def conditions(sides: Sequence[Side], names: Sequence[str]) -> Html:
     """names: headings of the results in the table."""
     told = [side.conditions() for side in sides]
     rows = [[name, *[one[number][1] for one in told]] for number, (name, _) in enumerate(told[0])]
-    return section("Conditions", table("What was measured, and under what", ("", *names), rows, "said"))
+    return section("Conditions", table("What was measured, and under what", ("", *names), rows, "text"))
 
 
 def breakdown_tables(found: Breakdown) -> Html:

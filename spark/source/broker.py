@@ -14,7 +14,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.page import PAGE_TYPE, decode_page
 from fluxmq._core.queue.rows import Rows
 from fluxmq.spark.source.columns import SourceError
-from fluxmq.spark.source.plan import Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed
+from fluxmq.spark.source.plan import Filters, LogRange, LogRemoved, NoQueue, QueueLog, QueueLogs, feed
 
 __all__ = ["BrokerPlace"]
 
@@ -79,7 +79,7 @@ class BrokerPlace:
                 raise SourceError(f"queue {work.queue} was deleted and made again while it was read")
             self.pages += 1
             if at < first and work.kind == "stream":
-                raise Gone(work.queue, work.log.partition, at, min(first, work.end))
+                raise LogRemoved(work.queue, work.log.partition, at, min(first, work.end))
             if following <= at:
                 raise SourceError(f"queue {work.queue} ends at offset {end} of partition {work.log.partition}, but "
                                   f"messages up to {work.end} were there before: its storage is an older copy")

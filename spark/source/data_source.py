@@ -26,8 +26,8 @@ from pyspark.sql.types import StructType
 from fluxmq.spark.source.columns import SCHEMA, Columns, SourceError, check_schema
 from fluxmq.spark.source.plan import (
     Filters,
-    Gone,
     LogRange,
+    LogRemoved,
     Options,
     Place,
     QueueLog,
@@ -99,7 +99,7 @@ def place_of(options: Options) -> Place:
 
 def rows_of(place: Place, work: LogRange, filters: Filters, schema: StructType, fail: bool,
             counters: dict[str, int]) -> Iterator[Any]:
-    """Arrow batches of a range. counters: read (messages examined), rows, lost. Raises SourceError, Gone."""
+    """Arrow batches of a range. counters: read (messages examined), rows, lost. Raises SourceError, LogRemoved."""
     columns = Columns(schema, work.queue, work.log.partition)
     while True:
         rows = filters.rows(work)
@@ -108,7 +108,7 @@ def rows_of(place: Place, work: LogRange, filters: Filters, schema: StructType, 
                 if rows.full:
                     yield columns.batch(rows)
             gone = None
-        except Gone as error:
+        except LogRemoved as error:
             if fail:
                 raise SourceError(str(error)) from None
             gone = error

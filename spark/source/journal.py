@@ -48,7 +48,7 @@ class QueueRecord(msgspec.Struct, array_like=True):
     declared: Declared | None = None
     namespace: int = 0
 
-    def told(self, namespaces: Mapping[int, str]) -> QueueSpec:
+    def declaration(self, namespaces: Mapping[int, str]) -> QueueSpec:
         """The queue's declaration as under `queues:`. namespaces: names by number. Raises CorruptError."""
         if self.namespace not in namespaces:
             raise CorruptError(f"namespace {self.namespace} has no name")

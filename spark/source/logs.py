@@ -37,7 +37,17 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.rows import Rows, appends_of
 from fluxmq.spark.source.columns import SourceError
 from fluxmq.spark.source.journal import Behind, Stored, read_small, read_state, walk_journal
-from fluxmq.spark.source.plan import LANE_BITS, Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed, signed
+from fluxmq.spark.source.plan import (
+    LANE_BITS,
+    Filters,
+    LogRange,
+    LogRemoved,
+    NoQueue,
+    QueueLog,
+    QueueLogs,
+    feed,
+    signed,
+)
 
 __all__ = ["LogsPlace"]
 
@@ -141,14 +151,14 @@ class LogsPlace:
 
     def names(self) -> list[str]:
         stored = self._state()
-        return sorted(record.told(stored.namespaces).shown for record in stored.queues.values())
+        return sorted(record.declaration(stored.namespaces).shown for record in stored.queues.values())
 
     def logs(self, queue: str, time_ms: int | None = None) -> QueueLogs:
         stored = self._state()
         number = self._find(stored, queue)
         record = stored.queues[number]
-        lanes = record.told(stored.namespaces).lanes
-        return QueueLogs(queue, record.told(stored.namespaces).type, [
+        lanes = record.declaration(stored.namespaces).lanes
+        return QueueLogs(queue, record.declaration(stored.namespaces).type, [
             self._log(stored, each, at // lanes, lane, time_ms) for at, (each, lane) in enumerate(record.logs)])
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> dict[str, Any]:
@@ -183,11 +193,11 @@ class LogsPlace:
     def close(self) -> None:
         """Nothing to close."""
 
-    def _missing(self, work: LogRange, first: int, end: int) -> Gone | SourceError:
+    def _missing(self, work: LogRange, first: int, end: int) -> LogRemoved | SourceError:
         """The reason why a stream's messages [first, end) are in no file."""
         known = self._state().logs.get(work.log.number)
         if known is None or known.first > first or first < self._lowest(work.log.number):
-            return Gone(work.queue, work.log.partition, first, end)
+            return LogRemoved(work.queue, work.log.partition, first, end)
         return SourceError(f"the messages from offset {signed(first)} to {signed(end - 1)} of partition "
                            f"{work.log.partition} of queue {work.queue} are in no file of {self.directory}: it is "
                            f"damaged, or a copy that was taken while its broker ran. `fluxmq log verify` says more")
@@ -227,9 +237,9 @@ class LogsPlace:
 
     def _find(self, stored: Stored, queue: str) -> int:
         for number, record in stored.queues.items():
-            if record.told(stored.namespaces).shown == queue:
+            if record.declaration(stored.namespaces).shown == queue:
                 return number
-        there = sorted(record.told(stored.namespaces).shown for record in stored.queues.values())
+        there = sorted(record.declaration(stored.namespaces).shown for record in stored.queues.values())
         raise NoQueue(f"there is no queue {queue} in {self.directory}; there are: {', '.join(there) or 'none'}")
 
     def _log(self, stored: Stored, number: int, partition: int, lane: int, time_ms: int | None) -> QueueLog:

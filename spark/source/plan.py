@@ -27,8 +27,21 @@ from fluxmq._core.errors import FluxError
 from fluxmq._core.queue.rows import Rows
 from fluxmq.spark.source.columns import SourceError
 
-__all__ = ["Filters", "Gone", "LogRange", "NoQueue", "Options", "Place", "QueueLog", "QueueLogs", "feed", "lane_key",
-           "placed", "signed", "split"]
+__all__ = [
+    "Filters",
+    "LogRange",
+    "LogRemoved",
+    "NoQueue",
+    "Options",
+    "Place",
+    "QueueLog",
+    "QueueLogs",
+    "feed",
+    "lane_key",
+    "placed",
+    "signed",
+    "split",
+]
 
 LANE_BITS = 56
 OFFSET_END = 1 << 64
@@ -39,7 +52,7 @@ READING = {"queue", "admin", "logs", "startingoffsets", "endingoffsets", "starti
            "timeoutseconds", "topic", "topicprefix", "pushdown", "path"}
 
 
-class Gone(FluxError):
+class LogRemoved(FluxError):
     """Messages to be read do not exist any more: [first, end) of a log."""
 
     def __init__(self, queue: str, partition: int, first: int, end: int) -> None:
@@ -86,8 +99,8 @@ class LogRange(InputPartition):
 
 
 class Place(Protocol):
-    """A source of messages. Raises SourceError, also NoQueue, and in read() Gone if a stream's messages do not exist
-    any more."""
+    """A source of messages. Raises SourceError, also NoQueue, and in read() LogRemoved if a stream's messages do not
+    exist any more."""
 
     def names(self) -> list[str]:
         """Names of all queues."""

@@ -2,7 +2,7 @@
 
 Into a queue a row is appended once, however often Spark runs a task: every message carries a producer, the query and
 the number of the Spark partition, and a sequence, the batch and the row's number in it. The queue knows which
-of the last 1024 sequences of a producer it has (docs/queues.md, Deduplication); what is on its way here is at most
+of the last 1024 sequences of a producer it has (docs/queues.md, Deduplication); what is on its way here is at maximum
 half of that, and goes on in order after a lost connection. A topic has no memory: there it is at least once.
 """
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _text(value: str) -> bytes:
     if b"\0" in raw:
         raise SourceError(f"a text with the character NUL cannot be in a property of a message: {value[:80]!r}")
     if len(raw) > 0xFFFF:
-        raise SourceError(f"a text of {len(raw)} bytes is too long for a property of a message: 65535 at most")
+        raise SourceError(f"a text of {len(raw)} bytes is too long for a property of a message: 65535 at maximum")
     return len(raw).to_bytes(2, "big") + raw
 
 
@@ -248,9 +248,9 @@ class _Publisher:
         self.sent = 0                                   # number of them sent on this connection
         self.acknowledged = 0
         self.refused: SourceError | None = None
-        self._lost = 0.0                                # when first a connection was lost since the last ack
+        self._lost_at = 0.0                                # when first a connection was lost since the last ack
         self._vain = 0                                  # connections since then without any acknowledgement
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def connect(self, again: bool) -> None:
         """Raises SourceError. again: the broker was there before, and may be away for the time in option
@@ -264,7 +264,7 @@ class _Publisher:
         until = loop.time() + (self.target.timeout if again else 0)
         if self._vain > 1:
             # a broker that accepts connections but no messages counts as away
-            until = self._lost + self.target.timeout
+            until = self._lost_at + self.target.timeout
             if loop.time() >= until:
                 raise SourceError(f"the broker at {self.target.broker} ended each of {self._vain} connections without "
                                   f"acknowledging anything: its log says why")
@@ -283,13 +283,13 @@ class _Publisher:
     def _closed(self, error: BaseException | None, reason: int) -> None:
         self.connection = None
         if not self._vain:
-            self._lost = asyncio.get_running_loop().time()
+            self._lost_at = asyncio.get_running_loop().time()
         self._vain += 1
         said = error.reason if isinstance(error, ConnectionLost) else reason
         if said in UNWANTED and self.waiting and self.refused is None:
             self.refused = SourceError(f"the broker at {self.target.broker} refused one of the {self.sent} messages "
                                        f"that were on their way, and ended the connection: {error}")
-        self._news.set()
+        self._changed.set()
 
     def _done(self, packet_id: int, reason: int) -> None:
         connection = self.connection
@@ -305,10 +305,10 @@ class _Publisher:
             self.sent -= 1
             self.acknowledged += 1
             self._vain = 0
-        self._news.set()
+        self._changed.set()
 
-    async def settle(self, most: int) -> None:
-        """Waits until at most `most` are unacknowledged, all are sent, and none was refused. Raises SourceError."""
+    async def settle(self, maximum: int) -> None:
+        """Waits until at most `maximum` are unacknowledged, all are sent, and none was refused. Raises SourceError."""
         while True:
             if self.refused is not None:
                 raise self.refused
@@ -325,11 +325,11 @@ class _Publisher:
                         break
                     raise SourceError(f"a message to {message.topic} cannot be published: {error}") from None
                 self.sent += 1
-            if len(self.waiting) <= most and self.sent == len(self.waiting):
+            if len(self.waiting) <= maximum and self.sent == len(self.waiting):
                 return
-            self._news.clear()
+            self._changed.clear()
             if self.connection is not None:
-                await self._news.wait()
+                await self._changed.wait()
 
 
 async def publish_all(target: Target, messages: Iterator[Message]) -> int:

@@ -133,16 +133,16 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limited(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         """Limits the end to what a trigger may read, each log with its share."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         spans = [(entry, self._begin(start, name, key, entry)) for name, logs in end.items()
                  for key, entry in logs.items()]
         waiting = sum(entry["next"] - begin for entry, begin in spans)
-        if not most or waiting <= most:
+        if not maximum or waiting <= maximum:
             return end
-        left = most
+        left = maximum
         for entry, begin in sorted(spans, key=lambda one: one[0]["next"] - one[1]):
             span = entry["next"] - begin
-            share = min(span, max(-(-most * span // waiting), 1), left)
+            share = min(span, max(-(-maximum * span // waiting), 1), left)
             entry["next"] = begin + share
             left -= share
         return end

@@ -49,7 +49,7 @@ __all__ = ["KEY", "expected", "group_expected", "meetings", "met_chains", "publi
 
 # Identifies a publish: publisher is its client's number.
 KEY = ["run", "publisher", "publisher_op"]
-ORDERS = ("ack", "nack", "reject", "extend", "commit")
+COMMANDS = ("ack", "nack", "reject", "extend", "commit")
 
 
 def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
@@ -62,7 +62,7 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
     linked: sessions.connections().
     """
     expires = F.get_json_object("detail", "$.message_expiry_s").isNotNull()
-    order = F.regexp_extract("topic", r"(?s)^\$queue/[^/]+/\$(" + "|".join(ORDERS) + ")$", 1) != ""
+    order = F.regexp_extract("topic", r"(?s)^\$queue/[^/]+/\$(" + "|".join(COMMANDS) + ")$", 1) != ""
     sent = events.where((F.col("event") == "publish") & ~order).select(
         "run", F.col("client_number").alias("publisher"), F.col("op").alias("publisher_op"),
         F.col("connection").alias("p_connection"), F.col("client").alias("p_client"), F.col("topic").alias("p_topic"),

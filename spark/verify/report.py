@@ -98,6 +98,6 @@ def verify_page(side: Side, outcome: Outcome) -> str:
         f"verify {side.name}", outcome.tone, ". ".join([outcome.verdict, *outcome.caveats]),
         section("Expected and delivered", beside(side), table("Deliveries", ("", ""), numbers)),
         section("Violations", table("By kind", ("kind", ""), kinds) if kinds else Html(),
-                table(caption, ("violation", "publish"), shown, "said") if shown else Html()),
+                table(caption, ("violation", "publish"), shown, "text") if shown else Html()),
         section("By topic, protocol, QoS and client", *[_table(kind, *part) for kind, part in outcome.parts.items()]),
         latency([("", [side.measures])]), conditions([side], ("this result",)))

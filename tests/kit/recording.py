@@ -69,8 +69,8 @@ class Recorded:
 
         async def begin(server: Server) -> Recording:
             recording = await server.recording.recorder.attach(ring_bytes)
-            assert recording.told is not None
-            await recording.told
+            assert recording.present_task is not None
+            await recording.present_task
             return recording
 
         self.recording = node.wait(begin)

@@ -13,7 +13,7 @@ from kit.client import Client
 from kit.watch import metric, wait_until
 from oracle.mqtt import Puback, Publish
 
-from fluxmq.app.descriptors import connections_that_fit, tell_what_does_not_fit
+from fluxmq.app.descriptors import connections_that_fit, warn_of_descriptor_limit
 from fluxmq.model.limits import DESCRIPTORS_KEPT
 
 OPEN_FILES = 700
@@ -92,9 +92,9 @@ def test_idle_connections_do_not_stop_who_publishes(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_said_with_both_numbers(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("fluxmq.test")
-    tell_what_does_not_fit([1000, 3000], 4000 + DESCRIPTORS_KEPT, log)
+    warn_of_descriptor_limit([1000, 3000], 4000 + DESCRIPTORS_KEPT, log)
     assert not caplog.records
-    tell_what_does_not_fit([1000, 3001], 4000 + DESCRIPTORS_KEPT, log)
+    warn_of_descriptor_limit([1000, 3001], 4000 + DESCRIPTORS_KEPT, log)
     [record] = caplog.records
     assert "4001" in record.getMessage() and f"{4001 + DESCRIPTORS_KEPT}" in record.getMessage()
     assert connections_that_fit(100) == 50

@@ -20,7 +20,7 @@ from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.client.amqp091_machine import AmqpLogin, AmqpMachine, AmqpRefused
 from fluxmq._core.errors import ProtocolError
 from fluxmq.spark.player.amqp_channel import AmqpChannel
-from fluxmq.spark.player.amqp_operations import copy_of_key, copy_of_queue, method_asked, own_names, wire_content
+from fluxmq.spark.player.amqp_operations import copy_of_key, copy_of_queue, own_names, read_method, wire_content
 
 
 class Heard:
@@ -169,12 +169,12 @@ def test_names_of_copies() -> None:
         "~2.q", "", "~2.gen-x", "amq.rabbitmq.reply-to"]
     assert [copy_of_key(exchange, "k", 1) for exchange in ("", "own", "amq.topic", "amq.fanout")] == [
         "~1.k", "k", "~1.k", "k"]
-    made = method_asked("queue.declare", '{"queue": "q", "durable": true, "no_wait": true, "arguments": '
-                        '{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 5}}', 1)
+    made = read_method("queue.declare", '{"queue": "q", "durable": true, "no_wait": true, "arguments": '
+                       '{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 5}}', 1)
     assert (made.queue, made.durable, made.no_wait) == ("~1.q", True, False)
     assert made.arguments == {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "~1.dead", "x-max-length": 5}
     assert own_names("queue.declare", '{"queue": ""}') and not own_names("queue.declare", '{"queue": "q"}')
-    assert method_asked("queue.declare", '{"queue": ""}', 0, queue="amq.gen-7").queue == "gen-7"
+    assert read_method("queue.declare", '{"queue": ""}', 0, queue="amq.gen-7").queue == "gen-7"
     _, found = decode_header(b"\0\x3c\0\0" + bytes(8) + wire_content(
         '{"reply_to": "r", "user_id": "them", "headers": {"CC": ["a"]}}', "", 1, "us"))
     assert (found["reply_to"], found["user_id"]) == ("~1.r", "us")

@@ -37,7 +37,7 @@ def test_by_minute(spark: SparkSession, start_queues: Callable[..., QueueBroker]
     publish(world, [("sensors/hall/temperature", BEGIN + timedelta(hours=1), 0.0)])     # closes what was before
     assert by_minute(spark, world.socket, "readings", out).awaitTermination(QUERY_SECONDS)
     found = sorted(tuple(row) for row in spark.read.parquet(out).select(
-        "topic", "readings", "mean", "least", "most").collect())
+        "topic", "readings", "mean", "min", "max").collect())
     assert found == [(f"sensors/{room}/temperature", 6, mean, least, least + 5.0)
                      for room in ("attic", "hall") for mean, least in ((2.5, 0.0), (8.5, 6.0))]
 

@@ -17,10 +17,10 @@ from fluxmq.spark.player.operations import (
     OPERATIONS,
     SEND,
     SETTLE,
-    connect_asked,
     copy_of_filter,
     copy_of_topic,
     publish_detail,
+    read_connect,
     wire_properties,
 )
 from fluxmq.spark.replay.plan import ConnectionSeen, PlanError, Survey, plain_plan, plain_survey, plan_recording
@@ -174,7 +174,7 @@ def test_properties_are_sent_as_recorded() -> None:
 
 
 def test_a_connect_is_read_back() -> None:
-    asked = connect_asked(
+    asked = read_connect(
         '{"clean_start": false, "keep_alive_s": 7, "will": {"topic": "w", "qos": 1, "retain": true, "size": 3, '
         '"payload": "AAEC", "properties": {"will_delay_interval": 5, "content_type": "c"}}}',
         '{"session_expiry_interval": 60, "receive_maximum": 10, "authentication_method": "x"}', 5, 1)

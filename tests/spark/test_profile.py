@@ -94,14 +94,14 @@ def test_rates(found: dict[str, Any]) -> None:
                         if row["kind"] == "PUBLISH" and row["direction"] == "in")
     first = START // SECOND
     assert over["published"]["course"] == [published[first + second] for second in range(15)]
-    assert over["published"]["most"] == 40 and over["published"]["least"] == 0 and over["published"]["mean"] == 32
+    assert over["published"]["max"] == 40 and over["published"]["min"] == 0 and over["published"]["mean"] == 32
     assert over["storms"]["seconds"] == 0 or over["storms"]["worst"][0]["opened"] == 42
 
 
 def test_topics(found: dict[str, Any]) -> None:
     assert found["topics"] == 40
     assert found["fan_out"]["overall"] == (480 + 60) / 480
-    assert found["fan_out"]["least"] == 1.0 and found["fan_out"]["most"] == 1.5
+    assert found["fan_out"]["min"] == 1.0 and found["fan_out"]["max"] == 1.5
     # The ten of hall 0 went to two readers for half of the time; of equals the name decides.
     assert found["hottest"][0] == {"topic": "hall/0/sensor-0", "published": 12, "delivered": 18, "published_bytes": 240,
                                    "delivered_bytes": 360}
@@ -112,9 +112,9 @@ def test_topics(found: dict[str, Any]) -> None:
 
 def test_sizes_and_latencies(found: dict[str, Any]) -> None:
     sizes = found["size"]["in"]
-    assert (sizes["least"], sizes["most"], sizes["p50"]) == (20, 59, 39) and sizes["mean"] == 39.5
+    assert (sizes["min"], sizes["max"], sizes["p50"]) == (20, 59, 39) and sizes["mean"] == 39.5
     latency = found["ack_latency_ns"]["PUBACK out"]
-    assert latency["least"] == 2_000_000 and latency["most"] == 2_000_039
+    assert latency["min"] == 2_000_000 and latency["max"] == 2_000_039
     assert all(abs(latency[name] / 2_000_020 - 1) < 0.011 for name in ("p50", "p99", "mean"))
 
 
@@ -230,7 +230,7 @@ def _manifest(path: Path, **changes: Any) -> None:
 def test_quantiles_of_counts(counted: list[tuple[int, int]]) -> None:
     spread = sorted(value for value, count in counted for _ in range(count))
     found = quantiles(counted)
-    assert (found["least"], found["most"]) == (spread[0], spread[-1])
+    assert (found["min"], found["max"]) == (spread[0], spread[-1])
     assert found["mean"] == pytest.approx(sum(spread) / len(spread))
     for share, name in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")):
         # The least value that so large a share does not exceed.

@@ -13,7 +13,7 @@ from kit.client import Client
 from oracle.mqtt import Connack, Connect, Publish
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, replay_here
 from fluxmq.spark.result import open_result
 
 PACKETS = ("CONNECT", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT")
@@ -93,8 +93,8 @@ def test_a_replay_is_what_was_recorded(tmp_path: Path, speed: float | None) -> N
     first = recorded(tmp_path / "first", traffic)
 
     def again(broker: Broker) -> None:
-        summary = replay_here(ReplayAsked(recording=str(first), broker="{}:{}".format(*broker.address), speed=speed,
-                                          out=str(tmp_path / "result"), quiet_s=0.3))
+        summary = replay_here(ReplayRequest(recording=str(first), broker="{}:{}".format(*broker.address), speed=speed,
+                                            out=str(tmp_path / "result"), quiet_s=0.3))
         assert summary.complete, summary.why
 
     second = recorded(tmp_path / "second", again)
@@ -124,8 +124,8 @@ def test_the_oracle_reads_what_is_replayed(tmp_path: Path) -> None:
         with closing(Client(broker.address)) as witness:
             witness.connect("witness")
             witness.subscribe("#", qos=2)
-            replay_here(ReplayAsked(recording=str(first), broker="{}:{}".format(*broker.address), speed=None,
-                                    out=str(tmp_path / "result"), quiet_s=0.2, copies=2))
+            replay_here(ReplayRequest(recording=str(first), broker="{}:{}".format(*broker.address), speed=None,
+                                      out=str(tmp_path / "result"), quiet_s=0.2, copies=2))
             seen.extend(witness.receive() for _ in range(64))
 
     recorded(tmp_path / "second", again)

@@ -17,7 +17,7 @@ from kit.story import Story, events_of
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.player.play import PlayStatus, play
 from fluxmq.spark.replay.plan import plain_plan
-from fluxmq.spark.replay.replaying import ReplayAsked, ReplayError, play_options, replay_here
+from fluxmq.spark.replay.replaying import ReplayError, ReplayRequest, play_options, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 Rows = list[dict[str, Any]]
@@ -37,8 +37,8 @@ def replayed(tmp_path: Path, broker: Broker) -> Callable[..., tuple[Summary, Row
     def replay(story: Story, **options: Any) -> tuple[Summary, Rows]:
         story.write(tmp_path / "recording")
         asked = {"speed": None, "quiet_s": 0.2} | options
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          broker="{}:{}".format(*broker.address), **asked))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            broker="{}:{}".format(*broker.address), **asked))
         return summary, events_of(tmp_path / "result")
 
     return replay
@@ -158,8 +158,8 @@ def test_retained_shared_and_queues(tmp_path: Path, broker: Broker) -> None:
             story.publish("pub", "work", 1)
             story.publish("pub", "$queue/jobs", 1)
         story.write(tmp_path / "recording")
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          broker="{}:{}".format(*one.address), speed=None, copies=2))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            broker="{}:{}".format(*one.address), speed=None, copies=2))
         rows = events_of(tmp_path / "result")
     finally:
         one.stop()
@@ -230,8 +230,8 @@ def test_payloads_of_a_full_recording_come_back(tmp_path: Path, broker: Broker) 
     with closing(Client(broker.address)) as client:
         client.connect("seer")
         client.subscribe("full", qos=1)
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          broker="{}:{}".format(*broker.address), speed=None, quiet_s=0.1))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            broker="{}:{}".format(*broker.address), speed=None, quiet_s=0.1))
         got = client.receive("full")
     assert got.payload[16:] == payload[16:] and got.payload[:4] == summary.run.to_bytes(4, "big")
     assert ("k", "v") in [value for _, value in got.properties if isinstance(value, tuple)]
@@ -259,8 +259,8 @@ def test_a_broker_that_is_killed_leaves_a_partial_result(tmp_path: Path, broker:
 
         killer = threading.Thread(target=kill_it)
         killer.start()
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          broker="127.0.0.1:{1}".format(*broker.address)))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            broker="127.0.0.1:{1}".format(*broker.address)))
         killer.join()
     assert not summary.complete
     assert summary.why.startswith(f"the broker at 127.0.0.1:{broker.address[1]} went away: ")
@@ -279,10 +279,10 @@ def test_a_player_without_a_connection_stops_with_another(tmp_path: Path, broker
     story.connect("pub", at=600.0)
     story.write(tmp_path / "recording")
     plan, (operations,) = plain_plan(open_recording(tmp_path / "recording"))
-    asked = ReplayAsked(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
+    asked = ReplayRequest(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
     told: list[str] = []
-    options = replace(play_options(asked, plan, 1), tell=told.append,
-                      hear=lambda: "the broker went away" if status.publishes else "")
+    options = replace(play_options(asked, plan, 1), report_lost_broker=told.append,
+                      lost_broker=lambda: "the broker went away" if status.publishes else "")
     status = PlayStatus()
     rows = sum(batch.num_rows for batch in play(operations, options, status))
     assert (status.why, status.complete, rows) == ("the broker went away", False, 3)
@@ -294,6 +294,6 @@ def test_no_broker_is_one_sentence(tmp_path: Path) -> None:
     story.connect("pub")
     story.write(tmp_path / "recording")
     with pytest.raises(ReplayError, match=r"there is no broker at 127\.0\.0\.1:"):
-        replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                broker=f"127.0.0.1:{free_port()}"))
+        replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                  broker=f"127.0.0.1:{free_port()}"))
     assert not (tmp_path / "result").exists()

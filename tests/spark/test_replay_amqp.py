@@ -19,7 +19,7 @@ from kit.story import events_of
 
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.measures.measures import measure
-from fluxmq.spark.replay.replaying import ReplayAsked, ReplayError, replay_here
+from fluxmq.spark.replay.replaying import ReplayError, ReplayRequest, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def recorded(folder: Path, work: Callable[[AmqpBroker], object], payload: str = 
 
 def replay(recording: Path, target: AmqpBroker, out: Path, **options: Any) -> tuple[Summary, Rows]:
     asked = {"speed": None, "quiet_s": 0.2} | options
-    summary = replay_here(ReplayAsked(recording=str(recording), broker="{}:{}".format(*target.amqp), out=str(out),
-                                      **asked))
+    summary = replay_here(ReplayRequest(recording=str(recording), broker="{}:{}".format(*target.amqp), out=str(out),
+                                        **asked))
     return summary, events_of(out)
 
 
@@ -417,8 +417,9 @@ def test_both_protocols_meet_and_verify_judges_mqtt_alone(tmp_path: Path, target
         wire.call(0, "connection.close", reply_code=200)
 
     recording = recorded(tmp_path, work)
-    asked = ReplayAsked(recording=str(recording), broker="{}:{}".format(*target.address), out=str(tmp_path / "result"),
-                        amqp_broker="{}:{}".format(*target.amqp), speed=None, quiet_s=0.2)
+    asked = ReplayRequest(recording=str(recording), broker="{}:{}".format(*target.address),
+                          out=str(tmp_path / "result"), amqp_broker="{}:{}".format(*target.amqp), speed=None,
+                          quiet_s=0.2)
     summary = replay_here(asked)
     rows = events_of(tmp_path / "result")
     assert summary.complete and summary.broker["amqp_address"] == asked.amqp_broker

@@ -19,7 +19,7 @@ from kit.story import Story, events_of
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.player.play import AHEAD_BYTES, PlayStatus, play
 from fluxmq.spark.replay.plan import plain_plan
-from fluxmq.spark.replay.replaying import ReplayAsked, play_options, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, play_options, replay_here
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_broker_that_is_stopped(tmp_path: Path, broker: Broker, speed: float |
         stopper = threading.Thread(target=stop_it)
         stopper.start()
         try:
-            summary = replay_here(ReplayAsked(
+            summary = replay_here(ReplayRequest(
                 recording=str(tmp_path / "recording"), out=str(tmp_path / "result"), speed=speed, patience_s=0.5,
                 broker="127.0.0.1:{1}".format(*broker.address)))
         finally:
@@ -74,8 +74,8 @@ def test_a_broker_that_never_answers(tmp_path: Path) -> None:
     story.write(tmp_path / "recording")
     with closing(socket.create_server(("127.0.0.1", 0), backlog=500)) as mute:
         address = "127.0.0.1:{1}".format(*mute.getsockname())
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          speed=None, patience_s=0.3, broker=address))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            speed=None, patience_s=0.3, broker=address))
     assert summary.why.startswith(f"the broker at {address} hangs: ") and not summary.complete
 
 
@@ -88,7 +88,7 @@ def test_a_player_whose_rows_nobody_takes_stops(tmp_path: Path, broker: Broker) 
     story.publish("pub", "t", 0, at=600.0)
     story.write(tmp_path / "recording")
     plan, (operations,) = plain_plan(open_recording(tmp_path / "recording"))
-    asked = ReplayAsked(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
+    asked = ReplayRequest(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
     status = PlayStatus()
     rows = play(operations, play_options(asked, plan, 1), status)
     next(rows)
@@ -117,14 +117,14 @@ def test_operations_are_read_ahead_by_bytes(tmp_path: Path, broker: Broker) -> N
                 waits.set()
             yield heavy.slice(0, 1) if number == 0 else heavy
 
-    asked = ReplayAsked(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
+    asked = ReplayRequest(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
     status = PlayStatus()
     options = play_options(asked, plan, 1)
 
     def told() -> str:
         return "that is enough" if waits.is_set() else ""
 
-    options.hear = told
+    options.lost_broker = told
     assert sum(batch.num_rows for batch in play(batches(), options, status))
     assert status.why == "that is enough" and taken[-1] <= 4
 
@@ -139,8 +139,8 @@ def test_more_clients_than_this_machine_has_connections_for(tmp_path: Path, brok
     limit = len(os.listdir("/proc/self/fd")) + 100
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          speed=None, quiet_s=0.1, broker="127.0.0.1:{1}".format(*broker.address)))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            speed=None, quiet_s=0.1, broker="127.0.0.1:{1}".format(*broker.address)))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert summary.why.startswith(f"a player may open {limit} files") and not summary.complete

@@ -22,7 +22,7 @@ from kit.watch import wait_until
 
 from fluxmq.spark.cli import replay
 from fluxmq.spark.replay.command import meeting, replay_with_spark
-from fluxmq.spark.replay.replaying import ReplayAsked, ReplayError
+from fluxmq.spark.replay.replaying import ReplayError, ReplayRequest
 from fluxmq.spark.result import open_result
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def check(result: Path, copies: int = 1) -> None:
 @pytest.mark.parametrize("speed", [None, 5.0])
 def test_two_players_meet(tmp_path: Path, spark: SparkSession, broker: Broker, speed: float | None) -> None:
     recording = crossing(there=speed is not None).write(tmp_path / "recording", rows_per_part=100)
-    asked = ReplayAsked(recording=str(recording), broker="{}:{}".format(*broker.address), out=str(tmp_path / "result"),
-                        speed=speed, copies=2, quiet_s=0.3)
+    asked = ReplayRequest(recording=str(recording), broker="{}:{}".format(*broker.address),
+                          out=str(tmp_path / "result"), speed=speed, copies=2, quiet_s=0.3)
     summary = replay_with_spark(spark, asked)
     assert summary.complete and summary.partitions == 2
     check(tmp_path / "result", copies=2)
@@ -105,8 +105,8 @@ def test_nobody_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_players_than_slots_are_refused(tmp_path: Path, spark: SparkSession, broker: Broker) -> None:
-    asked = ReplayAsked(recording=str(crossing().write(tmp_path / "recording")), out=str(tmp_path / "result"),
-                        broker="{}:{}".format(*broker.address), partitions=3)
+    asked = ReplayRequest(recording=str(crossing().write(tmp_path / "recording")), out=str(tmp_path / "result"),
+                          broker="{}:{}".format(*broker.address), partitions=3)
     with pytest.raises(ReplayError, match="all 3 partitions must run at one time, and Spark has room for 2"):
         replay_with_spark(spark, asked)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from kit.broker import Broker
 from kit.story import Story, events_of
 
-from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, replay_here
 
 PUBLISHES = 40
 
@@ -25,8 +25,8 @@ def test_publishes_of_qos_2_are_not_taken_for_repetitions(tmp_path: Path) -> Non
     broker = Broker(tmp_path / "broker")
     broker.start()
     try:
-        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                          broker="{}:{}".format(*broker.address), quiet_s=0.3))
+        summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                            broker="{}:{}".format(*broker.address), quiet_s=0.3))
     finally:
         broker.stop()
     rows = events_of(tmp_path / "result")

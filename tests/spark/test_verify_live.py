@@ -16,7 +16,7 @@ from kit.broker import Broker
 from kit.stories import chance_story
 from kit.story import events_of
 
-from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, replay_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +42,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def replayed(broker: Broker, place: Path, seed: int, *, speed: float | None = None, **story: Any) -> Rows:
     name = f"{seed}-{speed}-{len(list(place.iterdir()))}"
     chance_story(seed, f"s{name}c", **story).write(place / f"{name}.rec")
-    replay_here(ReplayAsked(recording=str(place / f"{name}.rec"), out=str(place / f"{name}.out"), speed=speed,
-                            broker="{}:{}".format(*broker.address), quiet_s=QUIET_S))
+    replay_here(ReplayRequest(recording=str(place / f"{name}.rec"), out=str(place / f"{name}.out"), speed=speed,
+                              broker="{}:{}".format(*broker.address), quiet_s=QUIET_S))
     return events_of(place / f"{name}.out")
 
 

@@ -303,11 +303,11 @@ def test_an_exclusive_queue_is_its_connections_own() -> None:
     world.put("1")
     consumer = Consumer(world, owner=mine)
     assert consumer.take() == ["1"]
-    assert not [*world.amqp.connection_gone(other)]
+    assert not [*world.amqp.connection_closed(other)]
     assert world.there()
-    assert len([*world.amqp.connection_gone(mine)]) == 1
+    assert len([*world.amqp.connection_closed(mine)]) == 1
     assert not world.there() and consumer.member.group is None
-    assert not [*world.amqp.connection_gone(mine)]
+    assert not [*world.amqp.connection_closed(mine)]
     world.declare()
     with refused(405, LOCKED):
         world.declare(owner=mine, exclusive=True)
@@ -418,10 +418,10 @@ def test_a_record_says_what_was_declared(told: tuple[QueueSpec | None]) -> None:
     declared = Declared(b"/", b"q\xff", durable=True, arguments={"x-max-length": 5})
     raw = msgspec.msgpack.encode((*told, [(2, 0)], 0, 0, declared))
     record = msgspec.msgpack.decode(raw, type=QueueRecord)
-    assert record.told().raw == b"q\xff" and record.told().limits.max_depth == 5
+    assert record.declaration().raw == b"q\xff" and record.declaration().limits.max_depth == 5
     assert len(msgspec.msgpack.encode((None, [(2, 0)], 0, 0, declared))) < 50
     with pytest.raises(CorruptError, match="does not say what the queue is"):
-        msgspec.msgpack.decode(msgspec.msgpack.encode((None, [(2, 0)])), type=QueueRecord).told()
+        msgspec.msgpack.decode(msgspec.msgpack.encode((None, [(2, 0)])), type=QueueRecord).declaration()
 
 
 def test_a_stale_route_to_a_deleted_queue_that_is_full() -> None:

@@ -62,9 +62,9 @@ def test_a_virtual_host_that_ends_keeps_no_queue() -> None:
     """Also while somebody still holds its exchanges: the routes that they remember go."""
     manager, queue = made(b"v"), Queue(1)
     exchanges, known = manager.vhosts[b"v"], weakref.ref(queue)
-    manager.queue_made(b"v", b"q", queue)       # type: ignore[arg-type]
+    manager.queue_added(b"v", b"q", queue)       # type: ignore[arg-type]
     assert queues_of(manager, b"", b"q", vhost=b"v") == [1]
-    manager.queue_gone(b"v", b"q")
+    manager.queue_removed(b"v", b"q")
     manager.end_vhost(b"v")
     del queue
     assert known() is None and not exchanges.exchanges
@@ -73,8 +73,8 @@ def test_a_virtual_host_that_ends_keeps_no_queue() -> None:
 def test_virtual_hosts_do_not_see_each_other() -> None:
     manager = made(b"v")
     manager.declare(b"/", b"x", b"fanout")
-    manager.queue_made(b"/", b"q", Queue(1))
-    manager.queue_made(b"v", b"q", Queue(2))
+    manager.queue_added(b"/", b"q", Queue(1))
+    manager.queue_added(b"v", b"q", Queue(2))
     assert manager.vhosts[b"v"].lookup(b"x", b"") is None
     assert queues_of(manager, b"", b"q") == [1] and queues_of(manager, b"", b"q", vhost=b"v") == [2]
     assert text_of(manager.bind, b"v", b"x", b"q") == "404 no exchange 'x' in vhost 'v'"
@@ -83,7 +83,7 @@ def test_virtual_hosts_do_not_see_each_other() -> None:
 def test_queues_of_a_virtual_host_that_is_no_more_are_kept_from_the_others() -> None:
     manager = made()
     manager.hub.namespaces.add(b"old").open = False
-    manager.queue_made(b"old", b"q", Queue(1))
+    manager.queue_added(b"old", b"q", Queue(1))
     assert text_of(manager.open_vhost, b"old") == "530 vhost old not found"
     assert queues_of(manager, b"", b"q") == []
 
@@ -135,7 +135,7 @@ def test_the_predeclared_ones_may_be_declared_as_they_are() -> None:
 
 def test_deleting() -> None:
     manager = made()
-    manager.queue_made(b"/", b"q", Queue(1))
+    manager.queue_added(b"/", b"q", Queue(1))
     manager.delete(b"/", b"nowhere")
     assert text_of(manager.delete, b"/", b"") == "403 operation not permitted on the default exchange"
     for name in (b"amq.direct", b"amq.none"):
@@ -174,7 +174,7 @@ def test_line_ends_are_no_part_of_names() -> None:
 
 def test_the_same_binding_twice_is_one() -> None:
     manager = made()
-    manager.queue_made(b"/", b"q", Queue(1))
+    manager.queue_added(b"/", b"q", Queue(1))
     bind, unbind = manager.bind, manager.unbind
     one, other = table([(b"a", "I", 1), (b"b", "S", b"")]), table([(b"b", "S", b""), (b"a", "I", 1)])
     assert bind(b"/", b"amq.direct", b"q", b"k", one) and not bind(b"/", b"amq.direct", b"q", b"k", other)
@@ -188,7 +188,7 @@ def test_the_same_binding_twice_is_one() -> None:
 
 def test_what_cannot_be_bound() -> None:
     manager = made()
-    manager.queue_made(b"/", b"q", Queue(1))
+    manager.queue_added(b"/", b"q", Queue(1))
     bind, unbind = manager.bind, manager.unbind
     assert text_of(bind, b"/", b"none", b"q") == "404 no exchange 'none' in vhost '/'"
     assert text_of(bind, b"/", b"none", b"gone") == "404 no exchange 'none' in vhost '/'"
@@ -210,7 +210,7 @@ def test_what_cannot_be_bound() -> None:
 def test_an_exchange_that_deletes_itself_goes_with_its_last_binding() -> None:
     manager = made()
     exchanges = manager.vhosts[b"/"].exchanges
-    manager.queue_made(b"/", b"q", Queue(1))
+    manager.queue_added(b"/", b"q", Queue(1))
     manager.declare(b"/", b"x", b"fanout", auto_delete=True)
     manager.unbind(b"/", b"x", b"q")
     assert b"x" in exchanges, "it never had one"
@@ -229,10 +229,10 @@ def test_such_exchanges_go_one_after_the_other() -> None:
         manager.declare(b"/", name, b"fanout", auto_delete=True)
     manager.bind(b"/", b"x", b"y", to_exchange=True)
     manager.bind(b"/", b"y", b"z", to_exchange=True)
-    manager.queue_made(b"/", b"q", Queue(1))
+    manager.queue_added(b"/", b"q", Queue(1))
     manager.bind(b"/", b"z", b"q")
     manager.bind(b"/", b"z", b"x", to_exchange=True)     # around
-    manager.queue_gone(b"/", b"q")
+    manager.queue_removed(b"/", b"q")
     assert b"z" in exchanges, "it is bound to x"
     manager.delete(b"/", b"x")
     assert set(exchanges) == set(PREDECLARED)

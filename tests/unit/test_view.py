@@ -21,7 +21,7 @@ from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq.app import exit_codes, recovered
 from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.store import RocksStore
-from fluxmq.storage.view import told
+from fluxmq.storage.view import view_error
 
 CHECKPOINTS = 3
 KEYS = 400  # several blocks of a table
@@ -248,9 +248,9 @@ def test_a_view_that_goes_bad_between_two_reads_is_refused(tmp_path: Path) -> No
 
 
 def test_errors_of_the_disk_are_not_taken_for_damage_nor_for_an_end(tmp_path: Path) -> None:
-    error = told(tmp_path, Exception("IO error: While pread offset 0 len 4096: 000008.sst: Input/output error"))
+    error = view_error(tmp_path, Exception("IO error: While pread offset 0 len 4096: 000008.sst: Input/output error"))
     assert type(error) is StorageError and "000008.sst: Input/output error" in str(error)
-    assert isinstance(told(tmp_path, Exception("Corruption: block checksum mismatch in 000008.sst")), ViewDamage)
+    assert isinstance(view_error(tmp_path, Exception("Corruption: block checksum mismatch in 000008.sst")), ViewDamage)
 
 
 @pytest.mark.parametrize("which", ["journal", "MANIFEST"])
@@ -310,7 +310,7 @@ def test_a_torn_tail_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     os.truncate(path, size - 10)
     store = opened(tmp_path, 2)
     with caplog.at_level(logging.INFO):
-        recovered.tell(logging.getLogger("fluxmq.app"), store, None)
+        recovered.log_recovery(logging.getLogger("fluxmq.app"), store, None)
     [line] = caplog.records
     assert line.levelname == "WARNING" and "confirmed" in line.getMessage()
     told_of = vars(line)
@@ -318,6 +318,6 @@ def test_a_torn_tail_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     store.close()
     store = opened(tmp_path, 3)
     caplog.clear()
-    recovered.tell(logging.getLogger("fluxmq.app"), store, None)
+    recovered.log_recovery(logging.getLogger("fluxmq.app"), store, None)
     assert not caplog.records
     store.close()

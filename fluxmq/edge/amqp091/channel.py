@@ -106,7 +106,7 @@ class ChannelMethods:
         """The connection has ended: ends its channels and deletes its exclusive queues."""
         for number in list(client.connection.channels):
             self.end_channel(client, number, None)
-        self.departures.begin(self.queues.connection_gone(client))
+        self.departures.begin(self.queues.connection_closed(client))
 
     def may_publish(self, client: Client, exchange: bytes, key: bytes) -> int | None:
         """See ChannelVerbs."""
@@ -122,7 +122,7 @@ class ChannelMethods:
         is done."""
         channel = client.connection.channels.get(number)
         if channel is None or channel.state is None:
-            self._tell_closed(client, number, reply)
+            self._send_close(client, number, reply)
             return
         state, channel.state = channel.state, None
         channel.begin_closing()
@@ -134,11 +134,11 @@ class ChannelMethods:
         channel.close()
         if not client.connection.ended:
             if client.connection.channels.get(channel.number) is channel:
-                self._tell_closed(client, channel.number, reply)
+                self._send_close(client, channel.number, reply)
             client.release(HOLD_CHANNEL)
 
     @staticmethod
-    def _tell_closed(client: Client, number: int, reply: m.ChannelClose | m.ChannelCloseOk | None) -> None:
+    def _send_close(client: Client, number: int, reply: m.ChannelClose | m.ChannelCloseOk | None) -> None:
         if reply is not None:
             client.connection.close_channel(number, await_ok=isinstance(reply, m.ChannelClose))
             if client.connection.write_behind(reply.frame(number)) and isinstance(reply, m.ChannelCloseOk):

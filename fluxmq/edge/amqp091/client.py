@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.amqp091.fields import decode_table
 from fluxmq.edge.amqp091.reply import close_frame
-from fluxmq.edge.telling import tell_accepted
+from fluxmq.edge.recording import record_accepted
 from fluxmq.engine.ports.clients import ClientInfo
 from fluxmq.model.amqp import ReplyCode
 
@@ -100,11 +100,11 @@ class Client:
         """The name of its namespace: the virtual host."""
         return self.vhost or "/"
 
-    def tell_accepted(self, flags: int = 0) -> None:
+    def record_accepted(self, flags: int = 0) -> None:
         """Records the client's identity in a recording."""
         if self.open:
-            tell_accepted(self.connection, {"client_id": self.client_id, "vhost": self.vhost, "user": self.identity,
-                                            "version": 91}, flags)
+            record_accepted(self.connection, {"client_id": self.client_id, "vhost": self.vhost, "user": self.identity,
+                                              "version": 91}, flags)
 
     def info(self) -> ClientInfo:
         return ClientInfo(

@@ -147,7 +147,7 @@ class Consumers(QueueListener):
                 continue
             consumer = state.consumers.get(text(member.tag))
             if consumer is not None and member in consumer.members:     # else cancelled or notified already
-                self._tell_cancelled(state, consumer)
+                self._send_cancel(state, consumer)
 
     def queue_stopped(self, queue: Queue, members: list[Any]) -> None:
         """The queue is damaged: cancels and notifies its consumers, which may still settle their messages."""
@@ -157,11 +157,11 @@ class Consumers(QueueListener):
             state: ChannelState | None = member.channel.state
             consumer = state.consumers.get(text(member.tag)) if state is not None else None
             if state is not None and consumer is not None and member in consumer.members:
-                self._tell_cancelled(state, consumer)
+                self._send_cancel(state, consumer)
                 self.cancel(consumer)
 
     @staticmethod
-    def _tell_cancelled(state: ChannelState, consumer: Consumer) -> None:
+    def _send_cancel(state: ChannelState, consumer: Consumer) -> None:
         del state.consumers[consumer.tag]
         if CANCEL_NOTIFY in state.client.capabilities:
             cancel = m.BasicCancel(consumer_tag=consumer.tag, no_wait=True)

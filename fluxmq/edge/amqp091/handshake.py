@@ -267,7 +267,7 @@ class Handshake:
         connection.deadline_ms = 0
         connection.accept(exchanges, name, namespace)
         if front.hub.recording:
-            client.tell_accepted()
+            client.record_accepted()
         if front.log_connections():
             front.on_log("info", "", "connected", client.fields() | {
                 "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})

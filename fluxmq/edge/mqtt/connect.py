@@ -287,7 +287,7 @@ class Connecting:
             connection.deadline_ms = 0
             connection.accept(session, window, client.packet_size_max, alias_max)
             if self.front.hub.recording:
-                client.tell_accepted()
+                client.record_accepted()
             self.front.broker.attached(session)
             connection.resume()
 

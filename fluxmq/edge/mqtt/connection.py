@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Disconnect
-from fluxmq.edge.telling import PRESENT, tell_accepted
+from fluxmq.edge.recording import PRESENT, record_accepted
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Client:
         """Log fields for permissions."""
         return {"client_id": self.client_id, "user": self.identity} | self.place()
 
-    def tell_accepted(self, flags: int = 0) -> None:
+    def record_accepted(self, flags: int = 0) -> None:
         """Records the client's identity in a recording; with PRESENT also its subscriptions."""
         session = self.session
         if not self.taken or session is None or session.data is None:
@@ -118,7 +118,7 @@ class Client:
             for name, aliases in zip(("aliases_in", "aliases_out"), self.connection.topic_aliases, strict=True):
                 if aliases:
                     who[name] = aliases
-        tell_accepted(self.connection, who, flags)
+        record_accepted(self.connection, who, flags)
 
     def displaced(self, reason: int) -> None:
         """Another connection has taken over the session, or an administrator ends this connection, [MQTT-3.1.4-3]."""

@@ -24,8 +24,8 @@ from fluxmq.edge.mqtt.parts import FrontParts
 from fluxmq.edge.mqtt.queues import pairs_of_publish, read_consume, user_pairs
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
+from fluxmq.edge.recording import PRESENT, record_opened
 from fluxmq.edge.shares import Shares
-from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.access import Authority
 from fluxmq.engine.ports.guard import Guard
@@ -184,12 +184,12 @@ class Front(FrontParts):
                         client.who() | {"topic": topic.decode()})
         return allowed
 
-    def tell_present(self, connection: Connection) -> None:
+    def record_present(self, connection: Connection) -> None:
         """Records that this connection was open when a recording began."""
-        tell_opened(connection, self.name, PRESENT)
+        record_opened(connection, self.name, PRESENT)
         client: Client | None = connection.state
         if client is not None:
-            client.tell_accepted(PRESENT)
+            client.record_accepted(PRESENT)
 
     def on_late(self, connection: Connection, why: str) -> None:
         """Called when a time limit ended a connection; `why` as in Connection.tick."""
@@ -332,7 +332,7 @@ class Front(FrontParts):
         client: Client = connection.state
         if client.session is None or self.broker.consumers is None:
             return ReasonCode.TOPIC_NAME_INVALID, "there are no queues"
-        return self.broker.consumers.order(client.session, topic, pairs_of_publish(properties))
+        return self.broker.consumers.settle(client.session, topic, pairs_of_publish(properties))
 
     def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:
         """Called when nothing takes this topic below `$queue/`: makes it if configured; returns whether it did."""

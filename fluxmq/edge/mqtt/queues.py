@@ -40,21 +40,21 @@ def pairs_of_publish(properties: bytes) -> dict[str, str]:
     return user_pairs(decode_properties(with_length(properties), PacketType.PUBLISH))
 
 
-def read_consume(asked: dict[str, str]) -> Consume:
+def read_consume(options: dict[str, str]) -> Consume:
     """Parses the options of a subscription. Raises ValueError with a sentence about what is invalid."""
-    group = asked.get("consumer-group", "").encode()
+    group = options.get("consumer-group", "").encode()
     if len(group) > GROUP_BYTES_MAX:
         raise ValueError(f"consumer-group is longer than {GROUP_BYTES_MAX} bytes")
-    if not asked.get("consumer-group", "").isprintable():
+    if not options.get("consumer-group", "").isprintable():
         raise ValueError("consumer-group contains characters that cannot be printed")
-    ack = asked.get("ack", "auto")
+    ack = options.get("ack", "auto")
     if ack not in ("auto", "manual"):
         raise ValueError(f"ack is auto or manual, not {ack!r}")
-    prefetch = _number(asked, "prefetch", PREFETCH_MAX)
-    position = asked.get("offset", "")
+    prefetch = _number(options, "prefetch", PREFETCH_MAX)
+    position = options.get("offset", "")
     if position:
         read_position(position)
-    lease = asked.get("visibility-timeout")
+    lease = options.get("visibility-timeout")
     lease_ms = None
     if lease is not None:
         try:
@@ -63,34 +63,34 @@ def read_consume(asked: dict[str, str]) -> Consume:
             lease_ms = -1
         if not 0 <= lease_ms <= LEASE_SECONDS_MAX * 1000:
             raise ValueError(f"visibility-timeout is 0 to {LEASE_SECONDS_MAX} seconds, not {lease!r}")
-    exclusive = asked.get("exclusive", "false").lower()
+    exclusive = options.get("exclusive", "false").lower()
     if exclusive not in TRUTHS:
         raise ValueError(f"exclusive is true or false, not {exclusive!r}")
-    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive], _retry_policy(asked))
+    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive], _retry_policy(options))
 
 
-def _retry_policy(asked: dict[str, str]) -> RetryPolicy:
-    return RetryPolicy(_number(asked, "max-retries", RETRIES_MAX) if "max-retries" in asked else None,
-                    _decimal(asked, "initial-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
-                    _decimal(asked, "max-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
-                    _decimal(asked, "backoff-multiplier", 1, MULTIPLIER_MAX))
+def _retry_policy(options: dict[str, str]) -> RetryPolicy:
+    return RetryPolicy(_number(options, "max-retries", RETRIES_MAX) if "max-retries" in options else None,
+                    _decimal(options, "initial-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
+                    _decimal(options, "max-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
+                    _decimal(options, "backoff-multiplier", 1, MULTIPLIER_MAX))
 
 
-def _decimal(asked: dict[str, str], name: str, least: int, most: int, unit: str = "") -> float | None:
-    text = asked.get(name)
+def _decimal(options: dict[str, str], name: str, minimum: int, maximum: int, unit: str = "") -> float | None:
+    text = options.get(name)
     if text is None:
         return None
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value <= most:  # also false for nan
-        raise ValueError(f"{name} is {least} to {most}{unit}, not {text!r}")
+    if not minimum <= value <= maximum:  # also false for nan
+        raise ValueError(f"{name} is {minimum} to {maximum}{unit}, not {text!r}")
     return value
 
 
-def _number(asked: dict[str, str], name: str, most: int) -> int:
-    text = asked.get(name, "0")
-    if not text.isascii() or not text.isdigit() or int(text) > most:
-        raise ValueError(f"{name} is a number up to {most}, not {text!r}")
+def _number(options: dict[str, str], name: str, maximum: int) -> int:
+    text = options.get(name, "0")
+    if not text.isascii() or not text.isdigit() or int(text) > maximum:
+        raise ValueError(f"{name} is a number up to {maximum}, not {text!r}")
     return int(text)

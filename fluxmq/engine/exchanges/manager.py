@@ -148,21 +148,21 @@ class ExchangeManager:
             exchanges.delete(known)  # withdraws the topics of its bindings
         exchanges.let_go()  # cached routes, which the garbage collector does not see, would keep the queues alive
 
-    def queue_made(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
+    def queue_added(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
         """Lets the default exchange route to a new queue."""
         exchanges = self.add_vhost(vhost)
         known = exchanges.queues.get(name)
         if known is not None:
             if known.queue is queue:
                 return
-            self.queue_gone(vhost, name)
+            self.queue_removed(vhost, name)
         exchanges.add_queue(name, queue, queue.durable)
 
-    def queue_gone(self, vhost: bytes, name: bytes) -> None:
+    def queue_removed(self, vhost: bytes, name: bytes) -> None:
         """Removes the bindings of a deleted queue."""
         exchanges = self.vhosts.get(vhost)
         if exchanges is not None and name in exchanges.queues:
-            self._gone(vhost, exchanges.remove_queue(name))
+            self._after_unbind(vhost, exchanges.remove_queue(name))
 
     # ------------------------------------------------------------------ exchanges
 
@@ -212,7 +212,7 @@ class ExchangeManager:
             return
         if if_unused and known.outbound:  # an exchange that is only a destination counts as unused
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
-        self._gone(vhost, self._delete(known))
+        self._after_unbind(vhost, self._delete(known))
 
     def _delete(self, exchange: Exchange) -> list[Binding]:
         if exchange.number:
@@ -255,7 +255,7 @@ class ExchangeManager:
             return False
         if gone.number:
             self._record(RecordKind.UNBIND, gone.number, None)
-        self._gone(vhost, [gone])
+        self._after_unbind(vhost, [gone])
         return True
 
     def _ends(self, vhost: bytes, source: bytes, destination: bytes,
@@ -265,7 +265,7 @@ class ExchangeManager:
         ends = exchanges.exchanges if to_exchange else exchanges.queues
         return exchanges.exchanges.get(source), ends.get(destination)
 
-    def _gone(self, vhost: bytes, bindings: list[Binding]) -> None:
+    def _after_unbind(self, vhost: bytes, bindings: list[Binding]) -> None:
         """Removes these bindings from the view, and deletes auto-delete exchanges that have lost their last binding."""
         exchanges = self.vhosts[vhost]
         while bindings:

@@ -27,16 +27,16 @@ class ExchangeKeeper(QueueListener):
         self._exchanges: dict[int, StoredExchange] = {}
         self._bindings: dict[int, BindingRecord] = {}
         for state in queues.queues.values():
-            manager.queue_made(*state.queue.address, state.queue)
+            manager.queue_added(*state.queue.address, state.queue)
         queues.listeners.append(self)
 
-    def queue_made(self, queue: Queue) -> None:
+    def queue_added(self, queue: Queue) -> None:
         """Makes the queue's name a routing key of the default exchange."""
-        self.manager.queue_made(*queue.address, queue)
+        self.manager.queue_added(*queue.address, queue)
 
-    def queue_gone(self, queue: Queue) -> None:
+    def queue_removed(self, queue: Queue) -> None:
         """Removes the queue's bindings."""
-        self.manager.queue_gone(*queue.address)
+        self.manager.queue_removed(*queue.address)
 
     # ------------------------------------------------------------------ recovery
 

@@ -49,8 +49,8 @@ class BansPort(Protocol):
     def standing(self) -> int:
         """Number of current bans."""
 
-    def bans(self, most: int) -> Sequence[BanInfo]:
-        """Current bans, ordered by their end; at most `most`."""
+    def bans(self, count: int) -> Sequence[BanInfo]:
+        """Current bans, ordered by their end; at most `count`."""
 
     def lift(self, address: str, user: str | None = None) -> Sequence[BanInfo]:
         """Ends the bans of an address, or only that of a user at it. Raises ValueError for an invalid address."""

@@ -19,7 +19,7 @@ from fluxmq._core.queue.session_member import SessionClaims, SessionMember, Sess
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX, split_queue_address
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.retry import PROPERTIES, UNSPECIFIED, backoff_problem
-from fluxmq.engine.queues.settle_topics import Consumer, OrderRefused, obey
+from fluxmq.engine.queues.settle_topics import CommandRefused, Consumer, settle
 from fluxmq.engine.sessions.state import Consume
 from fluxmq.model.mqtt import ReasonCode
 
@@ -190,19 +190,19 @@ class QueueConsumers:
         for filter_ in list(session.data.consumers or ()):
             self.detach_one(session, filter_)
 
-    def order(self, session: Session, topic: bytes, asked: dict[str, str]) -> tuple[int, str]:
-        """Handles a publish to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`. asked: its user properties. Returns
-        (0, ""), or the reason code of the refusal and a sentence for the client."""
+    def settle(self, session: Session, topic: bytes, properties: dict[str, str]) -> tuple[int, str]:
+        """Handles a publish to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`. properties: its user properties.
+        Returns (0, ""), or the reason code of the refusal and a sentence for the client."""
         address = split_address(topic)
         assert address is not None
         name, verb = address
         state = self.manager.queues.get((session.namespace.name, name))
         if state is None:
             return ReasonCode.TOPIC_NAME_INVALID, "there is no such queue"
-        mine = [consumer for consumer in (session.data.consumers or {}).values() if consumer.queue is state.queue]
+        consumers = [consumer for consumer in (session.data.consumers or {}).values() if consumer.queue is state.queue]
         try:
-            obey(self.manager, state.queue, mine, verb.decode("utf-8", "replace"), asked)
-        except OrderRefused as refused:
+            settle(self.manager, state.queue, consumers, verb.decode("utf-8", "replace"), properties)
+        except CommandRefused as refused:
             return refused.reason, refused.text
         state.queue.notify()
         return 0, ""

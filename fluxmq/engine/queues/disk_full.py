@@ -42,7 +42,7 @@ class QueueSpace:
         self._retry_ms = retry_ms
         self._held = False
         self._due_ms = 0
-        self._told = ""
+        self._reported = ""
         self._driver = driver
         self._task: Work[bool] | None = None
 
@@ -88,13 +88,13 @@ class QueueSpace:
         if error is not None:
             # The error is not a lack of space, so it is no reason to refuse anything: the reserve matters only once the
             # disk is full.
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._reported:
+                self._reported = str(error)
                 self._log("warning", "", "no space can be reserved for a full disk", {
                     "why": str(error)})
             self._take()
         elif task.result():
-            self._held, self._told = True, ""
+            self._held, self._reported = True, ""
             self._take()
         else:
             self._refuse("the disk is full: no space for the reserve")

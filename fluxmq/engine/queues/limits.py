@@ -30,17 +30,17 @@ class LimitedConsumers:
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
-        self._found: deque[Any] = deque()   # not logged yet
+        self._not_logged: deque[Any] = deque()   # not logged yet
         self._limited: dict[Any, None] = {}  # Member, StreamReader, Group: in the order in which they were found
 
     def tick(self) -> None:
         """Logs those that were found since the last time, and retries stopped ones; at most LOOKS_MAX of each."""
-        self._found.extend(self.manager.hub.ledger.take_limited())
-        for _ in range(min(len(self._found), LOOKS_MAX)):
-            one = self._found.popleft()
+        self._not_logged.extend(self.manager.hub.ledger.take_limited())
+        for _ in range(min(len(self._not_logged), LOOKS_MAX)):
+            one = self._not_logged.popleft()
             if one not in self._limited:
                 self._limited[one] = None
-                self._tell(one)
+                self._log_limited(one)
         for one in list(islice(self._limited, LOOKS_MAX)):
             del self._limited[one]
             owner = owner_of(one)
@@ -48,7 +48,7 @@ class LimitedConsumers:
                 self._limited[one] = None   # behind all others
                 owner.notify()
 
-    def _tell(self, one: Any) -> None:
+    def _log_limited(self, one: Any) -> None:
         if isinstance(one, Group):
             if isinstance(one.owner, Queue):
                 self._say(one.owner, "group", "no new messages are delivered: too many wait for redelivery",

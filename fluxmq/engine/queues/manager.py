@@ -117,7 +117,7 @@ class QueueManager(QueueTable):
         self.settings.configure(state)
         if not state.queue.following:
             self.hub.targets.add_queue(state.queue, filters_of(spec))
-            self._tell_topics(state.queue.namespace.name, former, spec.topics)
+            self._announce_topics(state.queue.namespace.name, former, spec.topics)
             state.queue.notify()
 
     def check_room(self, spec: QueueSpec) -> None:
@@ -176,12 +176,12 @@ class QueueManager(QueueTable):
             self.dead_names.add(state)
         self.settings.configure(state)
         self.hub.targets.add_queue(queue, filters_of(spec))
-        self._tell_topics(state.queue.namespace.name, (), spec.topics)
+        self._announce_topics(state.queue.namespace.name, (), spec.topics)
         queue.notify()
         for listener in self.listeners:
-            listener.queue_made(queue)
+            listener.queue_added(queue)
 
-    def _tell_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
+    def _announce_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
         """Announces the topics that a queue captures, so that other nodes forward them; its own address is no topic."""
         for topic in set(topics).difference(former):
             self.directory.announce(namespace, topic.encode())
@@ -219,10 +219,10 @@ class QueueManager(QueueTable):
             self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.targets.remove_queue(state.queue)
-        self._tell_topics(state.queue.namespace.name, state.spec.topics, ())
+        self._announce_topics(state.queue.namespace.name, state.spec.topics, ())
         self.directory.release_queue(*state.queue.address)
         for listener in self.listeners:
-            listener.queue_gone(state.queue)
+            listener.queue_removed(state.queue)
         groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
         if delays is not None:
             groups.append(delays.group)

@@ -40,7 +40,7 @@ class QueueRecord(msgspec.Struct, array_like=True):
     declared: Declared | None = None
     namespace: Count = 0
 
-    def told(self) -> QueueSpec:
+    def declaration(self) -> QueueSpec:
         """The queue's declaration as under `queues:`. Raises CorruptError."""
         if self.declared is not None:
             return spec_of(self.declared, read_arguments(self.declared))

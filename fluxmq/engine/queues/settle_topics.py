@@ -17,7 +17,7 @@ from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["Consumer", "OrderRefused", "obey"]
+__all__ = ["CommandRefused", "Consumer", "settle"]
 
 VERBS = ("$ack", "$nack", "$reject", "$extend", "$commit")
 DELAY_MS_MAX = 366 * 24 * 3600 * 1000
@@ -34,7 +34,7 @@ class Consumer(msgspec.Struct):
     members: list[Any]
 
 
-class OrderRefused(FluxError):
+class CommandRefused(FluxError):
     """reason: the MQTT 5 reason code for PUBACK. text: one sentence for the client."""
 
     def __init__(self, text: str, reason: int = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> None:
@@ -46,44 +46,46 @@ class OrderRefused(FluxError):
         return type(self), (self.text, self.reason)
 
 
-def obey(manager: QueueManager, queue: Queue, mine: list[Consumer], verb: str, asked: dict[str, str]) -> None:
-    """Executes a command, or raises OrderRefused. mine: the client's consumers of this queue. asked: the user
-    properties.
+def settle(manager: QueueManager, queue: Queue, consumers: list[Consumer], verb: str,
+           properties: dict[str, str]) -> None:
+    """Executes a command, or raises CommandRefused. consumers: the client's consumers of this queue. properties: the
+    user properties of the PUBLISH.
 
     Everything is recorded when this returns, so that the acknowledgement waits for it.
     """
     if verb not in VERBS:
-        raise OrderRefused(f"there is no {verb}; there are {', '.join(VERBS)}", ReasonCode.TOPIC_NAME_INVALID)
+        raise CommandRefused(f"there is no {verb}; there are {', '.join(VERBS)}", ReasonCode.TOPIC_NAME_INVALID)
     if (verb == "$commit") != (queue.kind == QUEUE_STREAM):
-        raise OrderRefused(f"{verb} is not for a stream, which has $commit" if verb != "$commit" else
-                           "$commit is for streams: here each message is settled by $ack, $nack or $reject",
-                           ReasonCode.TOPIC_NAME_INVALID)
-    if asked.get("group-id"):
-        mine = [one for one in mine if one.group is not None and one.group.name == asked["group-id"].encode()]
-    if not mine:
-        group = f" in the group {asked['group-id']}" if asked.get("group-id") else ""
-        raise OrderRefused(f"this client does not consume the queue{group}")
-    log, offset = _place(queue, asked)
+        raise CommandRefused(f"{verb} is not for a stream, which has $commit" if verb != "$commit" else
+                             "$commit is for streams: here each message is settled by $ack, $nack or $reject",
+                             ReasonCode.TOPIC_NAME_INVALID)
+    if properties.get("group-id"):
+        name = properties["group-id"].encode()
+        consumers = [one for one in consumers if one.group is not None and one.group.name == name]
+    if not consumers:
+        group = f" in the group {properties['group-id']}" if properties.get("group-id") else ""
+        raise CommandRefused(f"this client does not consume the queue{group}")
+    log, offset = _message(queue, properties)
     if verb == "$commit":
-        _commit(mine, log, offset)
+        _commit(consumers, log, offset)
         return
-    act = _action(manager, queue, verb, asked)
-    if _truth(asked, "upto"):
-        for one in mine:
+    act = _action(manager, queue, verb, properties)
+    if _boolean(properties, "upto"):
+        for one in consumers:
             for member in one.members:
                 for at in one.group.held_upto(log.number, offset, member):
                     act(one.group, log.number, at, one.group.claim_of(log.number, at)[0])
     else:
-        _one(mine, log, offset, verb, act)
-    for one in mine:
+        _one(consumers, log, offset, verb, act)
+    for one in consumers:
         one.group.flush_records()
 
 
-def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> None:
+def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> None:
     """Executes a command about a single message."""
     free = None
     elsewhere = False
-    for one in mine:
+    for one in consumers:
         claim = one.group.claim_of(log.number, offset)
         if claim is None:
             continue
@@ -97,51 +99,51 @@ def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> No
     if free is not None:  # the claim had expired, but nobody else has claimed the message since
         act(free[0], log.number, offset, free[1])
     elif elsewhere:
-        raise OrderRefused("another consumer has this message by now: its visibility timeout had passed")
-    elif not all(one.group.is_settled(log.number, offset) for one in mine):
-        raise OrderRefused("this client does not have this message to settle")
+        raise CommandRefused("another consumer has this message by now: its visibility timeout had passed")
+    elif not all(one.group.is_settled(log.number, offset) for one in consumers):
+        raise CommandRefused("this client does not have this message to settle")
     elif verb != "$ack":
-        raise OrderRefused("this message is settled already")
+        raise CommandRefused("this message is settled already")
 
 
-def _action(manager: QueueManager, queue: Queue, verb: str, asked: dict[str, str]) -> Any:
+def _action(manager: QueueManager, queue: Queue, verb: str, properties: dict[str, str]) -> Any:
     """Returns the function for a command: (group, log number, offset, deliveries) -> result."""
     if verb == "$ack":
         return lambda group, log, offset, deliveries: group.settle_at(log, offset)
     if verb == "$nack":
-        delay = _number(asked, "delay", DELAY_MS_MAX) if "delay" in asked else None
+        delay = _number(properties, "delay", DELAY_MS_MAX) if "delay" in properties else None
         return lambda group, log, offset, deliveries: group.give_back_at(
             log, offset, manager.backoff_ms(queue, group, deliveries) if delay is None else delay, True)
     if verb == "$reject":
-        reason = asked.get("reason", "")[:REASON_LENGTH_MAX] or "rejected"
+        reason = properties.get("reason", "")[:REASON_LENGTH_MAX] or "rejected"
         return lambda group, log, offset, deliveries: group.reject_at(log, offset, reason)
-    lease = _number(asked, "lease", LEASE_MS_MAX)
+    lease = _number(properties, "lease", LEASE_MS_MAX)
     return lambda group, log, offset, deliveries: group.extend(log, offset, lease)
 
 
-def _commit(mine: list[Consumer], log: Log, offset: int) -> None:
-    readers = [reader for one in mine if one.group is not None for reader in one.members if reader.log is log]
+def _commit(consumers: list[Consumer], log: Log, offset: int) -> None:
+    readers = [reader for one in consumers if one.group is not None for reader in one.members if reader.log is log]
     if not readers:
-        raise OrderRefused("$commit needs a subscription with consumer-group: there is no position to remember")
+        raise CommandRefused("$commit needs a subscription with consumer-group: there is no position to remember")
     if offset >= log.next:
-        raise OrderRefused(f"there is no message {offset}; the next one will be {log.next}")
+        raise CommandRefused(f"there is no message {offset}; the next one will be {log.next}")
     readers[0].commit(offset + 1)
 
 
-def _place(queue: Queue, asked: dict[str, str]) -> tuple[Log, int]:
+def _message(queue: Queue, properties: dict[str, str]) -> tuple[Log, int]:
     """Log and offset from `message-id` as it was delivered, or from `partition` and `offset`."""
-    if "message-id" in asked:
-        partition, colon, offset = asked["message-id"].partition(":")
+    if "message-id" in properties:
+        partition, colon, offset = properties["message-id"].partition(":")
         if not colon:
             partition = "?"
     else:
-        partition, offset = asked.get("partition", "0"), asked.get("offset", "")
+        partition, offset = properties.get("partition", "0"), properties.get("offset", "")
     if not (_is_number(partition) and _is_number(offset)):
-        raise OrderRefused("the user property message-id, as it was delivered, must say which message; or partition "
-                           "and offset, which are decimal numbers")
+        raise CommandRefused("the user property message-id, as it was delivered, must say which message; or partition "
+                             "and offset, which are decimal numbers")
     log = queue.log_at(int(partition), int(offset) >> LANE_SHIFT)
     if log is None:
-        raise OrderRefused(f"there is no such message: the queue has {queue.partitions} partitions, from 0 on")
+        raise CommandRefused(f"there is no such message: the queue has {queue.partitions} partitions, from 0 on")
     return log, int(offset)
 
 
@@ -149,15 +151,16 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 20
 
 
-def _number(asked: dict[str, str], name: str, most: int) -> int:
-    text = asked.get(name, "")
-    if not _is_number(text) or int(text) > most:
-        raise OrderRefused(f"{name} is a number of milliseconds up to {most}" + (f", not {text!r}" if text else ""))
+def _number(properties: dict[str, str], name: str, maximum: int) -> int:
+    text = properties.get(name, "")
+    if not _is_number(text) or int(text) > maximum:
+        given = f", not {text!r}" if text else ""
+        raise CommandRefused(f"{name} is a number of milliseconds up to {maximum}{given}")
     return int(text)
 
 
-def _truth(asked: dict[str, str], name: str) -> bool:
-    text = asked.get(name, "false").lower()
+def _boolean(properties: dict[str, str], name: str) -> bool:
+    text = properties.get(name, "false").lower()
     if text not in ("true", "false", "1", "0"):
-        raise OrderRefused(f"{name} is true or false, not {text!r}")
+        raise CommandRefused(f"{name} is true or false, not {text!r}")
     return text in ("true", "1")

@@ -51,10 +51,10 @@ class Disk:
 class QueueListener:
     """Interface for QueueTable.listeners, which are notified of queues that are made and deleted."""
 
-    def queue_made(self, queue: Queue) -> None:
+    def queue_added(self, queue: Queue) -> None:
         """The queue can be found by its name from now on."""
 
-    def queue_gone(self, queue: Queue) -> None:
+    def queue_removed(self, queue: Queue) -> None:
         """The queue cannot be found any more: it was deleted, or another node owns it."""
 
     def queue_deleted(self, queue: Queue, members: list[Member]) -> None:

@@ -122,7 +122,7 @@ class AmqpQueues(QueueListener):
         elif (known := self.manager.queues.get((vhost, name))) is not None:
             self._check_same(known, said, exclusive_owner)
             self.whole(known.queue)
-            return self._told(known, name)
+            return self._declared(known, name)
         elif name.startswith(RESERVED):
             raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
                               f"queue name '{shown(name)}' contains reserved prefix 'amq.*'")
@@ -142,7 +142,7 @@ class AmqpQueues(QueueListener):
             self._own(state, exclusive_owner)
         if queue.kind != QUEUE_STREAM:
             self._group(queue)
-        return self._told(state, name)
+        return self._declared(state, name)
 
     def reply_queue(self, vhost: bytes, owner: object) -> QueueDeclared:
         """Makes a queue for direct replies: it has not been declared, and ends with its only consumer."""
@@ -152,7 +152,7 @@ class AmqpQueues(QueueListener):
         state = self.manager.states[queue]
         self._own(state, owner)
         self._group(queue)
-        return self._told(state, name)
+        return self._declared(state, name)
 
     def _make(self, spec: QueueSpec, said: Declared) -> Queue:
         try:
@@ -187,7 +187,7 @@ class AmqpQueues(QueueListener):
         if differs:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, differs)
 
-    def _told(self, state: QueueState, name: bytes) -> QueueDeclared:
+    def _declared(self, state: QueueState, name: bytes) -> QueueDeclared:
         state.idle_since_ms = self.manager.hub.steady_ms
         ready, _, consumers = self.counts(state.queue)
         return QueueDeclared(state.queue, name, ready, consumers)
@@ -330,7 +330,7 @@ class AmqpQueues(QueueListener):
 
     # ------------------------------------------------------------------ queues of ended connections
 
-    def connection_gone(self, owner: object) -> Iterator[None]:
+    def connection_closed(self, owner: object) -> Iterator[None]:
         """Deletes the connection's exclusive queues, one at each step."""
         for queue in list(self._owned.get(id(owner), ())):
             if queue in self.manager.states:  # otherwise it was deleted meanwhile, and its name may be in use again

@@ -123,7 +123,7 @@ class QueueLine:
         CorruptError."""
         found = read_snapshot(raw)
         self.manager.hub.namespaces.learn(self.line, found.record.namespace, found.namespace)
-        state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.told())
+        state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.declaration())
         if state is None:
             raise CorruptError(f"the namespace of queue {found.number:016x} has ended")
         rebuild(self.manager, state, found)

@@ -11,7 +11,7 @@ import msgspec
 
 from fluxmq._core.net.transport import Transport
 
-__all__ = ["PRESENT", "tell_accepted", "tell_opened"]
+__all__ = ["PRESENT", "record_accepted", "record_opened"]
 
 # As in fluxmq/_core/memory/tap.pxd.
 _OPENED = 1
@@ -19,7 +19,7 @@ _ACCEPTED = 2
 PRESENT = 1  # flag: the connection was open when the recording began
 
 
-def tell_opened(connection: Transport, listener: str, flags: int = 0) -> None:
+def record_opened(connection: Transport, listener: str, flags: int = 0) -> None:
     """Records that a listener accepted a connection, or (PRESENT) that it is open. The recording of its bytes begins
     here."""
     if connection.hub.recording:
@@ -28,6 +28,6 @@ def tell_opened(connection: Transport, listener: str, flags: int = 0) -> None:
             "websocket": connection.websocket}), flags)
 
 
-def tell_accepted(connection: Transport, who: dict[str, Any], flags: int = 0) -> None:
+def record_accepted(connection: Transport, who: dict[str, Any], flags: int = 0) -> None:
     """Records that CONNACK or connection.open-ok was written, now or (PRESENT) earlier. who: describes the client."""
     connection.tell(_ACCEPTED, msgspec.json.encode(who), flags)

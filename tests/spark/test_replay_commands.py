@@ -13,9 +13,9 @@ from kit.broker import Broker
 from kit.story import Story, events_of
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.player.operations import ORDER
+from fluxmq.spark.player.operations import COMMAND
 from fluxmq.spark.replay.plan import plain_plan, plain_survey, plan_recording
-from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayRequest, replay_here
 from fluxmq.spark.report.side_by_side import broker_used, side_by_side
 from fluxmq.spark.result import Summary
 
@@ -64,9 +64,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def replayed(tmp_path: Path, broker: Broker, story: Story, **options: Any) -> tuple[Summary, Rows]:
     story.write(tmp_path / "recording")
-    summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
-                                      broker="{}:{}".format(*broker.address),
-                                      **({"speed": None, "quiet_s": 0.5} | options)))
+    summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                        broker="{}:{}".format(*broker.address),
+                                        **({"speed": None, "quiet_s": 0.5} | options)))
     return summary, events_of(tmp_path / "result")
 
 
@@ -161,7 +161,7 @@ def test_the_n_th_delivery_of_a_queue_is_named(tmp_path: Path) -> None:
     assert survey.settling == [1, 2, 3]
     assert survey.recorded == {"publish": MESSAGES + 2, "delivery": MESSAGES + 3, "settlement": MESSAGES + 3}
     _, (part,) = plain_plan(recording)
-    rows = [row for batch in part for row in batch.filter(pc.field("kind") == ORDER).to_pylist()]
+    rows = [row for batch in part for row in batch.filter(pc.field("kind") == COMMAND).to_pylist()]
     jobs = [row["rank"] for row in rows if row["client"] == "worker-1"]
     assert jobs == list(range(MESSAGES // 3))
     assert [row["rank"] for row in rows if "other" in row["topic"]] == [None, 2, None]
