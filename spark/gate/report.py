@@ -23,7 +23,7 @@ def findings_table(verdict: Verdict, candidate: str) -> Html:
     """candidate: name of the candidate."""
     header = [cell.format(candidate) for cell in HEADER]
     caption = "Every measure: medians, the median of the ratios with its interval, and what is allowed"
-    return table(caption, [*header[:-1], "said"], map(_cells, verdict.findings)) if verdict.findings else Html()
+    return table(caption, [*header[:-1], "verdict"], map(_cells, verdict.findings)) if verdict.findings else Html()
 
 
 def gate_page(verdict: Verdict, baselines: Sequence[Side], candidates: Sequence[Side]) -> str:
