@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kit.amqp_wire import Wire
-from oracle.amqp import Field as Typed
+from oracle.amqp091 import Field as Typed
 from oracle.exchange import Field, headers_match, topic_matches, words_of
 
 BINDINGS, MESSAGES = 60, 120

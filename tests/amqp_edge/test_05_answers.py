@@ -17,7 +17,7 @@ from kit.broker import Broker
 from kit.node import Node
 from kit.python import TESTS, environment
 from kit.slowdisk import SlowDisk
-from oracle.amqp import METHOD, encode_frame, encode_method
+from oracle.amqp091 import METHOD, encode_frame, encode_method
 
 HIGH, LOW = 256 * 1024, 64 * 1024
 BODY = bytes(50_000)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kit.amqp_wire import Wire
 from kit.node import Node
-from oracle.amqp import BODY, HEADER, METHOD, encode_frame, encode_header, encode_method
+from oracle.amqp091 import BODY, HEADER, METHOD, encode_frame, encode_header, encode_method
 
 from fluxmq._core.testing.probes import live_objects
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from amqp_edge.conftest import PLAIN, Start
 from kit.amqp_wire import Refused, Wire
-from oracle.amqp import HEADER, METHOD, encode_frame, encode_header
+from oracle.amqp091 import HEADER, METHOD, encode_frame, encode_header
 
 RULES = """version: 1
 rules:

@@ -14,7 +14,7 @@ from amqp_edge.conftest import PLAIN, Start
 from kit.amqp_wire import Closed, Refused, Wire
 from kit.broker import Broker
 from kit.watch import wait_until
-from oracle.amqp import METHOD, encode_frame, encode_method
+from oracle.amqp091 import METHOD, encode_frame, encode_method
 
 from fluxmq.app.admin_client import AdminClient
 

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, field
 
 from kit.amqp_wire import Closed, Wire
-from oracle.amqp import METHOD, Content, encode_frame, encode_method
+from oracle.amqp091 import METHOD, Content, encode_frame, encode_method
 
 __all__ = ["Actor", "Book", "Mover", "Publisher", "Settler", "Undertaker", "body_of", "drain", "number_of"]
 

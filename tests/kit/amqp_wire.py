@@ -1,4 +1,4 @@
-"""An AMQP 0-9-1 connection over a bare socket, in the codec of tests/oracle/amqp.py: does nothing by itself.
+"""An AMQP 0-9-1 connection over a bare socket, in the codec of tests/oracle/amqp091.py: does nothing by itself.
 
     wire = Wire(address).login()
     wire.open_channel(1)
@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any
 
-from oracle.amqp import (
+from oracle.amqp091 import (
     BODY,
     FRAME_END,
     HEADER,
@@ -23,11 +23,13 @@ from oracle.amqp import (
     PROTOCOL,
     Content,
     Frame,
+    build_table,
     decode_header,
     decode_method,
     encode_frame,
     encode_header,
     encode_method,
+    table_of,
 )
 
 __all__ = ["CAPABILITIES", "TIMEOUT", "Closed", "Refused", "Wire"]
@@ -137,10 +139,11 @@ class Wire:
                  response: bytes | None = None, capabilities: dict[str, bool] | None = None) -> None:
         self.send_raw(PROTOCOL)
         self.server = self.expect(0, "connection.start")
-        self.send(0, "connection.start-ok", mechanism=mechanism, locale="en_US",
-                  client_properties={"product": "fluxmq tests",
-                                     "capabilities": CAPABILITIES if capabilities is None else capabilities},
-                  response=f"\0{user}\0{password}".encode() if response is None else response)
+        if response is None:
+            response = f"\0{user}\0{password}".encode() if mechanism == "PLAIN" else build_table(
+                table_of({"LOGIN": user, "PASSWORD": password}))
+        self.send(0, "connection.start-ok", mechanism=mechanism, response=response, locale="en_US", client_properties={
+            "product": "fluxmq tests", "capabilities": CAPABILITIES if capabilities is None else capabilities})
 
     def open_channel(self, channel: int = 1) -> int:
         self.call(channel, "channel.open")

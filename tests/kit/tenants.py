@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from oracle.amqp import Content
+from oracle.amqp091 import Content
 from oracle.mqtt import (
     Pingreq,
     Pingresp,

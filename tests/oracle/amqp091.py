@@ -1,24 +1,116 @@
-"""AMQP 0-9-1 fields, read and written the slow way: field tables as trees that hide nothing, property lists, methods.
+"""Naive codec of AMQP 0-9-1, from the specification's facts: reads and writes the slow way, builds anything, also what
+is malformed, and parses strictly.
 
-It shares nothing with the broker's codec, so that the two can disagree. A table is a list of (name, value) in the order
-of the wire, a name bytes, a value a pair (letter, what it holds):
+It shares nothing with the broker's codec, so that the two can disagree. Two levels:
+
+Trees hide nothing (parse_*, build_*, arguments). A table is a list of (name, value) in the order of the wire, a name
+bytes, a value a pair (letter, what it holds):
 
     integers, t, T   int                f d     int, the bits          S x    bytes
     D                (places, int)      V       None                   A      list of values      F    a table
 
 The bytes of a table never have its length before them, as everywhere in the codec.
+
+Plain Python (encode_*, decode_*). A method is its name and a dict of arguments, named as the specification names them,
+with `_` for `-`:
+
+    encode_method("queue.declare", queue="q", durable=True) → payload of a method frame; what is not given is zero
+    decode_method(payload) → ("queue.declare-ok", {"queue": "q", "message_count": 0, "consumer_count": 0})
+
+A table is a dict; a value of it is Field(letter, value) where its type on the wire matters.
 """
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["DEPTH_MAX", "PROPERTIES", "Malformed", "Table", "Value", "arguments", "build_arguments", "build_properties",
-           "build_table", "build_value", "depth_of", "parse_properties", "parse_table", "plain_properties", "repeats"]
+__all__ = [
+    "BODY", "DEPTH_MAX", "FRAME_END", "HEADER", "HEARTBEAT", "METHOD", "METHODS", "PROPERTIES", "PROTOCOL", "Content",
+    "Field", "Frame", "Malformed", "Table", "Value", "arguments", "build_arguments", "build_properties", "build_table",
+    "build_value", "decode_header", "decode_method", "depth_of", "encode_frame", "encode_header", "encode_method",
+    "parse_properties", "parse_table", "plain_properties", "repeats", "table_of",
+]
 
 Value = tuple[str, Any]
 Table = list[tuple[bytes, Value]]
+
+PROTOCOL = b"AMQP\x00\x00\x09\x01"
+METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
+FRAME_END = 0xCE
+
+# Arguments are of KINDS.
+METHODS: dict[str, tuple[int, int, str]] = {
+    "connection.start": (10, 10, "version_major:o version_minor:o server_properties:t mechanisms:S locales:S"),
+    "connection.start-ok": (10, 11, "client_properties:t mechanism:s response:S locale:s"),
+    "connection.secure": (10, 20, "challenge:S"),
+    "connection.secure-ok": (10, 21, "response:S"),
+    "connection.tune": (10, 30, "channel_max:h frame_max:l heartbeat:h"),
+    "connection.tune-ok": (10, 31, "channel_max:h frame_max:l heartbeat:h"),
+    "connection.open": (10, 40, "virtual_host:s reserved_1:s reserved_2:b"),
+    "connection.open-ok": (10, 41, "reserved_1:s"),
+    "connection.close": (10, 50, "reply_code:h reply_text:s class_id:h method_id:h"),
+    "connection.close-ok": (10, 51, ""),
+    "connection.blocked": (10, 60, "reason:s"),
+    "connection.unblocked": (10, 61, ""),
+    "connection.update-secret": (10, 70, "new_secret:S reason:s"),
+    "connection.update-secret-ok": (10, 71, ""),
+    "channel.open": (20, 10, "reserved_1:s"),
+    "channel.open-ok": (20, 11, "reserved_1:S"),
+    "channel.flow": (20, 20, "active:b"),
+    "channel.flow-ok": (20, 21, "active:b"),
+    "channel.close": (20, 40, "reply_code:h reply_text:s class_id:h method_id:h"),
+    "channel.close-ok": (20, 41, ""),
+    "exchange.declare": (40, 10, "reserved_1:h exchange:s type:s passive:b durable:b auto_delete:b internal:b "
+                                 "no_wait:b arguments:t"),
+    "exchange.declare-ok": (40, 11, ""),
+    "exchange.delete": (40, 20, "reserved_1:h exchange:s if_unused:b no_wait:b"),
+    "exchange.delete-ok": (40, 21, ""),
+    "exchange.bind": (40, 30, "reserved_1:h destination:s source:s routing_key:s no_wait:b arguments:t"),
+    "exchange.bind-ok": (40, 31, ""),
+    "exchange.unbind": (40, 40, "reserved_1:h destination:s source:s routing_key:s no_wait:b arguments:t"),
+    "exchange.unbind-ok": (40, 51, ""),
+    "queue.declare": (50, 10,
+                      "reserved_1:h queue:s passive:b durable:b exclusive:b auto_delete:b no_wait:b arguments:t"),
+    "queue.declare-ok": (50, 11, "queue:s message_count:l consumer_count:l"),
+    "queue.bind": (50, 20, "reserved_1:h queue:s exchange:s routing_key:s no_wait:b arguments:t"),
+    "queue.bind-ok": (50, 21, ""),
+    "queue.purge": (50, 30, "reserved_1:h queue:s no_wait:b"),
+    "queue.purge-ok": (50, 31, "message_count:l"),
+    "queue.delete": (50, 40, "reserved_1:h queue:s if_unused:b if_empty:b no_wait:b"),
+    "queue.delete-ok": (50, 41, "message_count:l"),
+    "queue.unbind": (50, 50, "reserved_1:h queue:s exchange:s routing_key:s arguments:t"),
+    "queue.unbind-ok": (50, 51, ""),
+    "basic.qos": (60, 10, "prefetch_size:l prefetch_count:h global:b"),
+    "basic.qos-ok": (60, 11, ""),
+    "basic.consume": (60, 20, "reserved_1:h queue:s consumer_tag:s no_local:b no_ack:b exclusive:b no_wait:b "
+                              "arguments:t"),
+    "basic.consume-ok": (60, 21, "consumer_tag:s"),
+    "basic.cancel": (60, 30, "consumer_tag:s no_wait:b"),
+    "basic.cancel-ok": (60, 31, "consumer_tag:s"),
+    "basic.publish": (60, 40, "reserved_1:h exchange:s routing_key:s mandatory:b immediate:b"),
+    "basic.return": (60, 50, "reply_code:h reply_text:s exchange:s routing_key:s"),
+    "basic.deliver": (60, 60, "consumer_tag:s delivery_tag:q redelivered:b exchange:s routing_key:s"),
+    "basic.get": (60, 70, "reserved_1:h queue:s no_ack:b"),
+    "basic.get-ok": (60, 71, "delivery_tag:q redelivered:b exchange:s routing_key:s message_count:l"),
+    "basic.get-empty": (60, 72, "reserved_1:s"),
+    "basic.ack": (60, 80, "delivery_tag:q multiple:b"),
+    "basic.reject": (60, 90, "delivery_tag:q requeue:b"),
+    "basic.recover-async": (60, 100, "requeue:b"),
+    "basic.recover": (60, 110, "requeue:b"),
+    "basic.recover-ok": (60, 111, ""),
+    "basic.nack": (60, 120, "delivery_tag:q multiple:b requeue:b"),
+    "confirm.select": (85, 10, "no_wait:b"),
+    "confirm.select-ok": (85, 11, ""),
+    "tx.select": (90, 10, ""),
+    "tx.select-ok": (90, 11, ""),
+    "tx.commit": (90, 20, ""),
+    "tx.commit-ok": (90, 21, ""),
+    "tx.rollback": (90, 30, ""),
+    "tx.rollback-ok": (90, 31, ""),
+}
+NAMES = {(class_id, method_id): name for name, (class_id, method_id, _) in METHODS.items()}
 
 DEPTH_MAX = 128
 FORMATS = {"t": ">B", "b": ">b", "B": ">B", "s": ">h", "u": ">H", "U": ">h", "I": ">i", "i": ">I", "l": ">q", "L": ">q",
@@ -29,11 +121,45 @@ PROPERTIES = {
     "message_id": "shortstr", "timestamp": "longlong", "type": "shortstr", "user_id": "shortstr", "app_id": "shortstr",
     "cluster_id": "shortstr",
 }
+KINDS = {"b": "bit", "o": "octet", "h": "short", "l": "long", "q": "longlong", "s": "shortstr", "S": "longstr",
+         "t": "table"}
 SIZES = {"octet": 1, "short": 2, "long": 4, "longlong": 8}
 
 
-class Malformed(Exception):
+class Malformed(AssertionError):
     """What was parsed is not what the specification says."""
+
+
+class Field(NamedTuple):
+    """A value of a field table with its type on the wire; what is in it may be plain."""
+
+    kind: str
+    value: Any
+
+
+class Frame(NamedTuple):
+    """kind: METHOD, HEADER, BODY, HEARTBEAT."""
+
+    kind: int
+    channel: int
+    payload: bytes
+
+
+@dataclass
+class Content:
+    """A method that carries a message: basic.deliver, basic.return, basic.get-ok."""
+
+    method: str
+    arguments: dict[str, Any]
+    properties: dict[str, Any]
+    body: bytes
+    raw_header: bytes
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.arguments[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 class Reader:
@@ -234,3 +360,81 @@ def build_arguments(kinds: list[str], values: list[Any]) -> bytes:
             out += built(kind, value)
             place = 8
     return bytes(out)
+
+# ── plain Python ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_of(table: dict[str, Any]) -> Table:
+    return [(name.encode(), _tree(value)) for name, value in table.items()]
+
+
+def _tree(value: Any) -> Value:
+    if isinstance(value, Field):
+        letter, value = value
+    else:
+        letter = next((letter for type_, letter in (
+            (bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A"), (type(None), "V"))
+            if isinstance(value, type_)), None) or ("I" if -2**31 <= value < 2**31 else "l")
+    if letter == "F":
+        return letter, table_of(value)
+    if letter == "A":
+        return letter, [_tree(inner) for inner in value]
+    if letter in "fd":
+        return letter, int.from_bytes(struct.pack(f">{letter}", value), "big")
+    return letter, value.encode() if isinstance(value, str) else value
+
+
+def _wire(kind: str, value: Any) -> Any:
+    """An argument or property, as its tree."""
+    return table_of(value) if kind == "table" else value.encode() if isinstance(value, str) else value
+
+
+def _read(kind: str, value: Any) -> Any:
+    """Back again: tables without the types of their values, short strings as text."""
+    if kind != "shortstr":
+        return _plain_table(value) if kind == "table" else value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Malformed(f"a short string that is not UTF-8: {value!r}") from None
+
+
+def _fields(method: str) -> dict[str, str]:
+    """Its arguments and their kinds."""
+    return {name: KINDS[kind] for name, _, kind in (one.partition(":") for one in METHODS[method][2].split())}
+
+
+def encode_method(method: str, **given: Any) -> bytes:
+    fields, zero = _fields(method), {"shortstr": b"", "longstr": b"", "table": {}}
+    assert given.keys() <= fields.keys(), f"{method} has no {given.keys() - fields.keys()}"
+    return struct.pack(">HH", *METHODS[method][:2]) + build_arguments(list(fields.values()), [
+        _wire(kind, given.get(name, zero.get(kind, 0))) for name, kind in fields.items()])
+
+
+def decode_method(payload: bytes) -> tuple[str, dict[str, Any]]:
+    number = struct.unpack(">HH", Reader(payload).octets(4))
+    if number not in NAMES:
+        raise Malformed(f"there is no method {number}")
+    fields = _fields(NAMES[number])
+    return NAMES[number], {name: _read(kind, value) for (name, kind), value in zip(
+        fields.items(), arguments(list(fields.values()), payload[4:]), strict=True)}
+
+
+def encode_header(size: int, properties: dict[str, Any] | None = None, *, class_id: int = 60, weight: int = 0) -> bytes:
+    """A content header's payload."""
+    given = properties or {}
+    assert given.keys() <= PROPERTIES.keys(), f"there are no properties {given.keys() - PROPERTIES.keys()}"
+    return struct.pack(">HHQ", class_id, weight, size) + build_properties(
+        {name: _wire(PROPERTIES[name], value) for name, value in given.items()})
+
+
+def decode_header(payload: bytes) -> tuple[int, dict[str, Any]]:
+    """(size of the body, properties)."""
+    class_id, weight, size = struct.unpack(">HHQ", Reader(payload).octets(12))
+    if class_id != 60 or weight != 0:
+        raise Malformed(f"content header {payload!r}")
+    return size, {name: _read(PROPERTIES[name], value) for name, value in parse_properties(payload[12:]).items()}
+
+
+def encode_frame(kind: int, channel: int, payload: bytes, *, end: int = FRAME_END) -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + bytes([end])

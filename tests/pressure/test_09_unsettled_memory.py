@@ -47,7 +47,7 @@ def take(wire: Wire, count: int, redelivered: bool, deliveries: int) -> list[int
         found.append(int.from_bytes(message.body[:8], "big"))
         assert message.redelivered is redelivered
         if deliveries > 1:
-            assert message.properties["headers"]["x-delivery-count"].value == deliveries - 1
+            assert message.properties["headers"]["x-delivery-count"] == deliveries - 1
     return found
 
 

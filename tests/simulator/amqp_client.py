@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oracle.amqp import (
+from oracle.amqp091 import (
     BODY,
     HEADER,
     METHOD,
@@ -18,7 +18,6 @@ from oracle.amqp import (
     encode_frame,
     encode_header,
     encode_method,
-    plain,
 )
 from simulator.judge import Books, Group, Message, QueueBook
 from simulator.node import Node, Pipe
@@ -246,8 +245,7 @@ class AmqpClient:
             queue = self._getting.popleft()
         else:
             queue = self.consuming.get(told["consumer_tag"], "")
-        headers = {key: plain(value) for key, value in properties.get("headers", {}).items()}
-        count = headers.get("x-delivery-count")
+        count = properties.get("headers", {}).get("x-delivery-count")
         message = self.books.delivered(
             self.key(queue), "", body, count=None if count is None else int(count) + 1, again=told["redelivered"],
             name="", now_ms=self.now_ms(), where=self.name)

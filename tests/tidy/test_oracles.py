@@ -127,7 +127,7 @@ def test_a_planted_reader_is_seen(text: str) -> None:
     "from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, encode_batch\n",
     "from fluxmq._core.amqp091 import methods as m\n\nm.BasicAck(delivery_tag=1).encode()\n",
     "from oracle.stored import crc32c\n\ncrc32c(b'')\n",
-    "from oracle import amqp\n\namqp.decode_method(b'')\n"])
+    "from oracle import amqp091\n\namqp091.decode_method(b'')\n"])
 def test_writers_and_oracles_are_free(text: str) -> None:
     assert not readers(ast.parse(text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from oracle.amqp import BODY, Frame
+from oracle.amqp091 import BODY, Frame
 
 from fluxmq.bench.load.amqp_frames import publication
 

@@ -25,7 +25,7 @@ from amqp091.clients.base import (
     Table,
     Where,
 )
-from oracle.amqp import PROPERTIES
+from oracle.amqp091 import PROPERTIES
 
 __all__ = ["AioPika"]
 
