@@ -16,7 +16,7 @@ import pytest
 from crash.process import CrashBroker, PoweredBroker
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kit.tenant_plans import BARRIER, interleave, plans, read_all
+from kit.tenant_plans import interleave, read_all, with_barriers
 from kit.tenants import CLIENTS, Tenant, specs_of
 from oracle.mqtt import Publish
 
@@ -61,7 +61,7 @@ def play(broker: CrashBroker, names: tuple[str, ...], plan: Plan, chance: Random
                 tenant.open()
                 tenant.seen["burst"].append("")
 
-        interleave(tenants, plan, chance, crash)
+        interleave(tenants, [plan] * len(tenants), chance, crash)
         for tenant in tenants:
             tenant.said.clear()
             read_all(tenant)
@@ -99,38 +99,14 @@ def check(folder: Path, plan: Plan, seed: int, powered: bool = False) -> None:
         assert came == wanted, name
 
 
-def crashing(least: int, most: int) -> st.SearchStrategy[Plan]:
-    """Two crashes within, one of them right at the end of what the plan has done."""
-    return st.tuples(plans(least, most), plans(least, most)).map(
-        lambda two: [*map(steady, two[0]), BARRIER, *map(steady, map(later, two[1])), BARRIER])
-
-
-def steady(operation: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a burst would decide, and when a will comes of a client that a crash has cut off, is left out."""
-    if operation[0] == "get" or (operation[0] == "queue" and "x-max-length" in operation[3]):
-        return ("drain",)
-    return (*operation[:3], None) if operation[0] == "connect" else operation
-
-
-PLACES = {"publish": 4, "put": 2, "send": 5}        # of the number
-
-
-def later(operation: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With another number than any operation of the first half has."""
-    at = PLACES.get(operation[0])
-    if at is None or not operation[at]:
-        return operation
-    return (*operation[:at], operation[at] + 1000, *operation[at + 1:])
-
-
 @settings(max_examples=2, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(plan=crashing(10, 30), seed=st.integers(0, 1 << 32))
+@given(plan=with_barriers(10, 30), seed=st.integers(0, 1 << 32))
 def test_kill(tmp_path: Path, plan: Plan, seed: int) -> None:
     check(tmp_path, plan, seed)
 
 
 @settings(max_examples=1, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(plan=crashing(10, 30), seed=st.integers(0, 1 << 32))
+@given(plan=with_barriers(10, 30), seed=st.integers(0, 1 << 32))
 def test_loss_of_power(tmp_path: Path, plan: Plan, seed: int) -> None:
     check(tmp_path, plan, seed, powered=True)
 
@@ -138,6 +114,6 @@ def test_loss_of_power(tmp_path: Path, plan: Plan, seed: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @settings(max_examples=200, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(plan=crashing(20, 100), seed=st.integers(0, 1 << 32))
+@given(plan=with_barriers(20, 100), seed=st.integers(0, 1 << 32))
 def test_kill_for_long(tmp_path: Path, plan: Plan, seed: int) -> None:
     check(tmp_path, plan, seed)

@@ -8,11 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from kit.left_by_crash import copy_data
+from kit.left_by_crash import crashed
 from kit.node import Node
 from kit.tenant_plans import interleave, setting, state_of
 from kit.tenants import Tenant, specs_of
-from kit.watch import wait_until
 
 from fluxmq.engine.queues.admin import QueueAdmin
 
@@ -37,21 +36,15 @@ def declare(node: Node, name: str) -> None:
         node.call(lambda server, spec=spec: QueueAdmin(server.queues.manager).declare(spec))     # type: ignore[misc]
 
 
-def settle(node: Node) -> None:
-    wait_until(lambda: not node.call(lambda server: server.poller.connections))
-    node.call(lambda server: server.hub.ledger.submit())
-    wait_until(lambda: node.call(lambda server: server.store.journal.durable == server.store.journal.gathering - 1))
-
-
 def live(node: Node, *names: str) -> None:
     """Tenants that fill their namespaces and go."""
     tenants = [tenant(node, name) for name in names]
-    interleave(tenants, LIFE, Random(1))
+    interleave(tenants, [LIFE] * len(tenants), Random(1))
     for one in tenants:
         for client in (*one.clients.values(), one.publisher):
             client.drop()
         one.wire.close()
-    settle(node)
+    node.settle()
 
 
 def end(server: Any, name: bytes) -> None:
@@ -75,14 +68,6 @@ def states(node: Node) -> dict[str, Any]:
 
 def checkpoint(node: Node) -> None:
     node.wait(lambda server: server.keeper.checkpoint())
-
-
-def crashed(node: Node, target: Path) -> Path:
-    """What a loss of power would leave now."""
-    settle(node)
-    copy_data(node.directory / "data", target / "data")
-    node.stop()
-    return target
 
 
 def nothing(_: Node) -> None:
@@ -152,7 +137,7 @@ def relays(node: Node) -> None:
 
 def rows(node: Node) -> None:
     """The view has rows only of namespaces that are."""
-    settle(node)
+    node.settle()
     found = node.call(lambda server: [key for key, _ in server.store.load()])
     there = node.call(lambda server: {one.number for one in server.hub.namespaces.values()})
     assert {int.from_bytes(key[1:9], "big") for key in found if key[:1] == b"t"} <= there

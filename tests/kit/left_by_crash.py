@@ -5,9 +5,18 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from kit.node import Node
 from kit.watch import wait_until
 
-__all__ = ["copy_data"]
+__all__ = ["copy_data", "crashed"]
+
+
+def crashed(node: Node, target: Path) -> Path:
+    """What a loss of power would leave now; the node stops."""
+    node.settle()
+    copy_data(node.directory / "data", target / "data")
+    node.stop()
+    return target
 
 
 def copy_data(data: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from fluxmq.access.authority import Authority
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 from fluxmq.engine.ports.cluster import Cluster
+from kit.watch import wait_until
 
 __all__ = ["Node"]
 
@@ -80,6 +81,12 @@ class Node:
     def wait(self, what: Callable[[Server], Coroutine[object, object, T]]) -> T:
         """Awaits it on the loop; its result."""
         return asyncio.run_coroutine_threadsafe(what(self.server), self._loop).result(PATIENCE_S)
+
+    def settle(self) -> None:
+        """Until no client is connected, and the journal has all that clients did and what their ends did."""
+        wait_until(lambda: not self.call(lambda server: server.poller.connections))
+        self.call(lambda server: server.hub.ledger.submit())
+        wait_until(lambda: self.call(lambda server: server.store.journal.durable == server.store.journal.gathering - 1))
 
     def stop(self) -> None:
         if self._thread.is_alive():

@@ -1,5 +1,5 @@
-"""What a tenant of tests/property/test_tenants*.py does: plans of operations, how a plan ends, and the state of a node
-as one tenant has it. Everything has the same name for every tenant."""
+"""What a tenant does in tests/property/test_tenants.py and others: plans of operations, how a plan ends, and the state
+of a node as one tenant has it. Everything has the same name for every tenant."""
 from __future__ import annotations
 
 import itertools
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kit.tenants import AMQP_QUEUES, CLIENTS, DEAD_QUEUES, EXCHANGES, MQTT_QUEUES, PREDECLARED, Tenant
 from kit.watch import wait_until
 
-__all__ = ["BARRIER", "book", "clear_up", "interleave", "operations", "plans", "read_all", "setting", "state_of"]
+__all__ = ["BARRIER", "book", "clear_up", "interleave", "operations", "plans", "read_all", "setting", "state_of",
+           "with_barriers"]
 
 Operation = tuple[Any, ...]
 BARRIER: Operation = ("barrier",)       # every tenant has come here before one goes on
@@ -87,7 +88,8 @@ def operations() -> st.SearchStrategy[Operation]:
         _op("consume", st.sampled_from((*AMQP_QUEUES, "j0"))), _op("cancel", queues), _op("rpc", NUMBER))
     admin = _op("admin", st.sampled_from(["purge", "delete", "describe"]),
                 st.sampled_from((*AMQP_QUEUES, "j0", "j0.dlq", "graves")))
-    return st.one_of(sessions, sessions, messages, messages, amqp, amqp, through, through, admin)
+    clients = st.one_of(_op("kick", _who("cs")), _op("look"))
+    return st.one_of(sessions, sessions, messages, messages, amqp, amqp, through, through, admin, clients)
 
 
 def setting() -> list[Operation]:
@@ -109,17 +111,40 @@ def plans(least: int, most: int) -> st.SearchStrategy[list[Operation]]:
     return st.lists(operations(), min_size=least, max_size=most).map(lambda drawn: setting() + _numbered(drawn))
 
 
-def interleave(tenants: list[Tenant], plan: list[Operation], chance: Random,
+def with_barriers(least: int, most: int) -> st.SearchStrategy[list[Operation]]:
+    """Two barriers, one of them right at the end, between operations whose outcome a crash leaves certain."""
+    return st.tuples(plans(least, most), plans(least, most)).map(
+        lambda two: [*map(_steady, two[0]), BARRIER, *map(_steady, map(_later, two[1])), BARRIER])
+
+
+def _steady(operation: Operation) -> Operation:
+    """What a burst would decide, and when a will comes of a client that a crash has cut off, is left out."""
+    if operation[0] == "get" or (operation[0] == "queue" and "x-max-length" in operation[3]):
+        return ("drain",)
+    return (*operation[:3], None) if operation[0] == "connect" else operation
+
+
+def _later(operation: Operation) -> Operation:
+    """With another number than any operation of the first half has."""
+    at = {"publish": 4, "put": 2, "send": 5}.get(operation[0])
+    if at is None or not operation[at]:
+        return operation
+    return (*operation[:at], operation[at] + 1000, *operation[at + 1:])
+
+
+def interleave(tenants: list[Tenant], plans: list[list[Operation]], chance: Random,
                at_barrier: Callable[[], None] = lambda: None) -> None:
-    """Every tenant plays the whole plan; who is next is up to chance, and nobody passes a barrier alone."""
+    """Every tenant plays its whole plan; the next tenant is up to chance, and none passes a barrier alone, of which all
+    plans have as many."""
     places = [0] * len(tenants)
     while True:
-        ready = [at for at, place in enumerate(places) if place < len(plan) and plan[place] != BARRIER]
+        ready = [at for at, (place, plan) in enumerate(zip(places, plans, strict=True))
+                 if place < len(plan) and plan[place] != BARRIER]
         if ready:
             at = chance.choice(ready)
-            tenants[at].play(plan[places[at]])
+            tenants[at].play(plans[at][places[at]])
             places[at] += 1
-        elif places[0] < len(plan):
+        elif places[0] < len(plans[0]):
             at_barrier()
             places = [place + 1 for place in places]
         else:

@@ -32,7 +32,7 @@ from oracle.mqtt import (
 )
 
 from kit.amqp_wire import Refused, Wire
-from kit.client import Client
+from kit.client import Client, Unexpected
 from kit.watch import wait_until
 
 __all__ = ["AMQP_QUEUES", "CLIENTS", "EXCHANGES", "MQTT_QUEUES", "Tenant", "specs_of"]
@@ -61,7 +61,7 @@ def specs_of(namespace: str) -> list[dict[str, Any]]:
 
 class Tenant:
     """name: of its namespace. mqtt, amqp: where the broker listens. admin: runs a verb of QueueAdmin, (verb, shown name
-    of the queue, …); None: the plan's are left out."""
+    of the queue, …), kicks a client or looks at the operator's lists; None: the plan's are left out."""
 
     def __init__(self, name: str, mqtt: tuple[str, int], amqp: tuple[str, int],
                  admin: Callable[..., object] | None = None) -> None:
@@ -367,3 +367,15 @@ class Tenant:
         if self.admin is None:
             return None
         return self.admin(verb, queue if self.name == "/" else f"{self.name}/{queue}")
+
+    def do_kick(self, who: str) -> object:
+        found = self.admin("kick", (self.name, who)) if self.admin is not None else None
+        if found == "kicked":
+            client = self.clients.pop(who)
+            with contextlib.suppress(Unexpected):       # its own will, before the end
+                client.expect_closed(0x98)
+            client.close()
+        return found
+
+    def do_look(self) -> object:
+        return self.admin("look", self.name) if self.admin is not None else None

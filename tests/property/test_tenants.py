@@ -1,6 +1,7 @@
-"""Two tenants with the same client identifiers, topics, exchanges and queue names never meet: one plan of operations of
-both protocols is played by three tenants of one broker, in turns of chance. Nothing of one comes to another, and each
-has what it has when it plays the plan alone, on a broker of its own.
+"""Tenants with the same client identifiers, topics, exchanges and queue names never meet: plans of operations of both
+protocols are played by three tenants of one broker, in turns of chance, one plan by two of them and another by the
+third. Nothing of one comes to another, and each has, and each list of an operator shows, what is there when a tenant
+plays its plan alone, on a broker of its own.
 
 What is durable, across kill -9: tests/crash/test_tenants.py.
 """
@@ -12,32 +13,55 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from kit.left_by_crash import copy_data
 from kit.node import Node
-from kit.tenant_plans import book, clear_up, interleave, plans, read_all, state_of
+from kit.tenant_plans import book, clear_up, interleave, plans, read_all, state_of, with_barriers
 from kit.tenants import Tenant, specs_of
 from kit.watch import wait_until
 
+from fluxmq.app.admin_client import AdminClient, AdminError
+from fluxmq.app.server import Server
 from fluxmq.edge.mqtt.clients import MqttClients
+from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.sessions.line import SessionLine
 
+Plan = list[tuple[Any, ...]]
 TENANTS = ("/", "a", "b")
+COUNTS = ("messages", "ready", "delayed", "groups", "consumers", "dead_letters")
 EXAMPLES, EXAMPLES_LONG = 25, 1500
 # A plan that fails says already which tenant saw what; to make it shorter would take minutes.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 _numbers = itertools.count()
 
 
-class House:
-    """A broker and some tenants of it."""
+def miscounted(server: Server) -> list[str]:
+    """The namespaces whose count of bytes is not the sum of what is there."""
+    found = []
+    for namespace in server.hub.namespaces.values():
+        queues = [queue for queue in server.queues.manager.states if queue.namespace is namespace]
+        kept = namespace.topics.retained_bytes + sum(
+            session.queued_bytes for session in server.broker.sessions.values() if session.namespace is namespace)
+        kept += sum(log.kept_bytes for queue in queues for log in (
+            *queue.logs, *([queue.delays.log] if queue.delays is not None else [])))
+        if namespace.bytes != kept:
+            found.append(f"{namespace.text}: {namespace.bytes} for {kept}")
+    return found
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self.node = Node(folder / str(next(_numbers)), {
-            "server.amqp091.plain.addr": "127.0.0.1:0", "storage.type": "memory",
-            "amqp091.virtual_hosts": "[/, a, b]"})
+
+class House:
+    """A broker and some tenants of it. ends: how it does at barriers of their plans, "stop" or "crash"."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], ends: str = "") -> None:
+        self.directory, self.ends = folder / str(next(_numbers)), ends
+        self.directory.mkdir()
+        self.start()
         for name in names:
             for spec in specs_of(name):
                 self.ask("declare", spec)
@@ -45,7 +69,53 @@ class House:
                         for name in names]
         self.states: dict[str, Any] = {}
 
+    def start(self) -> None:
+        self.node = Node(self.directory, {
+            "server.amqp091.plain.addr": "127.0.0.1:0", "storage.type": "rocksdb" if self.ends else "memory",
+            "amqp091.virtual_hosts": "[/, a, b]", "server.admin_socket": self.directory / "admin"})
+        self.admin = AdminClient(self.directory / "admin")
+
+    def restart(self) -> None:
+        for tenant in self.tenants:
+            tenant.drain()
+            tenant.abandon()
+        later = self.directory
+        if self.ends == "crash":
+            self.node.settle()
+            copy_data(self.directory / "data", (later := self.directory / "later") / "data")
+        self.stop()
+        self.directory = later
+        self.start()
+        for tenant in self.tenants:
+            tenant.mqtt, tenant.amqp = self.node.listens("mqtt.tcp.plain"), self.node.listens("amqp091.plain")
+            tenant.open()
+        for tenant in self.tenants:
+            tenant.play(("look",))
+
+    def kick(self, namespace: str, who: str) -> str:
+        try:
+            self.admin.ask("DELETE", "clients", who, query={"namespace": namespace})
+        except AdminError as error:
+            return error.word
+        return "kicked"
+
+    def look(self, name: str) -> object:
+        """What an operator's lists say of a namespace."""
+        [about] = [one for one in self.admin.ask("GET", "namespaces")["namespaces"] if one["name"] == name]
+        queues, clients = (self.admin.ask("GET", kind, query={"namespace": name})[kind]
+                           for kind in ("queues", "clients"))
+        counts = ["connections", "sessions", "queues", "retained", *(["bytes"] if self.ends != "crash" else [])]
+        return ([about[key] for key in counts],
+                [(one["name"].removeprefix(f"{name}/"), *(one[key] for key in COUNTS)) for one in queues],
+                sorted((one["client_id"], one["subscriptions"]) for one in clients
+                       if not one["client_id"].startswith("amqp091-")))
+
     def ask(self, verb: str, what: Any) -> object:
+        if verb == "kick":
+            return self.kick(*what)
+        if verb == "look":
+            return self.look(what)
+
         def run(server: Any) -> object:
             admin = QueueAdmin(server.queues.manager)
             try:
@@ -61,10 +131,12 @@ class House:
                 return refused.kind
         return self.node.call(run)
 
-    def play(self, plan: list[tuple[Any, ...]], chance: Random) -> None:
-        interleave(self.tenants, plan, chance)
-        self.states = {tenant.name: self.node.call(lambda server, name=tenant.name:     # type: ignore[misc]
-                                                   state_of(server, name)) for tenant in self.tenants}
+    def play(self, plans: list[Plan], chance: Random) -> None:
+        interleave(self.tenants, plans, chance, self.restart)
+        self.states = {tenant.name: (self.look(tenant.name), self.node.call(
+            lambda server, name=tenant.name: state_of(server, name)))           # type: ignore[misc]
+            for tenant in self.tenants}
+        assert self.ends == "crash" or self.node.call(miscounted) == []
         for tenant in self.tenants:
             read_all(tenant)
 
@@ -72,6 +144,7 @@ class House:
         """The clients go first: a node that stops with clients keeps their connections in memory."""
         for tenant in self.tenants:
             tenant.abandon()
+        self.admin.close()
         wait_until(lambda: not self.node.call(lambda server: server.poller.connections))
         self.node.stop()
 
@@ -92,19 +165,23 @@ class House:
             self.stop()
 
 
-def check(folder: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
+def check(folder: Path, plans: tuple[Plan, Plan], seed: int, ends: str = "") -> None:
     chance = Random(seed)
-    alone = House(folder, (chance.choice(TENANTS),))
+    whose = {"/": 0, "a": 1, "b": 0}
+    wanted = []
+    for plan, name in zip(plans, (chance.choice(("/", "b")), "a"), strict=True):
+        alone = House(folder, (name,), ends)
+        try:
+            alone.play([plan], chance)
+        finally:
+            alone.stop()
+        wanted.append((book(alone.tenants[0]), alone.states[name]))
+    together = House(folder, TENANTS, ends)
     try:
-        alone.play(plan, chance)
-    finally:
-        alone.stop()
-    together = House(folder, TENANTS)
-    try:
-        together.play(plan, chance)
-        [wanted], [state] = (book(one) for one in alone.tenants), alone.states.values()
+        together.play([plans[whose[name]] for name in TENANTS], chance)
         for tenant in together.tenants:
-            assert book(tenant) == wanted, tenant.name
+            books, state = wanted[whose[tenant.name]]
+            assert book(tenant) == books, tenant.name
             assert together.states[tenant.name] == state, tenant.name
     except BaseException:
         together.stop()
@@ -112,18 +189,33 @@ def check(folder: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
     together.end()
 
 
-@settings(max_examples=EXAMPLES, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(plan=plans(20, 60), seed=st.integers(0, 1 << 32))
-def test_tenants_never_meet(tmp_path: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
-    check(tmp_path, plan, seed)
+def several(examples: int, **how: Any) -> settings:
+    return settings(max_examples=examples, phases=PHASES, suppress_health_check=list(HealthCheck), **how)
+
+
+def two(plan: st.SearchStrategy[Plan]) -> st.SearchStrategy[tuple[Plan, Plan]]:
+    return st.tuples(plan, plan)
+
+
+@several(EXAMPLES)
+@given(plans=two(plans(20, 60)), seed=st.integers(0, 1 << 32))
+def test_tenants_never_meet(tmp_path: Path, plans: tuple[Plan, Plan], seed: int) -> None:
+    check(tmp_path, plans, seed)
+
+
+@pytest.mark.parametrize("ends", ["stop", "crash"])
+@several(2)
+@given(plans=two(with_barriers(10, 30)), seed=st.integers(0, 1 << 32))
+def test_tenants_never_meet_across_restarts(tmp_path: Path, ends: str, plans: tuple[Plan, Plan], seed: int) -> None:
+    check(tmp_path, plans, seed, ends)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@settings(max_examples=EXAMPLES_LONG, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(plan=plans(20, 200), seed=st.integers(0, 1 << 32))
-def test_tenants_never_meet_for_long(tmp_path: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
-    check(tmp_path, plan, seed)
+@several(EXAMPLES_LONG)
+@given(plans=two(plans(20, 200)), seed=st.integers(0, 1 << 32))
+def test_tenants_never_meet_for_long(tmp_path: Path, plans: tuple[Plan, Plan], seed: int) -> None:
+    check(tmp_path, plans, seed)
 
 
 def test_who_is_connected_is_listed_by_namespace(tmp_path: Path) -> None:
@@ -145,3 +237,74 @@ def test_who_is_connected_is_listed_by_namespace(tmp_path: Path) -> None:
             tenant.clients["c0"].expect_quiet()
     finally:
         house.stop()
+
+
+# ── planted: what the above must find ────────────────────────────────────────────────────────────────────────
+
+
+def is_found(folder: Path, ends: str = "") -> bool:
+    """Whether one of a few plans shows it."""
+    found = []
+
+    @several(3, derandomize=True)
+    @given(plans=two(with_barriers(10, 30) if ends else plans(20, 60)), seed=st.integers(0, 1 << 32))
+    def attempt(plans: tuple[Plan, Plan], seed: int) -> None:
+        try:
+            check(folder, plans, seed, ends)
+        except AssertionError as error:
+            found.append(str(error))
+
+    attempt()
+    return bool(found)
+
+
+class Blind(dict[Any, Any]):
+    """Share groups by name and filter alone."""
+
+    def _first(self, key: Any) -> Any:
+        return next((known for known in self if known[1:] == key[1:]), key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._first(key), default)
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self._first(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(self._first(key), value)
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(self._first(key))
+
+
+def test_planted_share_groups_without_their_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Broker.__init__
+
+    def blind(self: Broker, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self.groups = Blind()
+
+    monkeypatch.setattr(Broker, "__init__", blind)
+    assert is_found(tmp_path)
+
+
+def test_planted_namespaces_that_recovery_mixes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = SessionLine._make
+
+    def mixed_up(self: SessionLine, number: int, head: Any) -> Any:
+        other = {1: 2, 2: 1}.get(head.namespace, head.namespace)
+        return make(self, number, msgspec.structs.replace(head, namespace=other))
+
+    monkeypatch.setattr(SessionLine, "_make", mixed_up)
+    assert is_found(tmp_path, "stop")
+
+
+def test_planted_queues_found_by_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = QueueManager.find
+
+    def first(self: QueueManager, name: bytes, namespace: bytes = b"/") -> Any:
+        return next((state.queue for (_, known), state in self.queues.items() if known == name), None) or find(
+            self, name, namespace)
+
+    monkeypatch.setattr(QueueManager, "find", first)
+    assert is_found(tmp_path)

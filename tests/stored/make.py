@@ -31,12 +31,6 @@ PERSISTENT = {"delivery_mode": 2}
 LEFT_OUT = ("LOG", "OPTIONS", "LOCK")
 
 
-def settle(node: Node) -> None:
-    """Until the journal has all that clients did, and what their ends did."""
-    wait_until(lambda: node.call(lambda server: not server.poller.connections))
-    wait_until(lambda: node.call(lambda server: server.store.journal.durable == server.store.journal.gathering - 1))
-
-
 def mqtt(node: Node, client_id: str, clean: bool = False) -> Client:
     client = Client(node.listens("mqtt.tcp.plain"), 5)
     client.connect(client_id, clean_start=clean, properties=LASTING)
@@ -70,7 +64,7 @@ def fill(node: Node, part: str) -> None:
     sender.drop()
     for vhost in VHOSTS:
         _amqp(node, vhost, part)
-    settle(node)
+    node.settle()
 
 
 def _amqp(node: Node, vhost: str, part: str) -> None:
