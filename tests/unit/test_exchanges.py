@@ -37,7 +37,7 @@ def text_of(call: Any, *args: Any, **named: Any) -> str:
         call(*args, **named)
     refused = caught.value
     assert refused.text.startswith(ReplyCode(refused.reason).name + " - ")
-    return f"{int(refused.reason)} {refused.said}"
+    return f"{int(refused.reason)} {refused.reply_text}"
 
 
 def queues_of(manager: ExchangeManager, exchange: bytes, key: bytes, headers: bytes = b"", vhost: bytes = b"/") -> Any:
