@@ -252,14 +252,6 @@ class Broker:
         session.clear()
         session.data = None  # timers and connections that still refer to the session find no state
 
-    def remove_session(self, session: Session) -> None:
-        """Ends a session for an administrator: disconnects its client and does not publish its will."""
-        self._set_will(session.data, None)
-        if session.data.connection is not None:
-            session.data.connection.displaced(ReasonCode.ADMINISTRATIVE_ACTION)
-        if session.data is not None:
-            self.end_session(session)
-
     def publish_will(self, session: Session) -> None:
         """Publishes the will of a session once, if there is one."""
         state: SessionState = session.data

@@ -198,7 +198,7 @@ def test_a_large_publish(world: AskingWorld, allowed: bool) -> None:
     subscriber.receive("open/a", b"after")
     client.send(Publish(topic="other", payload=BIG))
     world.takes("publish", "other")
-    reset(client)
+    client.reset()
     world.wait_until(lambda server: server.permissions.asking.waiting == 0)
 
 
@@ -263,7 +263,7 @@ def test_a_will(world: AskingWorld, allowed: bool) -> None:
         return
     client.expect(Connack, reason=0)
     client.expect(Pingresp)
-    reset(client)
+    client.reset()
     subscriber.receive("asked", b"gone")
 
 
@@ -473,13 +473,6 @@ def test_answers_of_two_connections_that_overtake_each_other(world: AskingWorld)
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reset(client: Client) -> None:
-    """RST instead of FIN: the broker hears of it although it does not read."""
-    assert isinstance(client.transport, socket.socket)
-    client.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
-
-
 def test_connections_that_end_while_they_ask(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     mqtt, taken, wire, administered = world.mqtt("client"), world.mqtt("taken"), world.amqp(), world.mqtt("admin")
@@ -490,7 +483,7 @@ def test_connections_that_end_while_they_ask(world: AskingWorld) -> None:
     wire.publish(1, "amq.topic", "asked", b"never")
     asked.append(world.takes("publish", "asked"))
     assert world.node.call(lambda server: server.permissions.asking.waiting) == 4
-    reset(mqtt)
+    mqtt.reset()
     world.mqtt("taken")
     taken.expect_closed(0x8E)
     world.node.call(lambda server: connection_of(server, "admin").state.displaced(0x98))

@@ -59,13 +59,6 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     assert counted() == before
 
 
-def reset(client: Client) -> None:
-    """RST instead of FIN."""
-    assert isinstance(client.transport, socket.socket)
-    client.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
-
-
 def test_messages_of_every_kind(node: Node) -> None:
     clients = [Client(node.listens("mqtt.tcp.plain")) for _ in range(3)]
     for number, client in enumerate(clients):
@@ -79,7 +72,7 @@ def test_messages_of_every_kind(node: Node) -> None:
     clients[0].publish("a/b", b"", retain=True)
     for client in clients:
         client.send(b"\xc0\x00")
-    reset(clients[0])
+    clients[0].reset()
     clients[1].close()
     clients[2].drop()
 
@@ -124,7 +117,7 @@ def test_kept_sessions_with_messages_that_end(node: Node) -> None:
     first = away.expect(Publish)
     assert first.packet_id is not None
     away.send(Puback(packet_id=first.packet_id) if first.qos == 1 else Pubrec(packet_id=first.packet_id))
-    reset(away)
+    away.reset()
     for number in range(50):
         publisher.publish("t/more", b"y" * number, 1 + number % 2)
     for _ in range(3):  # back with everything in flight, and taken over
@@ -143,7 +136,7 @@ def test_clients_that_leave_in_the_middle(node: Node) -> None:
         client = Client(node.listens("mqtt.tcp.plain"))
         client.connect()
         client.send(cut)
-        reset(client)
+        client.reset()
         raw = Client(node.listens("mqtt.tcp.plain"))
         raw.send_to_the_end(cut)
         raw.close()
@@ -160,7 +153,7 @@ def test_a_subscriber_that_does_not_read(node: Node) -> None:
     for _ in range(100):
         publisher.publish("s", BIG, 1)
     publisher.disconnect()
-    reset(slow)
+    slow.reset()
     last = Client(node.listens("mqtt.tcp.plain"))
     last.connect("slow", clean_start=True)
     last.disconnect()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
 import itertools
 import os
 import random
@@ -203,6 +204,12 @@ class Broker:
     @property
     def health(self) -> Address:
         return self._or_skip("health")
+
+    def ready(self) -> int:
+        """The status that /ready answers."""
+        with contextlib.closing(http.client.HTTPConnection(*self.health, timeout=10)) as connection:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status
 
     def stderr(self, since: int = 0) -> str:
         path = self._log("stderr")

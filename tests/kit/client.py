@@ -19,6 +19,7 @@ import itertools
 import os
 import socket
 import ssl
+import struct
 import time
 from typing import Any, Protocol, TypeVar
 
@@ -219,6 +220,12 @@ class Client:
         data, self._buffer = self._buffer, b""
         self.transcript.append(f"← {data!r}")
         return data
+
+    def reset(self) -> None:
+        """RST instead of FIN: the broker learns of it although it does not read."""
+        assert isinstance(self.transport, socket.socket)
+        self.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def drop(self) -> None:
         """Cut the connection without a DISCONNECT, as a failing network does, and wait until the broker has seen it.

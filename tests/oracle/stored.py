@@ -147,14 +147,6 @@ def segment_header(log: int, first: int, follows: int, file_id: int) -> bytes:
     return sealed(b"FMQS" + struct.pack("<IQQQQI", 1, log, first, follows, file_id, 0))
 
 
-def segment_batch(block: Block, stored: bytes, packed: bool, synced: int, file_id: int) -> bytes:
-    """Header and bytes."""
-    first, last, count, time_min, time_max, due_min, due_max, raw = block
-    seed = seed_of(file_id)
-    return sealed(BATCH.pack(first, last, time_min, time_max, due_min, due_max, synced, count, len(raw), len(stored),
-                             int(packed), crc32c(stored, seed)), seed) + stored
-
-
 def file_id_of(data: bytes) -> int:
     return int(struct.unpack_from("<Q", data, 32)[0])
 

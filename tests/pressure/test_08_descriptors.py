@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import logging
 import socket
 from pathlib import Path
@@ -25,15 +24,6 @@ class Limited(CrashBroker):
 
     def _command(self) -> list[str]:
         return ["sh", "-c", f'ulimit -n {OPEN_FILES} && exec "$@"', "sh", *super()._command()]
-
-
-def ready(broker: CrashBroker) -> int:
-    connection = http.client.HTTPConnection(*broker.health, timeout=10)
-    try:
-        connection.request("GET", "/ready")
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def closed(idle: list[socket.socket]) -> int:
@@ -70,7 +60,7 @@ def test_idle_connections_do_not_stop_who_publishes(tmp_path: Path) -> None:
             assert publisher.answer(Puback, packet_id=packet_id).reason == 0
             publisher.transcript.clear()
             sent += 1
-        assert ready(broker) == 200
+        assert broker.ready() == 200
         for each in idle:
             each.close()
         idle.clear()

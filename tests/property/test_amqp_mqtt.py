@@ -16,6 +16,7 @@ from oracle.amqp_mqtt import (
     encode_table,
     swapped,
 )
+from oracle.exchange import topic_matches
 
 from fluxmq._core.amqp091.topics import (
     address_of,
@@ -211,15 +212,6 @@ words = st.lists(st.sampled_from(["a", "b", "*", "#", "", "a/b", "$x", "a*"]), m
 keys = st.lists(st.sampled_from(["a", "b", "", "a/b", "$x", "a*"]), min_size=1, max_size=5).map(".".join)
 
 
-def amqp_match(pattern: list[str], key: list[str]) -> bool:
-    """The topic exchange of AMQP 0-9-1, section 3.1.3.3."""
-    if not pattern:
-        return not key
-    if pattern[0] == "#":
-        return any(amqp_match(pattern[1:], key[at:]) for at in range(len(key) + 1))
-    return bool(key) and pattern[0] in ("*", key[0]) and amqp_match(pattern[1:], key[1:])
-
-
 def mqtt_match(levels: list[str], topic: list[str]) -> bool:
     if levels and levels[0] == "#":
         return True
@@ -235,7 +227,7 @@ def mqtt_match(levels: list[str], topic: list[str]) -> bool:
 @example("a.#", "a")
 def test_a_binding_is_a_filter_and_what_it_does_not_say(pattern: str, key: str) -> None:
     topic = topic_of_address(address_of(b"amq.topic", key.encode()))
-    wanted = amqp_match(pattern.split("."), key.split("."))
+    wanted = topic_matches(pattern.encode().split(b"."), key.encode().split(b"."))
     found = filter_of(pattern.encode())
     if key.startswith("$") or not topic:
         return

@@ -1,7 +1,6 @@
 """A disk that is full: publishers are told so, consumers go on, nothing is lost, and it heals when there is space."""
 from __future__ import annotations
 
-import http.client
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -42,15 +41,6 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, small_disk: Path) -> 
         yield broker
 
 
-def ready(broker: CrashBroker) -> int:
-    connection = http.client.HTTPConnection(*broker.health, timeout=10)
-    try:
-        connection.request("GET", "/ready")
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
 def publish_until_refused(client: Client, queue: str) -> int:
     """One after the other; returns how many were taken. What was under way when the disk became full is answered, too:
     taken or refused."""
@@ -73,7 +63,7 @@ def test_publishes_are_refused_and_consumers_go_on(broker: CrashBroker, small_di
     ballast = smalldisk.fill(small_disk, 1_500_000)
     taken = publish_until_refused(publisher, "q")
     assert taken > 10
-    wait_until(lambda: ready(broker) == 503)
+    wait_until(lambda: broker.ready() == 503)
     put(publisher, "s", b"x", expect=QUOTA_EXCEEDED)
     with pytest.raises(AdminError, match="disk is full") as refused:
         admin(broker, "POST", "queues", "q", "messages", body={"payload": "x"})
@@ -107,7 +97,7 @@ def test_publishes_are_refused_and_consumers_go_on(broker: CrashBroker, small_di
     ballast.unlink()
     # Not before the reserve is held again: an attempt to take it that found no space may still be under way.
     wait_until(lambda: smalldisk.has_reserve(small_disk / "data"), WAIT_SECONDS)
-    wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
+    wait_until(lambda: broker.ready() == 200, WAIT_SECONDS)
     publisher = connect(broker)
     put(publisher, "q", b"healed")
     publisher.publish("plain/2", b"captured", 1)
@@ -123,14 +113,14 @@ def test_it_starts_on_a_full_disk(broker: CrashBroker, small_disk: Path, connect
     (small_disk / "data" / "reserve").unlink(missing_ok=True)
     ballast = smalldisk.fill(small_disk, 300_000)
     broker.start()
-    wait_until(lambda: ready(broker) == 503)
+    wait_until(lambda: broker.ready() == 503)
     put(connect(broker), "q", b"x", expect=QUOTA_EXCEEDED)
     consumer = connect(broker)
     consume(consumer, "q", ack="manual")
     for number in range(20):
         order(consumer, "ack", consumer.receive(payload=b"%d" % number))
     ballast.unlink()
-    wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
+    wait_until(lambda: broker.ready() == 200, WAIT_SECONDS)
     put(connect(broker), "q", b"x")
 
 
@@ -145,7 +135,7 @@ def test_a_disk_that_its_own_messages_have_filled_is_free_again_without_them(
     admin(broker, "PUT", "queues", "big", body={"type": "classic"})
     taken = publish_until_refused(publisher, "big")
     assert taken > 100
-    wait_until(lambda: ready(broker) == 503)
+    wait_until(lambda: broker.ready() == 503)
     if emptied == "purged":
         admin(broker, "POST", "queues", "big", "purge")
     elif emptied == "deleted":
@@ -158,7 +148,7 @@ def test_a_disk_that_its_own_messages_have_filled_is_free_again_without_them(
         for _ in range(taken):
             order(consumer, "ack", consumer.receive())
             consumer.transcript.clear()
-    wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
+    wait_until(lambda: broker.ready() == 200, WAIT_SECONDS)
     publisher = connect(broker)
     publisher.timeout = WAIT_SECONDS
     again = publish_until_refused(publisher, "big")

@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 import uvloop
+
+from fluxmq._core.testing.probes import live_objects
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -20,3 +23,13 @@ def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[None]], None]:
             loop.run(limited())
 
     return runner
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """What the core allocates by hand is given back."""
+    gc.collect()                    # what other tests have left
+    before = live_objects()
+    yield
+    gc.collect()
+    assert live_objects() == before

@@ -1,9 +1,6 @@
 """Everything that the core allocates by hand is given back."""
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 
 from fluxmq._core.hub.hub import Hub
@@ -14,13 +11,7 @@ from fluxmq._core.testing.probes import live_objects
 SMALL, LARGE = b"x" * 100, b"x" * 100_000
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    gc.collect()                    # what other tests have left
-    before = live_objects()
-    yield
-    gc.collect()
-    assert live_objects() == before
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def new_hub() -> Hub:

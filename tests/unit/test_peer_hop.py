@@ -3,25 +3,17 @@ to the subscriptions."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.testing.peer_probe import PeerProbe
-from fluxmq._core.testing.probes import live_objects
 
 ENTRIES = 64            # of the route cache
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    gc.collect()
-    before = live_objects()
-    yield
-    gc.collect()
-    assert live_objects() == before
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def new_hub() -> Hub:

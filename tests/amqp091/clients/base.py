@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-__all__ = ["TIMEOUT", "AmqpError", "Channel", "Client", "Connection", "Declared", "Message", "Publication", "Returned",
-           "Where", "refused"]
+__all__ = ["TIMEOUT", "AmqpError", "BlockingChannel", "Channel", "Client", "Connection", "Declared", "Message",
+           "Publication", "Returned", "Where", "refused"]
 
 TIMEOUT = 15.0
 Table = dict[str, Any] | None
@@ -247,6 +248,75 @@ class Channel(_Translates, ABC):
         while (message := self.get(queue)) is not None:
             found.append(message.body)
         return found
+
+
+class BlockingChannel(Channel):
+    """A channel of pika or py-amqp, whose methods have the same names and which is driven while somebody waits."""
+
+    _channel: Any
+
+    def __init__(self) -> None:
+        self._inbox: deque[Message] = deque()
+        self._returned: deque[Returned] = deque()
+        self._cancelled: deque[str] = deque()
+
+    @abstractmethod
+    def _wait(self, done: Callable[[], object], what: str) -> None:
+        """Until it is done; raises what closes the channel, and AssertionError after a time."""
+
+    def exchange_delete(self, name: str, *, if_unused: bool = False) -> None:
+        self._channel.exchange_delete(name, if_unused)
+
+    def exchange_bind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
+        self._channel.exchange_bind(destination, source, key, arguments=arguments)
+
+    def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
+        self._channel.exchange_unbind(destination, source, key, arguments=arguments)
+
+    def queue_bind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
+        self._channel.queue_bind(queue, exchange, key, arguments=arguments)
+
+    def queue_unbind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
+        self._channel.queue_unbind(queue, exchange, key, arguments=arguments)
+
+    def cancel(self, tag: str) -> None:
+        self._channel.basic_cancel(tag)
+
+    def receive(self) -> Message:
+        self._wait(lambda: self._inbox, "a delivery")
+        return self._inbox.popleft()
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self._channel.basic_ack(tag, multiple)
+
+    def reject(self, tag: int, *, requeue: bool = True) -> None:
+        self._channel.basic_reject(tag, requeue)
+
+    def recover(self) -> None:
+        self._channel.basic_recover(requeue=True)
+
+    def returned(self) -> Returned:
+        self._wait(lambda: self._returned, "a return")
+        return self._returned.popleft()
+
+    def was_returned(self) -> bool:
+        return bool(self._returned)
+
+    def cancelled(self) -> str:
+        self._wait(lambda: self._cancelled, "a cancellation")
+        return self._cancelled.popleft()
+
+    def tx_select(self) -> None:
+        self._channel.tx_select()
+
+    def tx_commit(self) -> None:
+        self._channel.tx_commit()
+
+    def tx_rollback(self) -> None:
+        self._channel.tx_rollback()
+
+    def close(self) -> None:
+        self._channel.close()
 
 
 class Connection(_Translates, ABC):

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import pika.exceptions
 from amqp091.clients.base import (
     TIMEOUT,
     AmqpError,
+    BlockingChannel,
     Channel,
     Client,
     Connection,
@@ -50,13 +50,11 @@ def _error(error: BaseException | None) -> AmqpError | None:
     return None
 
 
-class PikaChannel(Channel):
+class PikaChannel(BlockingChannel):
     def __init__(self, connection: PikaConnection, *, confirms: bool) -> None:
+        super().__init__()
         self._connection = connection
         self._channel = connection.connection.channel()
-        self._inbox: deque[Message] = deque()
-        self._returned: deque[Returned] = deque()
-        self._cancelled: deque[str] = deque()
         self._channel.add_on_return_callback(self._on_return)
         self._channel.add_on_cancel_callback(lambda frame: self._cancelled.append(frame.method.consumer_tag))
         if confirms:
@@ -87,25 +85,10 @@ class PikaChannel(Channel):
                          internal: bool = False, passive: bool = False, arguments: Table = None) -> None:
         self._channel.exchange_declare(name, type_, passive, durable, auto_delete, internal, arguments)
 
-    def exchange_delete(self, name: str, *, if_unused: bool = False) -> None:
-        self._channel.exchange_delete(name, if_unused)
-
-    def exchange_bind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.exchange_bind(destination, source, key, arguments)
-
-    def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.exchange_unbind(destination, source, key, arguments)
-
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
                       auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         found = self._channel.queue_declare(name, passive, durable, exclusive, auto_delete, arguments).method
         return Declared(found.queue, found.message_count, found.consumer_count)
-
-    def queue_bind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.queue_bind(queue, exchange, key, arguments)
-
-    def queue_unbind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.queue_unbind(queue, exchange, key, arguments)
 
     def queue_purge(self, queue: str) -> int:
         return self._channel.queue_purge(queue).method.message_count
@@ -121,13 +104,6 @@ class PikaChannel(Channel):
         assert not no_local, "pika has none"
         return self._channel.basic_consume(queue, self._on_message, no_ack, exclusive, tag or None, arguments)
 
-    def cancel(self, tag: str) -> None:
-        self._channel.basic_cancel(tag)
-
-    def receive(self) -> Message:
-        self._wait(lambda: self._inbox, "a delivery")
-        return self._inbox.popleft()
-
     def get(self, queue: str, *, no_ack: bool = True) -> Message | None:
         method, properties, body = self._channel.basic_get(queue, no_ack)
         if method is None:
@@ -135,17 +111,8 @@ class PikaChannel(Channel):
         return Message(body, _properties(properties), method.exchange, method.routing_key, method.delivery_tag,
                        method.redelivered, waiting=method.message_count)
 
-    def ack(self, tag: int, *, multiple: bool = False) -> None:
-        self._channel.basic_ack(tag, multiple)
-
     def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
         self._channel.basic_nack(tag, multiple, requeue)
-
-    def reject(self, tag: int, *, requeue: bool = True) -> None:
-        self._channel.basic_reject(tag, requeue)
-
-    def recover(self) -> None:
-        self._channel.basic_recover(requeue=True)
 
     def publish(self, exchange: str, key: str, body: bytes = b"", properties: Table = None, *,
                 mandatory: bool = False) -> bool:
@@ -161,26 +128,6 @@ class PikaChannel(Channel):
     def publish_all(self, publications: Sequence[Publication]) -> list[bool]:
         return _Asynchronous(self._connection.where, publications).run()
 
-    def returned(self) -> Returned:
-        self._wait(lambda: self._returned, "a return")
-        return self._returned.popleft()
-
-    def was_returned(self) -> bool:
-        return bool(self._returned)
-
-    def cancelled(self) -> str:
-        self._wait(lambda: self._cancelled, "a cancellation")
-        return self._cancelled.popleft()
-
-    def tx_select(self) -> None:
-        self._channel.tx_select()
-
-    def tx_commit(self) -> None:
-        self._channel.tx_commit()
-
-    def tx_rollback(self) -> None:
-        self._channel.tx_rollback()
-
     def closed(self) -> AmqpError:
         try:
             self._wait(lambda: False, "the close")
@@ -189,9 +136,6 @@ class PikaChannel(Channel):
             assert found is not None
             return found
         raise AssertionError
-
-    def close(self) -> None:
-        self._channel.close()
 
 
 class _Asynchronous:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import kombu
 from amqp091.clients.base import (
     TIMEOUT,
     AmqpError,
+    BlockingChannel,
     Channel,
     Client,
     Connection,
@@ -55,13 +55,11 @@ def _bytes(body: Any) -> bytes:
     return body.encode() if isinstance(body, str) else bytes(body)
 
 
-class PyAmqpChannel(Channel):
+class PyAmqpChannel(BlockingChannel):
     def __init__(self, connection: PyAmqpConnection, *, confirms: bool) -> None:
+        super().__init__()
         self._connection = connection
         self._channel = connection._open_channel()
-        self._inbox: deque[Message] = deque()
-        self._returned: deque[Returned] = deque()
-        self._cancelled: deque[str] = deque()
         self._confirms: dict[int, bool] = {}
         self._published = 0 if confirms else -1
         self._channel.events["basic_return"].add(self._on_return)
@@ -101,25 +99,10 @@ class PyAmqpChannel(Channel):
         assert not internal, "py-amqp has none"
         self._channel.exchange_declare(name, type_, passive, durable, auto_delete, False, arguments)
 
-    def exchange_delete(self, name: str, *, if_unused: bool = False) -> None:
-        self._channel.exchange_delete(name, if_unused)
-
-    def exchange_bind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.exchange_bind(destination, source, key, arguments=arguments)
-
-    def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.exchange_unbind(destination, source, key, arguments=arguments)
-
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
                       auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         return Declared(*self._channel.queue_declare(name, passive, durable, exclusive, auto_delete,
                                                      arguments=arguments))
-
-    def queue_bind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.queue_bind(queue, exchange, key, arguments=arguments)
-
-    def queue_unbind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
-        self._channel.queue_unbind(queue, exchange, key, arguments=arguments)
 
     def queue_purge(self, queue: str) -> int:
         return self._channel.queue_purge(queue)
@@ -135,28 +118,12 @@ class PyAmqpChannel(Channel):
         return self._channel.basic_consume(queue, tag, no_local, no_ack, exclusive, callback=self._on_message,
                                            arguments=arguments, on_cancel=self._cancelled.append)
 
-    def cancel(self, tag: str) -> None:
-        self._channel.basic_cancel(tag)
-
-    def receive(self) -> Message:
-        self._wait(lambda: self._inbox, "a delivery")
-        return self._inbox.popleft()
-
     def get(self, queue: str, *, no_ack: bool = True) -> Message | None:
         message = self._channel.basic_get(queue, no_ack)
         return None if message is None else self._message(message)
 
-    def ack(self, tag: int, *, multiple: bool = False) -> None:
-        self._channel.basic_ack(tag, multiple)
-
     def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
         raise AssertionError("py-amqp has none")
-
-    def reject(self, tag: int, *, requeue: bool = True) -> None:
-        self._channel.basic_reject(tag, requeue)
-
-    def recover(self) -> None:
-        self._channel.basic_recover(requeue=True)
 
     def publish(self, exchange: str, key: str, body: bytes = b"", properties: Table = None, *,
                 mandatory: bool = False) -> bool:
@@ -179,26 +146,6 @@ class PyAmqpChannel(Channel):
         self._wait(lambda: all(number in self._confirms for number in numbers), "a confirm")
         return [self._confirms[number] for number in numbers]
 
-    def returned(self) -> Returned:
-        self._wait(lambda: self._returned, "a return")
-        return self._returned.popleft()
-
-    def was_returned(self) -> bool:
-        return bool(self._returned)
-
-    def cancelled(self) -> str:
-        self._wait(lambda: self._cancelled, "a cancellation")
-        return self._cancelled.popleft()
-
-    def tx_select(self) -> None:
-        self._channel.tx_select()
-
-    def tx_commit(self) -> None:
-        self._channel.tx_commit()
-
-    def tx_rollback(self) -> None:
-        self._channel.tx_rollback()
-
     def closed(self) -> AmqpError:
         try:
             self._wait(lambda: False, "the close")
@@ -207,9 +154,6 @@ class PyAmqpChannel(Channel):
             assert found is not None
             return found
         raise AssertionError("it was not closed")
-
-    def close(self) -> None:
-        self._channel.close()
 
 
 class PyAmqpConnection(Connection):
