@@ -13,7 +13,7 @@ from fluxmq._core.hub.targets cimport ExchangeHop
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.routes cimport HOP_EXCHANGE, HOP_QUEUE, route_t
-from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.queue.queue cimport Queue
 
 from fluxmq._core.amqp091.topics import address_of
@@ -38,9 +38,9 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
     refused[0] = 0
     if length == 0 or topic[0] == 36:
         return 0
-    route = (<Topics>namespace.topics).routes.find(topic, length)
+    route = (<Topics>topics_of(namespace)).routes.find(topic, length)
     memset(&pub, 0, sizeof(pub))
-    pub.topics = <void*>namespace.topics
+    pub.topics = topics_of(namespace)
     read_mqtt_hints(amqp, &hints)
     pub.qos = hints.qos
     retain = hints.retain

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. The hot path of one node, and the methods with which the cold half configures it. See hub/hub.pxd."""
 cimport cython
-from cpython.ref cimport Py_DECREF, PyObject
+from cpython.ref cimport Py_DECREF
 from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import UsageError
@@ -10,7 +10,7 @@ from fluxmq._core.hub.retained_store cimport of_broker
 from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
     HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_object, held_t,
-    ticket_t,
+    link_owner, ticket_t,
 )
 from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
@@ -23,7 +23,7 @@ from fluxmq._core.pubsub.routes cimport (
     HOP_EXCHANGE, HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, hop_target, route_enter,
     route_leave,
 )
-from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_WIDE
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport varint_size
@@ -284,7 +284,7 @@ cdef class Hub(Waiter):
         pub.body.expires_at = expires_at
         if namespace is None:
             namespace = source.namespace if source is not None else self.root
-        pub.topics = <void*>namespace.topics
+        pub.topics = topics_of(namespace)
         pub.source = <void*>source if source is not None else NULL
         pub.qos = <uint8_t>qos
         pub.retain = retain
@@ -374,7 +374,7 @@ cdef class Hub(Waiter):
         cdef RetainedReplay replay
         if session.replay is None:
             session.replay = RetainedReplay(
-                (<Topics>session.namespace.topics).retained, self.ledger, self.due)
+                (<Topics>topics_of(session.namespace)).retained, self.ledger, self.due)
         replay = <RetainedReplay>session.replay
         replay.add(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
         replay.on_room(session)
@@ -480,13 +480,13 @@ cdef class Hub(Waiter):
                 elif held.kind == HELD_SEND:
                     (<Session>held_object(&held, HELD_SEND)).release(held.packet_id, held.line)
                 elif held.kind == HELD_BYTES:
-                    data = <bytes>held.object
+                    data = <bytes>held_object(&held, HELD_BYTES)
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
                 elif held.kind == HELD_TOLD:
                     (<Waiter>held_object(&held, HELD_TOLD)).on_committed(held.line, held.position)
                 elif held.kind == HELD_CALL:
                     self.cold = True
-                    call = <object>held.object
+                    call = <object>held_object(&held, HELD_CALL)
                     (call[0] if isinstance(call, tuple) else call)()
             except Exception as error:
                 problem = problem or error      # release the rest all the same
@@ -511,13 +511,12 @@ cdef class Hub(Waiter):
             (<Waiter>held_object(held, HELD_TOLD)).on_given_up(held.line, held.position, 0, 0, why)
         elif held.kind == HELD_CALL:
             self.cold = True
-            call = <object>held.object
+            call = <object>held_object(held, HELD_CALL)
             if isinstance(call, tuple):
                 (call[0]() if call[1] is None else call[1](why))
         elif held.link.owner != NULL and held.link.open:
             self.cold = True
-            (<Waiter><PyObject*>held.link.owner).on_given_up(held.line, held.position, held.packet_type,
-                                                            held.packet_id, why)
+            (<Waiter>link_owner(held.link)).on_given_up(held.line, held.position, held.packet_type, held.packet_id, why)
         return 0
 
     # ---------------------------------------------------------------- inspection
@@ -539,7 +538,7 @@ cdef class Hub(Waiter):
         for name in ("route_hits", "route_misses", "filters", "subscriptions"):
             result[name] = 0
         for namespace in self.namespaces.values():
-            topics = <Topics>namespace.topics
+            topics = <Topics>topics_of(namespace)
             result["route_hits"] += topics.routes.hits
             result["route_misses"] += topics.routes.misses
             result["filters"] += topics.trie.filters

@@ -5,7 +5,7 @@ cimport cython
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.disk.record_kinds cimport RECORD_NAMESPACE
-from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.topics cimport Topics, topics_of
 
 from fluxmq._core.memory.namespace import ENDED, read_namespace
 
@@ -66,7 +66,7 @@ cdef class Namespaces(dict):
 
     cdef int forget(self, Namespace namespace) except -1:
         """Removes it from the index; the next checkpoint deletes its retained messages from the view."""
-        cdef Topics topics = <Topics>namespace.topics
+        cdef Topics topics = <Topics>topics_of(namespace)
         self.retained.forget_all(topics)
         self.ended_topics.append(topics)
         del self[namespace.name]

@@ -30,7 +30,7 @@ from fluxmq._core.memory.message cimport (
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.retained cimport Retained
 from fluxmq._core.pubsub.session cimport SLOT_RELEASE_HELD, SLOT_WAITING, entry_t
-from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.wire.primitives cimport (
     Cursor, put_u8, put_u16, put_u32, put_u64, take_bytes16, take_u8, take_u16, take_u32, take_u64,
 )
@@ -315,9 +315,9 @@ cdef class Loader:
             self.stale_keys.append(key)
         if namespace is None:
             return              # the namespace had ended when the view was written
-        self.hub.retained.put(<Topics>namespace.topics, topic, kept)
+        self.hub.retained.put(<Topics>topics_of(namespace), topic, kept)
         if key[:1] != b"t":
-            (<Topics>namespace.topics).retained_dirty.add(topic)
+            (<Topics>topics_of(namespace)).retained_dirty.add(topic)
 
     @staticmethod
     def head_of(bytes value not None) -> bytes:
@@ -506,8 +506,8 @@ cdef class Loader:
         kept.msg = read_body(&c, &body, expires_at, qos, topic_length, 0, 0)
         topic = kept.topic
         if namespace is not None:
-            self.hub.retained.put(<Topics>namespace.topics, topic, kept if kept.msg.body.payload_length else None)
-            (<Topics>namespace.topics).retained_dirty.add(topic)
+            self.hub.retained.put(<Topics>topics_of(namespace), topic, kept if kept.msg.body.payload_length else None)
+            (<Topics>topics_of(namespace)).retained_dirty.add(topic)
         return 0
 
     cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,

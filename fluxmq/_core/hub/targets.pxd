@@ -6,7 +6,7 @@ per filter, whether the filter is the queue's own or comes from bindings of amq.
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.memory.namespace cimport Namespace
-from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.pubsub.trie cimport Trie
 from fluxmq._core.queue.queue cimport Queue
 
@@ -24,7 +24,7 @@ cdef class PeerHop:
     cdef int forward(self, pub_t* pub) except -1
 
 cdef inline Trie trie_of(Namespace namespace):
-    return (<Topics>namespace.topics).trie
+    return (<Topics>topics_of(namespace)).trie
 
 cdef class Targets:
     cdef Ledger ledger

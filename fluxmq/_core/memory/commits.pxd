@@ -71,6 +71,14 @@ cdef class Waiter:
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1
 
+cdef inline bint is_waiter(void* it) noexcept:
+    return isinstance(<object>it, Waiter)
+
+# The owner of a link, which is a Waiter, for a cast to its class. It must have one.
+cdef inline PyObject* link_owner(const link_t* link) noexcept:
+    check(is_waiter(link.owner))
+    return <PyObject*>link.owner
+
 cdef class Line:
     """A source of commits. Made by Commits.open_line."""
     cdef readonly uint32_t number

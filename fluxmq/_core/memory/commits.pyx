@@ -45,7 +45,7 @@ cdef void let_go(held_t* held) noexcept:
     """Drops a wait that will not be released: the node stopped before its line decided."""
     cdef entry_t* entry
     if held.kind == HELD_ENTRY:
-        entry = <entry_t*>held.object
+        entry = <entry_t*>held_object(held, HELD_ENTRY)
         entry.missing -= 1
         if entry.missing:
             return
@@ -532,7 +532,7 @@ cdef class Commits:
 
     cdef int count_down(self, Line line, held_t* held) except -1:
         """One ticket of an entry is decided. Entries at the front of the link's queue that miss none become ready."""
-        cdef entry_t* entry = <entry_t*>held.object
+        cdef entry_t* entry = <entry_t*>held_object(held, HELD_ENTRY)
         cdef order_t* order
         if held.own and line.refusal(held.position) is not None:
             entry.given_up = 1 + line.number

@@ -37,6 +37,7 @@ from fluxmq._core.net.transport cimport (
     ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED, enter_phase,
 )
 from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, hop_target, route_drop
+from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
 from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix
@@ -162,7 +163,7 @@ cdef class Connection(Transport):
         if self.phase >= PHASE_DRAINING:
             return
         self.session = session
-        self.topics = <Topics>session.namespace.topics
+        self.topics = <Topics>topics_of(session.namespace)
         enter_phase(self, PHASE_OPEN)
         self.link.packet_size_max = packet_size_max
         self.link.inbound = session.received_count

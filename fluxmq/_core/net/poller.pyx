@@ -27,6 +27,7 @@ from fluxmq._core.errors import UsageError
 
 from fluxmq._core.disk.journal cimport JOURNAL_FAILED
 from fluxmq._core.errors import UsageError
+from fluxmq._core.memory.commits cimport link_owner
 from fluxmq._core.memory.link cimport link_drop, link_t
 from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
 from fluxmq._core.memory.tap cimport Tap
@@ -402,7 +403,7 @@ cdef class Poller:
             link.dirty = 0
             left -= 1
             if link.owner != NULL:
-                owner = <object><PyObject*>link.owner
+                owner = <object>link_owner(link)
                 (<Transport>owner).flush()
             link_drop(link)
         return 0

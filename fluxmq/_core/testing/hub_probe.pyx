@@ -9,7 +9,7 @@ from fluxmq._core.memory.link cimport chunk_t, link_drop, link_new, link_sent, l
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.session cimport Session
-from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.topics cimport Topics, topics_of
 
 
 @cython.final
@@ -38,7 +38,7 @@ cdef class HubProbe:
 
     def route(self, list topics, int rounds) -> int:
         """Looks every topic up `rounds` times; returns how many hops were found in all."""
-        cdef Topics root = <Topics>self.hub.root.topics
+        cdef Topics root = <Topics>topics_of(self.hub.root)
         cdef bytes topic
         cdef uint64_t found = 0
         cdef int i
@@ -61,7 +61,7 @@ cdef class HubProbe:
             pub.body.payload = <const uint8_t*><const char*>payload
             pub.body.payload_length = <uint32_t>len(payload)
             pub.qos = <uint8_t>qos
-            pub.topics = <void*>self.hub.root.topics
+            pub.topics = topics_of(self.hub.root)
             route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
             self.hub.publish(&pub, route)
             if i & 31 == 31 or i == rounds - 1:
