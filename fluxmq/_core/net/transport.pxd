@@ -22,11 +22,9 @@ handled again from its first byte when the edge has stored its verdicts in `aske
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.debug cimport check
-from fluxmq._core.hub.hub cimport Hub
-from fluxmq._core.memory.commits cimport Waiter
-from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport blob_t
 from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.net.recorded cimport Recorded
 from fluxmq._core.net.websocket cimport ws_t
 
 cdef enum:
@@ -51,14 +49,12 @@ cdef enum:                  # result of handling a packet or a frame
 
 cdef bint may_follow(uint8_t phase, uint8_t after) noexcept
 
-cdef class Transport(Waiter):
-    cdef readonly Hub hub
+cdef class Transport(Recorded):
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
     cdef public object state            # owned by the edge
     cdef public object origin           # edge/origins.py: the address whose limits count it; None: none
     cdef public object asked            # edge/asking.py: verdicts about the packet in front; None: nothing was asked
     cdef object tls                     # ssl.SSLSocket, or None
-    cdef link_t* link
     cdef ws_t* ws                       # NULL unless WebSocket
     cdef readonly int fd                # -1 once closed
     cdef int epoll
@@ -75,12 +71,6 @@ cdef class Transport(Waiter):
     cdef readonly bint eof              # the peer closed its side
     cdef uint64_t served                # node.turn of the round in which it was last greedy
     cdef uint64_t work_end              # value of node.work at which its share is used up
-    # recording, see tap_read
-    cdef const uint8_t* untapped        # first parsed byte that is not recorded yet; NULL: no recorded parse under way
-    cdef const uint8_t* parsed          # end of the packet being handled
-    cdef int64_t read_ns                # time of the read
-    cdef public str end_why             # reason for the end, given by the edge; "": none yet
-    cdef public int end_code            # MQTT reason code or AMQP reply code sent with it
     cdef uint32_t read_room             # bytes of one recv: fewer for a peer whose reads exceed a share
     # input
     cdef uint8_t* carry                 # start of an incomplete packet, or bytes that wait to be parsed
@@ -91,7 +81,6 @@ cdef class Transport(Waiter):
     cdef size_t input_room
     cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
     cdef size_t big_have                # bytes received; complete: it waits to be handled again
-    cdef uint32_t big_recorded          # number of the recording that already has it; 0: none
     cdef public uint32_t packet_bytes_max
     # time, monotonic ms
     cdef readonly int64_t heard_ms
@@ -116,11 +105,6 @@ cdef class Transport(Waiter):
     cdef int pause_for(self, uint8_t reason) except -1
     cdef int resume_from(self, uint8_t reason) except -1
     cdef int keep(self, const uint8_t* data, size_t n) except -1
-    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1
-    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1
-    cdef void tap_read(self, const uint8_t* end) noexcept
-    cdef void tap_big(self) noexcept
-    cdef int tell_closed(self) except -1
     cdef int upgrade(self, const uint8_t* data, size_t n) except -1
     cdef int handshake(self) except -1
     cdef int flush(self) except -1

@@ -5,8 +5,8 @@ from typing_extensions import disjoint_base
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.memory.commits import Waiter
 from fluxmq._core.net.connection import Connection
+from fluxmq._core.net.recorded import Recorded
 
 __all__ = ["PHASE_TRANSITIONS", "Transport"]
 
@@ -27,7 +27,7 @@ class Handler(Protocol):
     def on_late(self, connection: Any, why: str, /) -> None: ...
 
 @disjoint_base
-class Transport(Waiter):
+class Transport(Recorded):
     def __new__(
         cls, hub: Hub, fd: int, epoll: int, handler: Handler, tls: SSLSocket | None = None, websocket: bool = False
     ) -> Self: ...
@@ -38,10 +38,6 @@ class Transport(Waiter):
     write_timeout_ms: int
     origin: Any
     asked: Any
-    end_why: str
-    end_code: int
-    @property
-    def hub(self) -> Hub: ...
     @property
     def fd(self) -> int: ...
     @property
@@ -63,14 +59,9 @@ class Transport(Waiter):
     @property
     def peer(self) -> str: ...
     @property
-    def number(self) -> int: ...
-    @property
-    def protocol(self) -> int: ...
-    @property
     def websocket(self) -> bool: ...
     @property
     def secure(self) -> bool: ...
-    def tell(self, kind: int, data: bytes, flags: int = 0) -> None: ...
     def write(self, data: bytes) -> None: ...
     def write_when_durable(self, data: bytes, since: int) -> None: ...
     def write_behind(self, data: bytes) -> bool: ...

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle. The byte stream of one connection: socket, TLS, WebSocket, buffers, orderly end. Subclasses parse the bytes
-(connection.pyx for MQTT, amqp091_connection.pyx for AMQP). One of ring 0's socket handles. See the .pxd.
+(connection.pyx for MQTT, amqp091_connection.pyx for AMQP); the base class records them (recorded.pyx). One of ring 0's
+socket handles. See the .pxd.
 It is one file because reading, pausing, sending and ending are states of one object and depend on each other.
 
 What the edge must provide (`handler`):
@@ -21,20 +22,19 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
-from json import dumps
 from ssl import SSLWantReadError, SSLWantWriteError
 
 from fluxmq._core.debug cimport is_transition
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
+from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport HELD_BYTES, must_wait
 from fluxmq._core.memory.link cimport (
-    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_begin,
-    link_tap_skip, link_tap_unsent, link_write,
+    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_skip,
+    link_write,
 )
 from fluxmq._core.memory.message cimport blob_drop, blob_new
 from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE
-from fluxmq._core.memory.tap cimport TAP_CLOSED, TAP_IN, TAP_OPENED, tap_now, tap_t, tap_write
 from fluxmq._core.net.epoll cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
 )
@@ -81,7 +81,7 @@ cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
 
 
 @cython.no_gc_clear     # __dealloc__ reads `tls`; the cycle with `state` breaks on the other side
-cdef class Transport(Waiter):
+cdef class Transport(Recorded):
     """Handle. Owns the socket `fd` from construction on.
 
     hub: the node's. fd: a connected, non-blocking TCP socket; or a unique negative number if `tls` is an in-memory
@@ -490,9 +490,8 @@ cdef class Transport(Waiter):
         """Handles a complete packet in memory of its own, and releases it unless it must be handled again."""
         cdef blob_t* blob = self.big
         cdef int result = DONE
-        if self.hub.node.tap != NULL and self.big_recorded != self.hub.node.recording:
-            self.tap_big()
-            self.big_recorded = self.hub.node.recording
+        if self.hub.node.tap != NULL:
+            self.tap_big(blob)
         self.big = NULL
         self.big_have = 0
         try:
@@ -735,18 +734,6 @@ cdef class Transport(Waiter):
         self.hub.closed.append(self)
         return 0
 
-    # ---------------------------------------------------------------- recording
-
-    @property
-    def number(self) -> int:
-        """Number of this connection, from 1, unique in a run of the broker."""
-        return self.link.number
-
-    @property
-    def protocol(self) -> int:
-        """Code of the protocol in a recording: 1 MQTT, 2 AMQP 0-9-1."""
-        return self.link.protocol
-
     @property
     def websocket(self) -> bool:
         return self.ws != NULL
@@ -756,68 +743,7 @@ cdef class Transport(Waiter):
         """Whether the connection uses TLS."""
         return self.tls is not None
 
-    def tell(self, int kind, bytes data not None, int flags=0):
-        """Records an event of this connection (OPENED, ACCEPTED: memory/tap.pxd) if a recording runs. OPENED starts the
-        recording of its bytes."""
-        cdef tap_t* tap = <tap_t*>self.hub.node.tap
-        if tap == NULL:
-            return
-        if kind == TAP_OPENED:
-            link_tap_begin(self.link)
-        elif self.link.recording != self.hub.node.recording:
-            return
-        self.tap_read(self.parsed)      # first the bytes of the client that caused the event
-        tap_write(tap, <uint8_t>kind, self.link.protocol, <uint16_t>flags, self.link.number, tap_now(),
-                  <const uint8_t*><const char*>data, len(data))
-
-    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1:
-        """As parse, and records the bytes parsed."""
-        cdef ssize_t used
-        self.untapped = data
-        self.parsed = NULL
-        self.read_ns = tap_now()
-        try:
-            used = self.parse(data, n)
-            self.parsed = data + used
-        except BaseException:
-            # Record up to the packet that raised the error; if no packet was recognised, everything received.
-            if self.parsed == NULL:
-                self.parsed = data + n
-            raise
-        finally:
-            self.tap_read(self.parsed)
-            self.untapped = NULL
-        return used
-
-    cdef void tap_read(self, const uint8_t* end) noexcept:
-        """Records the bytes parsed up to `end` as one entry."""
-        cdef tap_t* tap = <tap_t*>self.hub.node.tap
-        if tap == NULL or self.untapped == NULL or end <= self.untapped:
-            return
-        if self.link.recording == self.hub.node.recording:
-            tap_write(tap, TAP_IN, self.link.protocol, 0, self.link.number, self.read_ns, self.untapped,
-                      end - self.untapped)
-        self.untapped = end
-
-    cdef void tap_big(self) noexcept:
-        """Records a packet received into memory of its own as one entry."""
-        if self.link.recording == self.hub.node.recording:
-            tap_write(<tap_t*>self.hub.node.tap, TAP_IN, self.link.protocol, 0, self.link.number, tap_now(),
-                      self.big.data, self.big.size)
-
-    cdef int tell_closed(self) except -1:
-        """Writes the connection's last entry. unsent: bytes at the end of the recorded output that were not sent."""
-        why = self.end_why or "lost"
-        self.tell(TAP_CLOSED, dumps({
-            "by": "client" if why in ("client", "lost") else "broker", "reason": why, "code": self.end_code,
-            "unsent": link_tap_unsent(self.link)}).encode())
-        return 0
-
     # ---------------------------------------------------------------- overridden by the protocol
-
-    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
-        """Handles every complete packet in data[0:n], stops when paused or ended; returns the bytes used."""
-        raise NotImplementedError
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
         """Total length of the packet that begins here; 0: its header is incomplete."""

@@ -1,0 +1,28 @@
+"""The recording of one connection: the bytes that it parses, packets received apart, and its events.
+
+What it sends is recorded by memory/link. All is called only while a recording runs (node.tap is not NULL).
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.commits cimport Waiter
+from fluxmq._core.memory.link cimport link_t
+from fluxmq._core.memory.message cimport blob_t
+
+cdef class Recorded(Waiter):
+    """Base class of Transport."""
+    cdef readonly Hub hub
+    cdef link_t* link
+    cdef const uint8_t* untapped        # first parsed byte that is not recorded yet; NULL: no recorded parse under way
+    cdef const uint8_t* parsed          # end of the packet being handled
+    cdef int64_t read_ns                # time of the read
+    cdef uint32_t big_recorded          # number of the recording that has the packet received apart; 0: none
+    cdef public int end_code            # MQTT reason code or AMQP reply code sent with the end
+    cdef public str end_why             # reason for the end, given by the edge; "": none yet
+
+    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1
+    cdef void tap_read(self, const uint8_t* end) noexcept
+    cdef void tap_big(self, const blob_t* blob) noexcept
+    cdef int tell_closed(self) except -1
+    # What the protocol adds.
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1
