@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.due import DueHeap
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
@@ -71,7 +72,7 @@ def test_hand_out_and_settle(benchmark: Any, groups: int) -> None:
     def consume() -> None:
         pump_queues(hub)
         for member in members:
-            member.group.settle_upto(number, queue.logs[0].next)
+            by_offset.settle_upto(member.group, number, queue.logs[0].next)
         queue.notify()
         pump_queues(hub)
 

@@ -329,7 +329,7 @@ class Keeper:
             await self.driver.end_of(self._task)
         try:
             if (self.failed is None and patience_s and self.store.applied < journal.gathering - 1
-                    and self.broker.hub.ledger.marked_count <= LAST_QUEUES_MAX):
+                    and self.broker.hub.ledger.dirty_count <= LAST_QUEUES_MAX):
                 await self.checkpoint()
         except Exception:
             assert self.failed is not None

@@ -127,7 +127,7 @@ class QueueNode:
         self._read(queue)
 
     def in_turn(self, step: Any) -> int:
-        """A turn of the loop: `step` happens, queues with news are pumped, the batch goes. Returns its number, or that
+        """A turn of the loop: `step` happens, changed queues are pumped, the batch goes. Returns its number, or that
         of the last batch if nothing was recorded."""
         async def turn() -> int:
             step()

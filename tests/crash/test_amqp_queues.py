@@ -19,6 +19,7 @@ from oracle.amqp091 import plain_properties
 from unit.amqp_world import bytes_in_order
 
 from fluxmq._core.amqp091.properties import encode_properties
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.heads import PULL_GIVEN
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
@@ -86,7 +87,7 @@ class AmqpHistory(History):
                     continue
                 at = record.offset + 1
                 if queue.is_needed(log, record.offset):
-                    claim = queue.groups[0].claim_of(log.number, record.offset)
+                    claim = by_offset.claim_of(queue.groups[0], log.number, record.offset)
                     headers = plain_properties(record.properties).get("headers", {})
                     deaths = tuple((death["queue"], death["reason"], int(death["count"]))
                                    for death in headers.get("x-death", []))
@@ -147,11 +148,11 @@ class AmqpHistory(History):
             if self.amqp.ask(queue, member) == PULL_GIVEN:
                 group, place = queue.groups[0], self.got[0]
                 if then == "ack":
-                    group.settle_at(*place)
+                    by_offset.settle_at(group, *place)
                 elif then == "reject":
-                    group.reject_at(*place, "rejected")
+                    by_offset.reject_at(group, *place, "rejected")
                 elif then == "requeue":
-                    group.give_back_at(*place)
+                    by_offset.give_back_at(group, *place)
         self.do(get)
 
     def do_leave(self, host: bytes, name: bytes) -> None:

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kit.carrier import Carrier
 
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq.engine.queues.clock import retain
 from fluxmq.engine.sessions.state import Will
@@ -226,7 +227,7 @@ class ClockMachine(RuleBasedStateMachine):
             if record.expires_at:
                 assert record.expires_at - self.node.hub.steady_ms <= self.published[record.payload]
                 assert record.expires_at - self.node.hub.steady_ms == self.expiring[record.payload] - self.now
-            self.turn(lambda at=(log, offset): group.settle_at(*at))        # type: ignore[misc]
+            self.turn(lambda at=(log, offset): by_offset.settle_at(group, *at))        # type: ignore[misc]
         self.turn(lambda: group.leave(member))
         return found
 

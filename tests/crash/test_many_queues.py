@@ -95,7 +95,7 @@ class Stored(World):
 
     def touched(self) -> dict[str, int]:
         """How many queues the next checkpoint looks at, the clock has looked at, the sums have measured."""
-        return {"marked": self.hub.ledger.marked_count, "looked": self.node.clock.looked,
+        return {"dirty": self.hub.ledger.dirty_count, "looked": self.node.clock.looked,
                 "measured": self.manager.sums.measured}
 
 
@@ -137,9 +137,9 @@ def test_a_start_looks_at_what_somebody_came_to(journalled: bool) -> None:
         if not journalled:
             world.checkpoint()
         world.restart()
-        assert world.touched() == {"marked": MANY * journalled, "looked": 0, "measured": MANY}
+        assert world.touched() == {"dirty": MANY * journalled, "looked": 0, "measured": MANY}
         world.after(1)
-        assert world.touched() == {"marked": MANY * journalled, "looked": 0, "measured": MANY}
+        assert world.touched() == {"dirty": MANY * journalled, "looked": 0, "measured": MANY}
         assert totals(world.manager)[1]["ready"] == MANY
         world.put("2", to="q7")
         consumer = Consumer(world, "q8")
@@ -149,10 +149,10 @@ def test_a_start_looks_at_what_somebody_came_to(journalled: bool) -> None:
         assert totals(world.manager)[1]["ready"] == MANY - 2
         touched = world.touched()
         assert touched["looked"] == 3 and touched["measured"] <= MANY + 8
-        assert touched["marked"] == (MANY - 1 if journalled else 3)
+        assert touched["dirty"] == (MANY - 1 if journalled else 3)
         assert consumer.take() == ["1"]
         world.checkpoint()
-        assert world.node.queues.looked == touched["marked"]
+        assert world.node.queues.looked == touched["dirty"]
         world.restart()
         assert not world.there("q10") and world.counts("q9") == (0, 0, 0)
         assert world.bodies("q7") == ["1", "2"] and world.bodies("q8") == world.bodies("q299") == ["1"]

@@ -13,6 +13,7 @@ from crash.queue_node import QueueNode, View
 from oracle.stored import batches_of_journals
 
 from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
 from fluxmq.engine.queues.recovery.store import EXPORT_WORK, WORK_OF_A_QUEUE
@@ -110,7 +111,7 @@ def test_ten_thousand_queues(tmp_path: Path, loop: asyncio.AbstractEventLoop) ->
     def settle() -> None:
         for name in names:
             (group,) = manager.queues[b"/", name].groups.values()
-            assert group.settle_at(manager.queues[b"/", name].queue.logs[0].number, 0)
+            assert by_offset.settle_at(group, manager.queues[b"/", name].queue.logs[0].number, 0)
 
     node.in_turn(settle)
     node.sync()
@@ -148,7 +149,7 @@ def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> N
     def settle(first: int) -> None:
         for (name, _), group in state.groups.items():
             for offset in range(first, first + 5):
-                assert group is slow or group.settle_at(number, offset), (name, offset)
+                assert group is slow or by_offset.settle_at(group, number, offset), (name, offset)
 
     for first in range(0, 20, 5):
         node.in_turn(lambda first=first: settle(first))
@@ -166,7 +167,7 @@ def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> N
 
     node.in_turn(rejoin)
     assert again.got == {(b"g77", offset): 1 for offset in range(20)}
-    node.in_turn(lambda: state.groups[b"g77", b""].settle_upto(number, 19))
+    node.in_turn(lambda: by_offset.settle_upto(state.groups[b"g77", b""], number, 19))
     node.sync()
     assert state.queue.depth == 0 and state.queue.logs[0].memory == 0
     node.stop()
@@ -187,7 +188,7 @@ def test_a_checkpoint_of_many_queues_lets_the_loop_turn(tmp_path: Path, loop: as
     node.sync()
     made, slices, parts = node.queues.begin_export(node.journal.rotate()), [0], []
     queues = [manager.queues[b"/", name].queue for name in names]
-    assert all(queue.marked for queue in queues), "none was looked at yet"
+    assert all(queue.dirty for queue in queues), "none was looked at yet"
 
     def meanwhile() -> None:
         manager.delete((b"/", names[0]))

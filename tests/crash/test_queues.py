@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from kit.film import Cut
 from oracle.queue import QueueModel
 
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.member import PyMember
@@ -190,7 +191,7 @@ class Watcher:
             return
         model, groups = self.model, self.groups()
         assert self.state.spec == self.known.spec
-        assert self.state.queue.messages_max == self.known.spec.limits.max_depth
+        assert self.state.queue.limits["messages_max"] == self.known.spec.limits.max_depth
         assert set(groups) == set(model.groups)
         for at, log in enumerate(self.state.queue.logs):
             assert log.next == model.next[at]
@@ -201,7 +202,7 @@ class Watcher:
             for at, log in enumerate(self.state.queue.logs):
                 for offset in model.logs[at]:
                     if (at, offset) not in model.gone:
-                        assert group.is_settled(log.number, offset) == model._settled(known, (at, offset)), (
+                        assert by_offset.is_settled(group, log.number, offset) == model._settled(known, (at, offset)), (
                             name, at, offset)
             assert self.claims(group) == {
                 place: claim[:3] for place, claim in model.claims(name).items()
@@ -369,7 +370,7 @@ class QueueHistory(Watcher, History):
         place = self.some_claim(name, which)
         if place is not None:
             def settle() -> None:
-                self.groups()[name].settle_at(self.log(place).number, place[1])
+                by_offset.settle_at(self.groups()[name], self.log(place).number, place[1])
                 self.model.settled(name, [place])
             self.do(settle)
 
@@ -377,7 +378,8 @@ class QueueHistory(Watcher, History):
         place, number = self.some_claim(name, which), self.some_member(name, which)
         if place is not None and number is not None:
             def settle() -> None:
-                done = self.groups()[name].settle_upto(self.log(place).number, place[1], self.members[number])
+                done = by_offset.settle_upto(
+                    self.groups()[name], self.log(place).number, place[1], self.members[number])
                 assert done == self.model.settled_upto(name, number, *place)
             self.do(settle)
 
@@ -385,7 +387,7 @@ class QueueHistory(Watcher, History):
         place = self.some_claim(name, which)
         if place is not None:
             def give_back() -> None:
-                self.groups()[name].give_back_at(self.log(place).number, place[1], delay, counts)
+                by_offset.give_back_at(self.groups()[name], self.log(place).number, place[1], delay, counts)
                 self.model.given_back(name, place, delay, counts)
             self.do(give_back)
 
@@ -393,7 +395,7 @@ class QueueHistory(Watcher, History):
         """All members leave; what they had never left the broker, so it does not count as delivered."""
         def abandon() -> None:
             for place in [place for place, claim in self.model.claims(name).items() if claim[0] == "held"]:
-                self.groups()[name].give_back_at(self.log(place).number, place[1], 0, False)
+                by_offset.give_back_at(self.groups()[name], self.log(place).number, place[1], 0, False)
                 self.model.given_back(name, place, 0, False)
             for number in list(self.model.groups[name].members):
                 self.groups()[name].leave(self.members[number])
@@ -403,7 +405,7 @@ class QueueHistory(Watcher, History):
     def do_reject(self, name: str, which: float) -> None:
         place = self.some_claim(name, which)
         if place is not None and place[1] in self.model.logs[place[0]]:
-            self.do(lambda: self.groups()[name].reject_at(self.log(place).number, place[1], "rejected"))
+            self.do(lambda: by_offset.reject_at(self.groups()[name], self.log(place).number, place[1], "rejected"))
 
     def do_time(self, ms: int) -> None:
         def pass_() -> None:
@@ -423,7 +425,7 @@ class QueueHistory(Watcher, History):
         def seek() -> None:
             log = self.state.queue.logs[at]
             position = log.first + round(where * (log.next - log.first))
-            self.groups()[name].seek(log.number, position)
+            by_offset.seek(self.groups()[name], log.number, position)
             self.model.seek(name, at, position)
         self.do(seek)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.due import DueHeap
 from fluxmq._core.queue.export import Export
@@ -46,7 +47,7 @@ def test_a_restart_makes_the_heap_again(dues: list[int], data: st.DataObject) ->
     delays = new_delays(Hub(None), 0, len(dues))
     for offset in settled:
         if offset < len(dues):
-            delays.group.settle_any(2, offset)
+            by_offset.settle_any(delays.group, 2, offset)
     cut = data.draw(st.integers(0, len(dues)))
     for part in (range(cut), range(cut, len(dues) + 5)):     # what the journal has too is not counted twice
         delays.restore_pairs(b"".join(struct.pack("<qQ", dues[n] if n < len(dues) else 7, n) for n in part))
@@ -113,8 +114,8 @@ class DelayMachine(RuleBasedStateMachine):
         assert self.delays.group.cursors[0].floor >= log.first
         again = new_delays(self.hub, log.first, log.next)
         for offset in range(log.first, log.next):
-            if self.delays.group.is_settled(2, offset):
-                again.group.settle_any(2, offset)
+            if by_offset.is_settled(self.delays.group, 2, offset):
+                by_offset.settle_any(again.group, 2, offset)
         for offset, message in sorted(self.disk.items()):
             again.restore_pairs(message[32:40] + offset.to_bytes(8, "little"))
         again.restored()

@@ -12,6 +12,7 @@ from property.test_queue_group import SMOKE, SOAK, START_MS, QueueMachine
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
@@ -98,7 +99,7 @@ class FollowedMachine(QueueMachine):
         led = self.here.queues[b"tenant", b"q"]
         assert led.queue.namespace is self.there.namespaces[b"tenant"] and led.spec.namespace == "tenant"
         wanted = {name: {(log.number, offset) for log in self.queue.logs for offset in range(log.first, log.next)
-                         if log.get(offset) is not None and not group.is_settled(log.number, offset)}
+                         if log.get(offset) is not None and not by_offset.is_settled(group, log.number, offset)}
                   for name, group in self.groups.items()}
         for name, unsettled in wanted.items():
             self.is_handed_out(led, name, unsettled)
@@ -127,7 +128,8 @@ class FollowedMachine(QueueMachine):
         assert {record.payload for record in moved if record is not None} <= due
         claims = claims_of(group)
         for log, offset in unsettled - got:
-            assert group.is_settled(log, offset) or offset < logs[log].first or claims[log, offset][0] != "ready"
+            assert (by_offset.is_settled(group, log, offset) or offset < logs[log].first
+                    or claims[log, offset][0] != "ready")
 
 
 def test_a_follower_knows_what_its_leader_knows() -> None:

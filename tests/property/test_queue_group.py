@@ -25,6 +25,7 @@ from property.test_queue_log import messages
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.export import Export
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
@@ -317,7 +318,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.publish_one(b"%d" % self.count, 0, b"", 0, 0)
             self.pump()
             for name, place in sorted(self.in_hand() - before):
-                assert self.groups[name].settle_at(self.log_of(place).number, place[1])
+                assert by_offset.settle_at(self.groups[name], self.log_of(place).number, place[1])
                 self.model.settled(name, [place])
             self.pump()
 
@@ -399,10 +400,10 @@ class QueueMachine(RuleBasedStateMachine):
         if place is None:
             return
         log = self.log_of(place)
-        assert self.groups[name].settle_at(log.number, place[1])
+        assert by_offset.settle_at(self.groups[name], log.number, place[1])
         self.model.settled(name, [place])
         if twice:
-            assert not self.groups[name].settle_at(log.number, place[1])
+            assert not by_offset.settle_at(self.groups[name], log.number, place[1])
         if turn:
             self.pump()
 
@@ -412,7 +413,7 @@ class QueueMachine(RuleBasedStateMachine):
         number = self.some_member(name, which)
         while number is not None and (places := self.model.groups[name].held(number)):
             for place in places:
-                assert self.groups[name].settle_at(self.log_of(place).number, place[1])
+                assert by_offset.settle_at(self.groups[name], self.log_of(place).number, place[1])
             self.model.settled(name, places)
             self.pump()
 
@@ -421,7 +422,7 @@ class QueueMachine(RuleBasedStateMachine):
         number = self.some_member(name, which)
         place = self.some_claim(name, where)
         if number is not None and place is not None:
-            done = self.groups[name].settle_upto(self.log_of(place).number, place[1], self.members[number])
+            done = by_offset.settle_upto(self.groups[name], self.log_of(place).number, place[1], self.members[number])
             assert done == self.model.settled_upto(name, number, *place)
             self.pump()
 
@@ -429,7 +430,7 @@ class QueueMachine(RuleBasedStateMachine):
     def give_back(self, name: str, which: float, delay: int, counts: bool, turn: bool) -> None:
         place = self.some_claim(name, which)
         if place is not None:
-            assert self.groups[name].give_back_at(self.log_of(place).number, place[1], delay, counts)
+            assert by_offset.give_back_at(self.groups[name], self.log_of(place).number, place[1], delay, counts)
             self.model.given_back(name, place, delay, counts)
             if turn:
                 self.pump()
@@ -443,7 +444,7 @@ class QueueMachine(RuleBasedStateMachine):
         dead = len(self.model.dead)
         log = self.log_of(place)
         in_memory = log.get(place[1]) is not None
-        assert self.groups[name].reject_at(log.number, place[1], reason)
+        assert by_offset.reject_at(self.groups[name], log.number, place[1], reason)
         if not in_memory:               # it must be read first, and goes to nobody meanwhile
             self.model.dying(name, place, reason)
         self.look()
@@ -455,7 +456,7 @@ class QueueMachine(RuleBasedStateMachine):
     def extend(self, name: str, which: float, lease: int) -> None:
         place = self.some_claim(name, which)
         if place is not None:
-            assert self.groups[name].extend(self.log_of(place).number, place[1], lease)
+            assert by_offset.extend(self.groups[name], self.log_of(place).number, place[1], lease)
             self.model.extended(name, place, lease)
 
     @rule(step=st.sampled_from([1, 400, 1000, 5000]), jump=st.sampled_from([0, 0, 0, -3000, 100_000]))
@@ -489,9 +490,9 @@ class QueueMachine(RuleBasedStateMachine):
         position = log.first + round(where * (log.next - log.first))
         if any(claim[0] == "held" and place[0] == at for place, claim in self.model.claims(name).items()):
             with pytest.raises(UsageError):
-                self.groups[name].seek(log.number, position)
+                by_offset.seek(self.groups[name], log.number, position)
             return
-        self.groups[name].seek(log.number, position)
+        by_offset.seek(self.groups[name], log.number, position)
         self.model.seek(name, at, position)
         self.pump()
 

@@ -11,7 +11,7 @@ from fluxmq._core.client import session as client_session
 from fluxmq._core.client import writer
 from fluxmq._core.net import transport
 from fluxmq._core.pubsub import session
-from fluxmq._core.queue import group
+from fluxmq._core.queue import claim
 from fluxmq.edge.amqp091 import handshake
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ TABLES = {
     "fluxmq/_core/client/session.pxd": client_session.TRANSITIONS,
     "fluxmq/_core/net/transport.pxd": transport.PHASE_TRANSITIONS,
     "fluxmq/_core/pubsub/session.pxd": session.TRANSITIONS,
-    "fluxmq/_core/queue/group.pxd": group.TRANSITIONS,
+    "fluxmq/_core/queue/claim.pxd": claim.TRANSITIONS,
     "fluxmq/edge/amqp091/handshake.py": HANDSHAKE,
 }
 

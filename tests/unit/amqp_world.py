@@ -12,6 +12,7 @@ from oracle.amqp091 import plain_properties
 from fluxmq._core.amqp091.properties import encode_properties
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
@@ -157,17 +158,17 @@ class Consumer:
 
     def ack(self, *bodies: str) -> None:
         for body in bodies:
-            assert self.group.settle_at(*self.held.pop(body))
+            assert by_offset.settle_at(self.group, *self.held.pop(body))
         self.world.turn()
 
     def requeue(self, *bodies: str) -> None:
         for body in bodies:
-            assert self.group.give_back_at(*self.held.pop(body))
+            assert by_offset.give_back_at(self.group, *self.held.pop(body))
         self.world.turn()
 
     def reject(self, *bodies: str) -> None:
         for body in bodies:
-            assert self.group.reject_at(*self.held.pop(body), "rejected")
+            assert by_offset.reject_at(self.group, *self.held.pop(body), "rejected")
         self.world.turn()
 
     def cancel(self) -> None:

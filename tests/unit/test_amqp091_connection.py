@@ -300,7 +300,7 @@ def test_without_acknowledgements_a_message_goes_when_it_is_sent(bench: Bench) -
 
 def test_confirms_returns_and_refusals(bench: Bench) -> None:
     queue = bench.queue(b"q")
-    queue.messages_max = 2
+    queue.set_limits(messages_max=2)
     bench.exchanges.bind(bench.exchanges.exchanges[b"fan"], bench.exchanges.queues[b"q"], b"")
     bench.send(m.ConfirmSelect().frame(1))
     bench.send(publish("fan", "", b"1"), publish("", "q", b"2"))

@@ -105,7 +105,7 @@ def test_a_consumer_whose_messages_are_gone_does_not_stop_a_commit(bench: Bench)
 
 def test_a_queue_that_is_full_is_told(bench: Bench) -> None:
     queue = bench.queue(b"q")
-    queue.messages_max = 1
+    queue.set_limits(messages_max=1)
     bench.send(publish("", "q", b"1"), publish("", "q", b"2"), COMMIT)
     assert [(code, text) for _, code, text in bench.handler.channel_errors] == [(406, "partial tx completion")]
     assert queue.depth == 1

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
@@ -98,10 +99,10 @@ def test_a_lease_that_is_extended_or_cut_short() -> None:
     queue.append_message(b"t", b"x")
     group, got = node.consume(queue, lease_ms=30_000)
     node.pass_ms(1000)
-    assert group.extend(queue.logs[0].number, 0, 60_000)
+    assert by_offset.extend(group, queue.logs[0].number, 0, 60_000)
     node.pass_ms(59_000)
     assert got == [0]
-    assert group.extend(queue.logs[0].number, 0, 1000)
+    assert by_offset.extend(group, queue.logs[0].number, 0, 1000)
     node.pass_ms(1500)
     assert got == [0, 0]
 
@@ -111,7 +112,7 @@ def test_a_message_that_waits_after_a_nack() -> None:
     queue = node.declare("q")
     queue.append_message(b"t", b"x")
     group, got = node.consume(queue)
-    assert group.give_back_at(queue.logs[0].number, 0, 60_000)
+    assert by_offset.give_back_at(group, queue.logs[0].number, 0, 60_000)
     pump_queues(node.hub)
     with node.looks() as counted:
         node.pass_ms(59_500)

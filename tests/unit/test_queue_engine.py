@@ -16,6 +16,7 @@ from kit.driver import AtOnce
 from fluxmq._core.disk.journal import JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
@@ -64,12 +65,12 @@ class Consumer:
         return got
 
     def settle(self, *payloads: bytes) -> list[bool]:
-        done = [self.group.settle_at(*self.held.pop(payload)) for payload in payloads]
+        done = [by_offset.settle_at(self.group, *self.held.pop(payload)) for payload in payloads]
         self.world.turn()
         return done
 
     def give_back(self, payload: bytes, delay_s: float = 0) -> bool:
-        done = self.group.give_back_at(*self.held.pop(payload), int(delay_s * 1000))
+        done = by_offset.give_back_at(self.group, *self.held.pop(payload), int(delay_s * 1000))
         self.world.turn()
         return done
 

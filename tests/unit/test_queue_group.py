@@ -8,6 +8,7 @@ import pytest
 
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.export import Export
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
@@ -83,7 +84,7 @@ def test_members_take_turns_also_when_messages_come_one_by_one() -> None:
         (who, what), = bench.pump()
         assert what == offset
         seen.append(who)
-        group.settle_at(bench.queue.logs[0].number, offset)
+        by_offset.settle_at(group, bench.queue.logs[0].number, offset)
         bench.pump()
     assert seen == list("ababab")
 
@@ -141,7 +142,7 @@ def test_a_partition_changes_hands_when_the_hands_are_empty() -> None:
         bench.put(partition_key=b"%d" % key, priority=1)
     assert {who for who, _ in bench.pump()} == {"a"}        # of its own partition only
     for offset in second:
-        group.settle_at(logs[2].number, offset)
+        by_offset.settle_at(group, logs[2].number, offset)
     assert {who for who, _ in bench.pump()} == {"b"}
 
 
@@ -167,15 +168,15 @@ def test_a_lease_that_is_extended_ends_later() -> None:
     number = bench.queue.logs[0].number
     assert bench.pump() == [("slow", 0)]
     bench.hub.set_clock(1_000_900, 900)
-    assert group.extend(number, 0, 1000)
+    assert by_offset.extend(group, number, 0, 1000)
     bench.hub.set_clock(1_001_500, 1500)
     bench.clock.tick()
     assert bench.pump() == []
     bench.hub.set_clock(1_001_901, 1901)
     bench.clock.tick()
     assert bench.pump() == [("slow", 0)]
-    assert group.claim_of(number, 0) == (2, group.members[0])
-    assert group.extend(number, 0, 0)
+    assert by_offset.claim_of(group, number, 0) == (2, group.members[0])
+    assert by_offset.extend(group, number, 0, 0)
     bench.hub.set_clock(9_000_000, 9_000_000)
     bench.clock.tick()
     assert bench.pump() == []                               # for as long as its member stays
@@ -204,12 +205,12 @@ def test_a_seek_past_messages_in_hand_is_refused() -> None:
     bench.pump()
     number = bench.queue.logs[0].number
     with pytest.raises(UsageError):
-        group.seek(number, 2)
-    group.give_back_at(number, 0)
-    group.seek(number, 2)
+        by_offset.seek(group, number, 2)
+    by_offset.give_back_at(group, number, 0)
+    by_offset.seek(group, number, 2)
     assert bench.pump() == [("a", 2)]
     with pytest.raises(UsageError):
-        group.seek(4711, 2)
+        by_offset.seek(group, 4711, 2)
 
 
 def test_after_a_purge_the_slow_one_holds_up_nothing() -> None:
@@ -223,10 +224,10 @@ def test_after_a_purge_the_slow_one_holds_up_nothing() -> None:
     bench.put(1)
     assert bench.pump() == [("quick", 3)]
     number = bench.queue.logs[0].number
-    assert group.settle_at(number, 3)
+    assert by_offset.settle_at(group, number, 3)
     bench.pump()
     assert bench.queue.depth == 0
-    assert group.settle_at(number, 0)
+    assert by_offset.settle_at(group, number, 0)
 
 
 # ── no room ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,10 +268,10 @@ def test_what_is_settled_gives_way_without_a_dead_letter() -> None:
     bench.put(3)
     bench.pump()
     number = bench.queue.logs[0].number
-    group.settle_at(number, 0)
+    by_offset.settle_at(group, number, 0)
     bench.put(1)                            # in the turn in which it was settled
     assert bench.queue.waiting == 3 and (b"/", b"q.dlq") not in bench.manager.queues
-    group.settle_at(number, 2)              # behind one that is in hand
+    by_offset.settle_at(group, number, 2)              # behind one that is in hand
     bench.put(1)
     assert bench.queue.waiting == 3 and (b"/", b"q.dlq") not in bench.manager.queues
     bench.put(1)
@@ -284,7 +285,7 @@ def test_room_that_was_made_in_this_turn_is_room() -> None:
     bench.put(1)
     bench.pump()
     assert bench.queue.append_message(b"t", b"x") == 0x97
-    group.settle_at(bench.queue.logs[0].number, 0)
+    by_offset.settle_at(group, bench.queue.logs[0].number, 0)
     bench.put(1)
 
 
@@ -302,7 +303,7 @@ def test_a_dead_letter_is_never_refused(limits: QueueLimits) -> None:
         bench.queue.append_message(b"t", b"payload")
     bench.pump()
     for offset in range(3):
-        assert group.reject_at(bench.queue.logs[0].number, offset, "no")
+        assert by_offset.reject_at(group, bench.queue.logs[0].number, offset, "no")
     assert len(bench.dead()) == 3
 
 
@@ -320,11 +321,11 @@ def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing(held: bo
     blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
     assert log.evict(1 << 30), "a message in hand is in memory for nobody"
-    assert group.reject_at(log.number, 0, "no")
+    assert by_offset.reject_at(group, log.number, 0, "no")
     assert claims_of(group)[log.number, 0][0] == "dying" and member.held == 0
     # Dead is dead: what is said of it afterwards does not make it ready again.
-    assert group.claim_of(log.number, 0) is None
-    assert not group.give_back_at(log.number, 0) and not group.settle_at(log.number, 0)
+    assert by_offset.claim_of(group, log.number, 0) is None
+    assert not by_offset.give_back_at(group, log.number, 0) and not by_offset.settle_at(group, log.number, 0)
     assert claims_of(group)[log.number, 0][0] == "dying"
     assert bench.pump() == [] and group.stalled and log.wanted == 0
     assert (b"/", b"q.dlq") not in bench.manager.queues
@@ -346,7 +347,7 @@ def test_what_is_dying_is_dying_after_a_restart_too() -> None:
     log.exported()
     log.evict(1 << 30)
     for offset in (0, 2):
-        group.reject_at(log.number, offset, "rejected")
+        by_offset.reject_at(group, log.number, offset, "rejected")
     again = Group(bench.hub.ledger, 99, b"again")
     again.add_cursor(log)
     restore_state(again, export_state(group))
@@ -387,7 +388,7 @@ def test_the_last_failed_delivery_makes_a_dead_letter_at_once(how: str) -> None:
 
     def fail() -> None:
         if how == "refused":
-            assert group.give_back_at(log.number, 0, 60_000)
+            assert by_offset.give_back_at(group, log.number, 0, 60_000)
             group.leave(member)
         elif how == "lease":
             bench.hub.set_clock(1_000_000, bench.hub.mono_ms + 1000)
@@ -424,10 +425,10 @@ def test_a_consumer_at_its_limit_stands_still_alone() -> None:
     assert [what for who, what in got if who == "greedy"] == [0, 2, 4]
     assert [what for who, what in got if who == "other"] == [1, 3, 5, 6, 7, 8, 9]
     assert greedy.limited and not other.limited
-    group.settle_upto(bench.queue.logs[0].number, 9, other)
+    by_offset.settle_upto(group, bench.queue.logs[0].number, 9, other)
     bench.put(2)
     assert bench.pump() == [("other", 10), ("other", 11)]
-    group.settle_upto(bench.queue.logs[0].number, 11)
+    by_offset.settle_upto(group, bench.queue.logs[0].number, 11)
     bench.put(2)
     assert sorted(who for who, _ in bench.pump()) == ["greedy", "other"]
     assert not greedy.limited
@@ -458,7 +459,7 @@ def test_what_was_returned_and_waits_is_bounded_for_the_group() -> None:
     bench.put(10)
     for offset in range(4):
         assert bench.pump() == [("refuses", offset)]
-        group.give_back_at(log, offset, 5_000, True)
+        by_offset.give_back_at(group, log, offset, 5_000, True)
     assert bench.pump() == []
     assert group.limited and bench.hub.ledger.take_limited() == [group]
     bench.hub.set_clock(1_006_000, 6_000)
@@ -477,7 +478,7 @@ def test_all_claims_of_a_node_are_bounded_and_counted() -> None:
     group.leave(members[0])
     assert counters()["claims"] == 8
     bench.pump()
-    group.settle_upto(bench.queue.logs[0].number, 100)
+    by_offset.settle_upto(group, bench.queue.logs[0].number, 100)
     bench.pump()
     assert counters()["claims"] == group.claims
     bench.manager.delete((b"/", b"q"))
@@ -566,7 +567,7 @@ def test_a_record_about_more_messages_than_one_may_be_is_damage(kind: int, rest:
 
 
 def test_a_command_after_the_end_of_a_lease_counts_no_bytes_twice() -> None:
-    """Queue.ready_bytes_max rests on Group.ready_bytes; the message is ready since its lease ended."""
+    """queue_limits_t.ready_bytes_max rests on Group.ready_bytes; the message is ready since its lease ended."""
     bench = Bench()
     group = bench.group()
     log = bench.queue.logs[0].number
@@ -578,8 +579,8 @@ def test_a_command_after_the_end_of_a_lease_counts_no_bytes_twice() -> None:
     group.tick()
     ready = group.ready_bytes
     assert {state for state, *_ in claims_of(group).values()} == {"ready"}
-    assert group.give_back_at(log, 0) and group.ready_bytes == ready
-    assert group.give_back_at(log, 0, 500) and group.ready_bytes == ready
-    assert group.give_back_at(log, 0, 900) and group.ready_bytes == ready
-    assert group.settle_at(log, 0) and group.ready_bytes == ready - 1
-    assert group.reject_at(log, 1, "rejected") and group.ready_bytes == ready - 2
+    assert by_offset.give_back_at(group, log, 0) and group.ready_bytes == ready
+    assert by_offset.give_back_at(group, log, 0, 500) and group.ready_bytes == ready
+    assert by_offset.give_back_at(group, log, 0, 900) and group.ready_bytes == ready
+    assert by_offset.settle_at(group, log, 0) and group.ready_bytes == ready - 1
+    assert by_offset.reject_at(group, log, 1, "rejected") and group.ready_bytes == ready - 2

@@ -8,6 +8,7 @@ import pytest
 from oracle import stored
 
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.export import Export
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
@@ -31,7 +32,7 @@ def made(groups: int, messages: int = 0, lanes: int = 1) -> tuple[Hub, Queue, li
 
 
 def settle(hub: Hub, group: Group, offset: int, log: int = 10) -> None:
-    group.settle_any(log, offset)
+    by_offset.settle_any(group, log, offset)
     pump_queues(hub)
 
 
@@ -84,7 +85,7 @@ def test_groups_come_and_go_and_seek(seed: int) -> None:
         if what < 0.75:
             low = min(g.cursors[logs.index(log)].floor for g in groups)
             if low < log.next:
-                group.settle_any(log.number, min(low + choose.randrange(4), log.next - 1))
+                by_offset.settle_any(group, log.number, min(low + choose.randrange(4), log.next - 1))
         elif what < 0.85:
             queue.append_message(b"t", b"x", priority=choose.randrange(2))
         elif what < 0.9 and len(groups) > 2:
@@ -97,7 +98,7 @@ def test_groups_come_and_go_and_seek(seed: int) -> None:
                 groups[-1].add_cursor(each)
             queue.add_group(groups[-1])
         else:
-            group.seek(log.number, choose.randint(log.first, log.next))
+            by_offset.seek(group, log.number, choose.randint(log.first, log.next))
         expected = [max(each.first, min(g.cursors[at].floor for g in groups)) for at, each in enumerate(logs)]
         queue.notify()
         pump_queues(hub)
@@ -109,12 +110,12 @@ def test_what_is_exported_is_decided_at_once_and_copied_later() -> None:
     hub, queue, groups = made(3, messages=2000)
     for group in groups:
         for offset in range(0, 2000, 3):
-            group.settle_any(10, offset)
+            by_offset.settle_any(group, 10, offset)
     expected = [offset for offset in range(2000) if offset % 3]
     made_ = Export(queue.logs[0], 10, queue.needs(queue.logs[0]))
     for group in groups:
         for offset in range(2000):
-            group.settle_any(10, offset)
+            by_offset.settle_any(group, 10, offset)
     queue.notify()
     pump_queues(hub)
     assert queue.logs[0].first == 2000
@@ -133,7 +134,7 @@ def test_bytes_kept_are_those_that_are_somewhere() -> None:
     assert log.kept_bytes == 3000 * each
     for group in groups:
         for offset in range(10, 3000, 3):
-            group.settle_any(10, offset)
+            by_offset.settle_any(group, 10, offset)
     export = Export(log, 10, queue.needs(log))
     left = [offset for offset in range(3000) if offset < 10 or offset % 3 != 1]
     log.exported()

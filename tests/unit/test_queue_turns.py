@@ -9,6 +9,7 @@ from kit.journals import contents, wait_event, writing
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.cluster.solo import solo
@@ -33,7 +34,7 @@ def test_a_batch_that_is_handed_over_in_the_middle_of_a_turn(tmp_path: Path) -> 
         assert given
         # A batch is on disk, and nobody has heard of it: the next turn begins with that.
         wait_event(journal)
-        assert group.settle_at(*given[0])
+        assert by_offset.settle_at(group, *given[0])
         assert other.publish(b"$queue/other", MOVED) == 0
         last = journal.gathering
         poller.turn()
@@ -87,7 +88,7 @@ def test_a_record_is_about_no_more_messages_than_a_start_takes(tmp_path: Path) -
             poller.turn()
         assert len(given) == count
         for log, offset in given:
-            assert group.settle_at(log, offset)
+            assert by_offset.settle_at(group, log, offset)
         poller.turn()
         journal.close()
     settled = [int.from_bytes(body[24:28], "big") for _, records in contents(tmp_path) for kind, body in records

@@ -12,6 +12,7 @@ from unit.test_repair import Node, flip, good
 
 from fluxmq._core.errors import CorruptError, ShortageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.export import restore_unflushed, unflushed
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.member import PyMember
@@ -61,7 +62,7 @@ class Small(Node):
 
     def settle(self, *offsets: int) -> None:
         for offset in offsets:
-            self.group.settle_any(self.log.number, offset)
+            by_offset.settle_any(self.group, self.log.number, offset)
         self.queue.notify()
         self.durable()
 
@@ -194,7 +195,7 @@ def grow(node: Small) -> None:
 
 def shrink(node: Small) -> None:
     for offset in range(node.log.first, node.log.next):
-        node.group.settle_any(node.log.number, offset)
+        by_offset.settle_any(node.group, node.log.number, offset)
     node.queue.notify()
 
 

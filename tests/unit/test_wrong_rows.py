@@ -26,6 +26,7 @@ from unit.test_repair import Node
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
 from fluxmq.cluster.solo import solo
@@ -69,7 +70,7 @@ def fill(node: Broker, part: str) -> None:
         queue.append_message(b"t", b"left")
         if kind == "classic":
             group = node.manager.group(queue, b"workers")
-            group.settle_any(queue.logs[0].number, queue.logs[0].first)
+            by_offset.settle_any(group, queue.logs[0].number, queue.logs[0].first)
             group.flush_records()
     node.exchanges.declare(b"/", f"{part}-exchange".encode(), b"topic", durable=True)
     node.exchanges.bind(b"/", f"{part}-exchange".encode(), f"{part}-classic".encode(), b"key.*")

@@ -341,10 +341,10 @@ cdef class Hub(Waiter):
     cdef int pump_queues(self) except -1:
         """Pumps the queues that changed: they deliver what they can, so that it is recorded in this turn's batch."""
         cdef Queue queue
-        cdef list news = self.ledger.news
-        if news:
-            self.ledger.news = []
-            for queue in news:
+        cdef list queues = self.ledger.unpumped
+        if queues:
+            self.ledger.unpumped = []
+            for queue in queues:
                 queue.pump()
         if self.deferred_publishes:
             self.publish_deferred()

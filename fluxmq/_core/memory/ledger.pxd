@@ -39,10 +39,10 @@ cdef class Ledger:
     cdef readonly list losing           # sessions with dropped messages that are not reported in the log yet
     cdef uint64_t clock_batch           # batch of the last CLOCK record, and the number of its records then
     cdef uint32_t clock_records
-    cdef list news             # changed queues, to be pumped before the batch of this turn is submitted
+    cdef list unpumped         # changed queues, to be pumped before the batch of this turn is submitted
     cdef list limited          # Members, StreamReaders and Groups that got nothing because of the limits of claims
     cdef list clock_dirty      # queues changed since the last timer sweep (take_clock_dirty)
-    cdef dict marked           # durable queues changed since the last checkpoint: keys
+    cdef dict dirty_queues     # durable queues changed since the last checkpoint: keys
     cdef cache_t cache         # chunks of logs that may be evicted
     cdef readonly list dead             # numbers of messages that are in the view but no longer in use
 

@@ -38,9 +38,9 @@ cdef class Ledger:
         self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for records that must not be refused
         self.dead = []
         self.losing = []
-        self.news = []
+        self.unpumped = []
         self.clock_dirty = []
-        self.marked = {}
+        self.dirty_queues = {}
         self.limited = []
         self.node.member_claims_max = MEMBER_CLAIMS_MAX
         self.node.claims_max = CLAIMS_MAX
@@ -265,23 +265,23 @@ cdef class Ledger:
         self.clock_dirty = []
         return dirty
 
-    def take_news(self) -> list:
+    def take_unpumped(self) -> list:
         """Returns and clears the list of queues to be pumped, so that they are not: for recovery."""
-        news = self.news
-        self.news = []
-        return news
+        unpumped = self.unpumped
+        self.unpumped = []
+        return unpumped
 
-    def take_marked(self) -> list:
+    def take_dirty_queues(self) -> list:
         """Returns and clears the list of durable queues that were pumped or got a delayed message. The caller resets
-        their `marked`."""
-        marked = list(self.marked)
-        self.marked = {}
-        return marked
+        their `dirty`."""
+        dirty = list(self.dirty_queues)
+        self.dirty_queues = {}
+        return dirty
 
     @property
-    def marked_count(self) -> int:
-        """Number of queues that take_marked() would return."""
-        return len(self.marked)
+    def dirty_count(self) -> int:
+        """Number of queues that take_dirty_queues() would return."""
+        return len(self.dirty_queues)
 
     @property
     def cached_bytes(self) -> int:

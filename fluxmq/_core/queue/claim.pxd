@@ -1,9 +1,27 @@
 """A claim: one message that a member holds or that is ready for redelivery; and the members that take claims.
 
-The states are drawn in queue/group.pxd. A claim is a C struct that its cursor owns; members and heaps point to it.
+A claim is a C struct that its cursor owns; members and heaps point to it.
+
+The states of a message for one group; TRANSITIONS in the .pyx is the table. Before the first claim and after it is
+settled a message is NONE:
+
+    NONE ──claim──► HELD ──settle──► NONE
+    HELD ──give back──► READY ──claim──► HELD               the delivery count grows with each claim
+    HELD ──give back, delayed──► WAITING ──its time──► READY
+    HELD, READY, WAITING ──dead, on disk only──► DYING ──read──► NONE
+    READY, WAITING ──settle late──► NONE
+    READY, WAITING ──give back late──► READY
+    READY, WAITING ──give back late, delayed──► WAITING
+
+A claim is given back by a nack, at the end of its lease, and when its member leaves. A member may still name a
+message by its offset after its lease has ended, as long as no other member has claimed it: that is late. A message
+that is rejected, has expired, or has reached the limit of deliveries is dead: on_dead is called, then it is settled;
+a dead message that is on disk only is DYING until it has been read. Not in the table: a purge ends READY, WAITING and
+DYING.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.log cimport chunk_t, record_t
@@ -26,7 +44,7 @@ cdef struct claim_t:
     uint64_t offset
     int64_t due_ms              # HELD: the lease ends (monotonic ms; 0 = never). WAITING: steady clock ms
     void* cursor                # Cursor, borrowed: a cursor outlives its claims
-    void* member                # Member, borrowed; NULL unless HELD
+    void* member                # borrowed, see claim_member; NULL in other states
     chunk_t* chunk              # counted; NULL: the holder does not need the message's bytes any more
     claim_t* before             # of the same member, in order of claiming
     claim_t* behind
@@ -35,6 +53,11 @@ cdef struct claim_t:
     uint32_t heap_at            # 1 + place in the heap of its state; 0: in none
     uint16_t deliveries         # number of deliveries to members
     uint8_t state
+
+# The member of a claim in this state, for a cast to its class: Member of CLAIM_HELD, StreamReader of CLAIM_STREAM.
+cdef inline void* claim_member(const claim_t* claim, uint8_t state) noexcept nogil:
+    check(claim.state == state)
+    return <void*>claim.member
 
 cdef enum:                      # due_ms of a DYING claim, in records and in the view
     DUE_DYING = -1
@@ -120,6 +143,12 @@ cdef inline int busy_lane(const uint64_t* busy, int lane) noexcept nogil:
         else:
             lane -= 1
     return -1
+
+cdef bint may_enter(uint8_t state, uint8_t after) noexcept
+
+cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
+    check(may_enter(claim.state, state))
+    claim.state = state
 
 # Releases the message's bytes; a redelivery reads them again.
 cdef void claim_let_go(claim_t* claim) noexcept

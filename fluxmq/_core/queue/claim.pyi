@@ -2,7 +2,9 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
-__all__ = ["Filter", "GroupOwner", "Member"]
+__all__ = ["TRANSITIONS", "Filter", "GroupOwner", "Member"]
+
+TRANSITIONS: dict[tuple[str, str], str]
 
 @disjoint_base
 class GroupOwner: ...

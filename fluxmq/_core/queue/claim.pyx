@@ -3,10 +3,34 @@
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
+from fluxmq._core.debug cimport is_transition
 from fluxmq._core.memory.link cimport link_drop, link_hold
 from fluxmq._core.queue.log cimport chunk_drop
 
-__all__ = ["Filter", "GroupOwner", "Member"]
+__all__ = ["TRANSITIONS", "Filter", "GroupOwner", "Member"]
+
+STATES = {0: "NONE", CLAIM_READY: "READY", CLAIM_WAITING: "WAITING", CLAIM_HELD: "HELD", CLAIM_DYING: "DYING"}
+TRANSITIONS = {
+    ("NONE", "claim"): "HELD",
+    ("HELD", "settle"): "NONE",
+    ("HELD", "give back"): "READY",
+    ("HELD", "give back, delayed"): "WAITING",
+    ("HELD", "dead, on disk only"): "DYING",
+    ("READY", "claim"): "HELD",
+    ("READY", "dead, on disk only"): "DYING",
+    ("READY", "settle late"): "NONE",
+    ("READY", "give back late"): "READY",
+    ("READY", "give back late, delayed"): "WAITING",
+    ("WAITING", "its time"): "READY",
+    ("WAITING", "dead, on disk only"): "DYING",
+    ("WAITING", "settle late"): "NONE",
+    ("WAITING", "give back late"): "READY",
+    ("WAITING", "give back late, delayed"): "WAITING",
+    ("DYING", "read"): "NONE",
+}
+
+cdef bint may_enter(uint8_t state, uint8_t after) noexcept:
+    return is_transition(STATES, TRANSITIONS, state, after)
 
 
 # ---------------------------------------------------------------- heaps
@@ -114,7 +138,7 @@ cdef void claim_free(claim_t* claim) noexcept:
 
 
 cdef class GroupOwner:
-    """Machine. See queue/group.pxd."""
+    """Machine. See queue/claim.pxd."""
 
     cdef int touch(self) except -1:
         return 0
@@ -124,14 +148,14 @@ cdef class GroupOwner:
 
 
 cdef class Filter:
-    """Machine. See queue/group.pxd."""
+    """Machine. See queue/claim.pxd."""
 
     cdef bint wants(self, const record_t* record) noexcept:
         return 1
 
 
 cdef class Member:
-    """Machine. See queue/group.pxd."""
+    """Machine. See queue/claim.pxd."""
 
     def __dealloc__(self):
         if self.carrier != NULL:

@@ -1,22 +1,5 @@
 """A group: distributes the messages of a queue's logs among its members and tracks their states. Knows no protocol.
 
-The states of a message for one group; TRANSITIONS in the .pyx is the table. Before the first claim and after it is
-settled a message is NONE:
-
-    NONE ──claim──► HELD ──settle──► NONE
-    HELD ──give back──► READY ──claim──► HELD               the delivery count grows with each claim
-    HELD ──give back, delayed──► WAITING ──its time──► READY
-    HELD, READY, WAITING ──dead, on disk only──► DYING ──read──► NONE
-    READY, WAITING ──settle late──► NONE
-    READY, WAITING ──give back late──► READY
-    READY, WAITING ──give back late, delayed──► WAITING
-
-A claim is given back by a nack, at the end of its lease, and when its member leaves. A member may still name a
-message by its offset after its lease has ended, as long as no other member has claimed it: that is late. A message
-that is rejected, has expired, or has reached the limit of deliveries is dead: on_dead is called, then it is settled;
-a dead message that is on disk only is DYING until it has been read. Not in the table: a purge ends READY, WAITING and
-DYING.
-
 Messages that are ready again are delivered before those never claimed, lowest offset first: a requeued message keeps
 its place. Of several lanes, the highest priority with messages is served first.
 
@@ -27,6 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
+from fluxmq._core.queue.balance cimport Members
 from fluxmq._core.queue.claim cimport Filter, GroupOwner, Member, claim_t, heap_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.log cimport Log, chunk_t, record_t
@@ -36,15 +20,11 @@ cdef enum:
     RUN_MAX = 1048576           # offsets in one CLAIM or SETTLE; recovery, repair and `log verify` refuse more
 
 
-cdef class Group:
+cdef class Group(Members):
     cdef readonly uint64_t number           # its identifier in journal and view
     cdef readonly bytes name
-    cdef readonly str mode                  # shared, exclusive, single
     cdef readonly bint volatile             # nothing is recorded
-    cdef readonly Line line                   # commit line of its records
-    cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
-    cdef readonly list members              # Member, highest priority first
-    cdef readonly list pullers              # Member: no push delivery, they may have claims (attach, rest)
+    cdef readonly Line line                 # commit line of its records
     cdef public uint32_t returned_max       # limit of READY and WAITING together: above, no new message is claimed
     cdef public uint32_t deliveries_max     # limit of deliveries, after which a message is dead; 0 = none
     cdef public object on_dead              # (group, log, offset, deliveries, reason): callback of the engine
@@ -57,18 +37,13 @@ cdef class Group:
     cdef readonly bint limited              # no new message is claimed because of returned_max
     cdef bint held_back                     # a lane got no new message in this pump because of that
     cdef readonly bint stalled              # a message must be read from disk first
-    cdef public int64_t ready_bytes         # body bytes of ready messages, if Queue.ready_bytes_max needs them
+    cdef public int64_t ready_bytes         # body bytes of ready messages, if queue_limits_t.ready_bytes_max needs them
     cdef readonly bint dirty                # changed since the last export_state
-    cdef Ledger ledger
-    cdef uint32_t order_count
-    cdef list order                         # lists of cursors, the highest lane first
-    cdef bint ranked                        # its members differ in priority
-    cdef dict lanes                         # partition -> its cursors; None: there is one cursor
     cdef uint32_t turn_cursor
     cdef uint32_t turn_member
     cdef uint32_t turn_next                 # next turn_member, once the member found last has got its message
     cdef uint64_t pumps
-    cdef public bint buries                 # on_dead reads the message, so it must be in memory
+    cdef public bint reads_dead             # on_dead reads the message, so it must be in memory
     cdef heap_t dying
     cdef dict dying_reasons                 # (log number, offset) -> why, where it is not "rejected"; or None
     cdef bint dying_first                   # the next disk read is for a DYING message, not for consumers
@@ -84,8 +59,6 @@ cdef class Group:
     # Delivers messages while a member has credit; members take turns. Returns how many.
     cdef int pump(self) except -1
     cdef int settle(self, claim_t* claim) except -1
-    # Makes a message ready again: at once (delay_ms 0) or later. counts: the delivery counts (it reached a consumer).
-    cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1
     cdef int reject(self, claim_t* claim, str reason) except -1
     cdef int write_records(self) except -1
     cdef int note(self, uint8_t kind, uint64_t log, uint64_t offset, uint16_t deliveries) except -1
@@ -95,9 +68,6 @@ cdef class Group:
     cdef uint32_t busy_from(self, uint32_t at) noexcept
     cdef int pump_order(self, uint32_t* handed) except -1
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1
-    cdef void admit(self, Member member) noexcept
-    cdef int add_puller(self, Member member) except -1
-    cdef void unlimit(self, Member member) noexcept
     cdef claim_t* add_claim(self, Cursor cursor, uint64_t offset) except NULL
     cdef void drop_claim(self, claim_t* claim) noexcept
     cdef void drop_claims(self, Cursor cursor) noexcept
@@ -112,20 +82,14 @@ cdef class Group:
     # As kill, for a claim whose message may be on the disk only.
     cdef int end_claim(self, claim_t* claim, str reason) except -1
     cdef int set_dying(self, Cursor cursor, claim_t* claim, str reason) except -1
-    cdef int bury_dying(self) except -1
+    cdef int end_dying(self) except -1
     cdef void take_from_member(self, claim_t* claim) noexcept
     cdef void unlink(self, claim_t* claim) noexcept
-    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)
     # Whether a member may get a message now. One with credit and too many claims is put on Ledger.limited.
     cdef bint takes(self, Member member) except -1
     # Whether a new message may be claimed. If not, the group is put on Ledger.limited.
     cdef bint may_claim(self) except -1
     cdef Member member_with_credit(self)
     cdef Member ranked_with_credit(self)
-    cdef int rank(self) except -1
-    cdef int left(self, Member member) except -1
     cdef bint is_free(self, Cursor cursor)
-    cdef Cursor cursor_of(self, uint64_t log_number)
-    cdef int balance(self) except -1
     cdef int changed(self) except -1
-    cdef int touch(self) except -1

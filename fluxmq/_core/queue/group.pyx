@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Distributes messages among members; see queue/group.pxd. It is one file because all parts move the same
-claims between the same heaps; what AMQP does at the head of a queue is in queue/heads.pyx.
+"""Machine. Distributes messages among members; see queue/group.pxd. Beside it are the members and their partitions
+(queue/balance.pyx), messages named by offset (queue/by_offset.pyx), and the head of a queue as AMQP defines it
+(queue/heads.pyx). Delivery and settlement are one file, because calls are direct only within a file.
 
 Memory: none for a message never claimed; a claim_t for one that a member holds (limited per member, and by may_hold of
 queue/claim.pxd) or that is ready again (limited by returned_max); a bit for one settled before an older one, in pages
@@ -11,43 +12,18 @@ from libc.stdlib cimport free
 
 from fluxmq._core.errors import UsageError
 
-from fluxmq._core.debug cimport check, is_transition
-from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_RETURN, RECORD_SETTLE
+from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
-    claim_let_go, heap_push, heap_remove, may_hold,
+    claim_let_go, claim_member, enter, heap_push, heap_remove, may_hold,
 )
 from fluxmq._core.queue.cursor cimport PAGE_BITS
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_hold
 from fluxmq._core.queue.policy cimport policy_of
 from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_u64
 
-__all__ = ["TRANSITIONS", "Group"]
-
-STATES = {0: "NONE", CLAIM_READY: "READY", CLAIM_WAITING: "WAITING", CLAIM_HELD: "HELD", CLAIM_DYING: "DYING"}
-TRANSITIONS = {
-    ("NONE", "claim"): "HELD",
-    ("HELD", "settle"): "NONE",
-    ("HELD", "give back"): "READY",
-    ("HELD", "give back, delayed"): "WAITING",
-    ("HELD", "dead, on disk only"): "DYING",
-    ("READY", "claim"): "HELD",
-    ("READY", "dead, on disk only"): "DYING",
-    ("READY", "settle late"): "NONE",
-    ("READY", "give back late"): "READY",
-    ("READY", "give back late, delayed"): "WAITING",
-    ("WAITING", "its time"): "READY",
-    ("WAITING", "dead, on disk only"): "DYING",
-    ("WAITING", "settle late"): "NONE",
-    ("WAITING", "give back late"): "READY",
-    ("WAITING", "give back late, delayed"): "WAITING",
-    ("DYING", "read"): "NONE",
-}
-
-cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
-    check(is_transition(STATES, TRANSITIONS, claim.state, state))
-    claim.state = state
+__all__ = ["Group"]
 
 # Shared value of empty `members` and `pullers`, because many groups have none. Never changed in place.
 cdef list NONE = []
@@ -67,7 +43,7 @@ cdef inline bint is_over(const record_t* record, const node_t* node, queue_polic
 # Members' claims point into cursors; both are the group's, and go with it.
 @cython.no_gc_clear
 @cython.final
-cdef class Group:
+cdef class Group(Members):
     """Machine. One group of one queue.
 
     number: its identifier on disk. mode: "shared" (any member gets any message), "exclusive" (a partition belongs to
@@ -91,7 +67,7 @@ cdef class Group:
         self.members = NONE
         self.pullers = NONE
         self.order = NONE
-        self.buries = True
+        self.reads_dead = True
         self.waiting.by_due = 1
         self.leases.by_due = 1
 
@@ -100,100 +76,6 @@ cdef class Group:
         free(self.waiting.items)
         free(self.leases.items)
 
-    # ---------------------------------------------------------------- cursors and members
-
-    def add_cursor(self, Log log not None, uint32_t partition=0, next=None):
-        """Adds a log, which the group reads from `next` on; None: from its oldest message."""
-        cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
-        self.cursors.append(cursor)
-        if len(self.cursors) == 1:              # as of nearly all groups, of which there may be a lot
-            self.order = [self.cursors]
-            self.order_count = 1
-            self.balance()
-            self.touch()
-            return
-        if self.lanes is None:
-            self.lanes = {(<Cursor>self.cursors[0]).partition: [self.cursors[0]]}
-        self.lanes.setdefault(partition, []).append(cursor)
-        lanes = sorted({c.log.lane for c in self.cursors}, reverse=True)
-        self.order = [[c for c in self.cursors if c.log.lane == lane] for lane in lanes]
-        self.order_count = <uint32_t>len(lanes)
-        self.balance()
-        self.touch()
-
-    def add_cursors(self, list logs not None, uint32_t lanes, bint at_end=False):
-        """Adds the logs of a queue (Queue.logs), from their oldest messages on, or at_end: only later messages."""
-        cdef Py_ssize_t at
-        for at in range(len(logs)):
-            self.add_cursor(<Log?>logs[at], <uint32_t>at // lanes, (<Log>logs[at]).next if at_end else None)
-
-    def join(self, Member member not None):
-        """Adds a member, which gets messages from the next pump on."""
-        if member.group is not None:
-            raise UsageError("a member is in one group at a time")
-        self.admit(member)
-        if self.members is NONE:
-            self.members = []
-        self.members.append(member)
-        if self.ranked or member.priority != (<Member>self.members[0]).priority:
-            self.rank()                 # else they are as they came, however many there are
-        self.balance()
-        self.touch()
-
-    def attach(self, Member member not None):
-        """Pull-only member (basic.get): no push delivery, not counted as a consumer. heads.pull gives it a message."""
-        if member.group is not None:
-            raise UsageError("a member is in one group at a time")
-        self.admit(member)
-        self.add_puller(member)
-
-    cdef int add_puller(self, Member member) except -1:
-        if self.pullers is NONE:
-            self.pullers = []
-        self.pullers.append(member)
-        return 0
-
-    cdef void admit(self, Member member) noexcept:
-        member.group = self
-        member.refused_in = 0
-        if member.held_max == 0:
-            member.held_max = self.ledger.node.member_claims_max
-
-    def rest(self, Member member not None):
-        """Cancelled consumer (basic.cancel): no push delivery any more; it keeps its claims until they are settled."""
-        if member not in self.members:
-            return
-        self.members.remove(member)
-        self.add_puller(member)
-        self.left(member)
-
-    def leave(self, Member member not None):
-        """Removes a member; its messages are ready again at once."""
-        if member.group is not self:
-            return
-        while member.oldest != NULL:
-            member.lost(member.oldest)
-            self.give_back(member.oldest, 0, True)
-        (self.members if member in self.members else self.pullers).remove(member)
-        member.group = None
-        self.unlimit(member)
-        self.left(member)
-
-    cdef int left(self, Member member) except -1:
-        cdef Cursor cursor
-        for cursor in self.cursors:
-            if cursor.holder is member:         # its claims no longer block the partition's next owner
-                cursor.holder = None
-        if self.ranked:
-            self.rank()
-        self.balance()
-        return self.touch()
-
-    def disband(self):
-        """Removes all members and pullers."""
-        for member in self.members + self.pullers:
-            self.leave(member)
-
     def end(self):
         """The group has ended: frees its claims."""
         cdef Cursor cursor
@@ -201,18 +83,8 @@ cdef class Group:
         for cursor in self.cursors:
             self.drop_claims(cursor)
 
-    cdef int rank(self) except -1:
-        """Sorts members by priority, and those of equal priority by age."""
-        cdef Member member
-        self.ranked = False
-        for member in self.members:
-            self.ranked = self.ranked or member.priority != (<Member>self.members[0]).priority
-        if self.ranked:
-            self.members.sort(key=lambda one: -one.priority)
-        return 0
-
     cdef int changed(self) except -1:
-        """The next checkpoint must write the group. While it is dirty, its queue is marked for, or being handled by, a
+        """The next checkpoint must write the group. While it is dirty, its queue is dirty, or being handled by a
         checkpoint."""
         if not self.dirty:
             self.dirty = True
@@ -226,63 +98,9 @@ cdef class Group:
             self.owner.touch()
         return 0
 
-    cdef int balance(self) except -1:
-        """Exclusive groups: assigns each partition an owner; owners keep partitions while the load is even."""
-        cdef Cursor cursor
-        cdef Member member = None
-        if not self.members:
-            for cursor in self.cursors:
-                cursor.owner = None
-            return 0
-        partitions = sorted({cursor.partition for cursor in self.cursors})
-        owners = {}
-        if self.mode == "single":
-            for cursor in self.cursors:
-                member = cursor.owner                   # it remains the one as long as it is here
-                break
-            owners = dict.fromkeys(partitions, member if member in self.members else self.members[0])
-        elif self.mode == "exclusive":
-            share, extra = divmod(len(partitions), len(self.members))       # so many have one more
-            loads = {id(member): 0 for member in self.members}
-            for cursor in self.cursors:
-                member = cursor.owner
-                if member is None or member.group is not self or cursor.partition in owners:
-                    continue
-                load = loads[id(member)]
-                if load < share or (load == share and extra):
-                    extra -= load == share
-                    owners[cursor.partition] = member
-                    loads[id(member)] += 1
-            for partition in partitions:
-                if partition not in owners:
-                    owners[partition] = least = min(self.members, key=lambda one: loads[id(one)])
-                    loads[id(least)] += 1
-        for cursor in self.cursors:
-            cursor.owner = owners.get(cursor.partition)
-        return 0
-
     def set_policy(self, int number):
         """number: POLICY_*."""
         self.policy = policy_of(number)
-
-    def set_mode(self, str mode not None):
-        """Of a group without members. Raises UsageError."""
-        if self.members or mode not in ("shared", "exclusive", "single"):
-            raise UsageError("a group becomes shared, exclusive or single while it has no members")
-        self.mode = mode
-        self.balance()
-        self.touch()
-
-    def owners(self) -> dict:
-        """Owners in an exclusive group: partition -> member."""
-        return {cursor.partition: (<Cursor>cursor).owner for cursor in self.cursors}
-
-    cdef Cursor cursor_of(self, uint64_t log_number):
-        cdef Cursor cursor
-        for cursor in self.cursors:
-            if cursor.log.number == log_number:
-                return cursor
-        return None
 
     # ---------------------------------------------------------------- delivery
 
@@ -299,11 +117,6 @@ cdef class Group:
             self.ledger.node.gauges.limited += 1
             self.ledger.limited.append(member)
         return 0
-
-    cdef void unlimit(self, Member member) noexcept:
-        if member.limited:
-            member.limited = False
-            self.ledger.node.gauges.limited -= 1
 
     cdef bint may_claim(self) except -1:
         cdef uint32_t returned = self.claims - self.held
@@ -360,7 +173,7 @@ cdef class Group:
                 if cursor.floor < cursor.log.first:
                     self.skip_to(cursor, cursor.log.first)
             at = self.busy_from(at + 1)
-        if self.dying.count and not self.bury_dying():
+        if self.dying.count and not self.end_dying():
             self.stalled = True
             self.dying_first = not self.dying_first
         if not self.members:
@@ -375,12 +188,12 @@ cdef class Group:
                         self.pump_cursor(cursor, cursor.owner, &handed)
                 at = self.busy_from(at + 1)
         if self.dying.count and self.dying_first:
-            self.bury_dying()                   # asks for its own once more: consumers have asked for theirs
+            self.end_dying()                   # asks for its own once more: consumers have asked for theirs
         if self.held_back and self.may_claim():
             self.touch()                        # what was returned has been handed out, after a lane had to wait for it
         return handed
 
-    cdef int bury_dying(self) except -1:
+    cdef int end_dying(self) except -1:
         """Ends DYING claims whose messages are in memory. 0: one must be read from disk first."""
         cdef claim_t* claim
         cdef Cursor cursor
@@ -635,7 +448,7 @@ cdef class Group:
         return 0
 
     cdef void take_from_member(self, claim_t* claim) noexcept:
-        cdef Member member = <Member>claim.member
+        cdef Member member = <Member>claim_member(claim, CLAIM_HELD)
         if claim.before != NULL:
             claim.before.behind = claim.behind
         else:
@@ -714,7 +527,7 @@ cdef class Group:
     cdef int end_claim(self, claim_t* claim, str reason) except -1:
         cdef Cursor cursor = <Cursor>claim.cursor
         cdef chunk_t* chunk = NULL
-        if (not self.buries or claim.offset < cursor.log.first or cursor.log.find(claim.offset, &chunk) != NULL
+        if (not self.reads_dead or claim.offset < cursor.log.first or cursor.log.find(claim.offset, &chunk) != NULL
                 or cursor.log.wanted == NOTHING_WANTED):
             return self.kill(cursor, claim.offset, claim.deliveries, reason)
         # Recorded as a return that never becomes due, so that it is not delivered again after a crash.
@@ -747,7 +560,7 @@ cdef class Group:
         cdef object due = None
         while self.leases.count and self.leases.items[0].due_ms <= mono:
             claim = self.leases.items[0]
-            (<Member>claim.member).lost(claim)
+            (<Member>claim_member(claim, CLAIM_HELD)).lost(claim)
             self.give_back(claim, 0, True)
         while self.waiting.count and self.waiting.items[0].due_ms <= steady:
             claim = self.waiting.items[0]
@@ -765,116 +578,6 @@ cdef class Group:
             wait = self.waiting.items[0].due_ms - steady
             due = wait if due is None else min(due, wait)
         return due
-
-    # ---------------------------------------------------------------- for the cold half, by offset
-
-    def claim_of(self, uint64_t log_number, uint64_t offset) -> tuple | None:
-        """(deliveries, the member that holds it or None); None: never claimed, settled, or dead."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
-        if claim == NULL or claim.state == CLAIM_DYING:
-            return None
-        return claim.deliveries, <object><Member>claim.member if claim.member != NULL else None
-
-    def is_settled(self, uint64_t log_number, uint64_t offset) -> bool:
-        cdef Cursor cursor = self.cursor_of(log_number)
-        return cursor is not None and cursor.is_settled(offset)
-
-    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset):
-        """The claim of a message that a command names by its offset; NULL: none, or the message is dead. A member that
-        holds it forgets its handle; a message that nobody holds any more is not among the ready ones from here on."""
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
-        if claim == NULL or claim.state == CLAIM_DYING:
-            return NULL
-        if claim.state == CLAIM_HELD:
-            (<Member>claim.member).forget(claim)
-        else:
-            self.ready_bytes -= claim.payload
-        return claim
-
-    def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
-        """Settles a claimed message. False: it is not claimed."""
-        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
-        if claim == NULL:
-            return False
-        self.settle(claim)
-        return True
-
-    def settle_any(self, uint64_t log_number, uint64_t offset):
-        """Settles a message, claimed or not."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        if cursor is not None:
-            self.ordered(cursor, offset)
-            self.settle_offset(cursor, offset)
-
-    def held_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> list:
-        """Offsets, in order, of messages that members (or the given one) hold at or below an offset."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim
-        cdef uint32_t i
-        found = []
-        if cursor is not None and cursor.table != NULL:
-            for i in range(cursor.table_mask + 1):
-                claim = cursor.table[i]
-                while claim != NULL:
-                    if claim.offset <= offset and claim.state == CLAIM_HELD and (
-                            member is None or claim.member == <void*>member):
-                        found.append(claim.offset)
-                    claim = claim.chain
-        found.sort()
-        return found
-
-    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
-        """Settles every claim (of the given member, if any) at or below an offset; returns how many."""
-        found = self.held_upto(log_number, offset, member)
-        for at in found:
-            self.settle_at(log_number, at)
-        return len(found)
-
-    def give_back_at(self, uint64_t log_number, uint64_t offset, int64_t delay_ms=0, bint counts=True) -> bool:
-        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
-        if claim == NULL:
-            return False
-        self.give_back(claim, delay_ms, counts)
-        return True
-
-    def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
-        """Rejects a claimed message. False: it is not claimed."""
-        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
-        if claim == NULL:
-            return False
-        self.reject(claim, reason)
-        return True
-
-    def extend(self, uint64_t log_number, uint64_t offset, int64_t lease_ms) -> bool:
-        """Sets the lease of a message to end lease_ms from now; 0: when its member leaves."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
-        if claim == NULL or claim.state != CLAIM_HELD:
-            return False
-        heap_remove(&self.leases, claim)
-        claim.due_ms = self.ledger.node.mono_ms + lease_ms if lease_ms else 0
-        if lease_ms:
-            heap_push(&self.leases, claim)
-        self.touch()                            # the timer may have to tick earlier
-        return True
-
-    def seek(self, uint64_t log_number, uint64_t next):
-        """Moves the group's position in a log: everything below `next` becomes settled, nothing above. Raises
-        UsageError while members hold claims."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef uint8_t* at
-        if cursor is None:
-            raise UsageError(f"log {log_number:016x} is not one of the group's")
-        if cursor.held:
-            raise UsageError("messages are in the hands of members")
-        self.move(cursor, next)
-        if not self.volatile:
-            self.write_records()
-            at = self.ledger.reserve(self.line, RECORD_CURSOR, 24)
-            put_u64(put_u64(put_u64(at, self.number), log_number), next)
-            self.ledger.recorded(self.line)
-        self.touch()
 
     cdef int move(self, Cursor cursor, uint64_t next) except -1:
         cdef uint32_t i
@@ -913,11 +616,6 @@ cdef class Group:
             else:
                 total += cursor.log.next - cursor.log.first
         return total
-
-    @property
-    def waits(self) -> int:
-        """Number of claims whose delay has not passed."""
-        return self.waiting.count
 
     # ---------------------------------------------------------------- records
 

@@ -24,3 +24,6 @@ cdef uint64_t ready_count(Group group)
 cdef int drop_heads(Group group, int64_t ready_max, int64_t bytes_max) except -1
 # Drops expired messages at the head. Returns when the next one expires, wall clock ms; 0: unknown or never.
 cdef int64_t expire_heads(Group group) except? -1
+# After a start: counts the bodies of messages in memory, and estimates those only in segments from their size there.
+# Never above `most`, because a start must not drop messages.
+cdef int estimate_ready_bytes(Group group, int64_t most) except -1

@@ -1,8 +1,7 @@
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
 
-__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_LIMITED", "PULL_STALLED", "guess_ready_bytes", "pull", "purge_ready",
-           "ready_of"]
+__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_LIMITED", "PULL_STALLED", "pull", "purge_ready", "ready_of"]
 
 PULL_EMPTY: int
 PULL_GIVEN: int
@@ -12,4 +11,3 @@ PULL_STALLED: int
 def pull(group: Group, member: Member) -> int: ...
 def ready_of(group: Group) -> int: ...
 def purge_ready(group: Group) -> int: ...
-def guess_ready_bytes(group: Group, most: int) -> None: ...

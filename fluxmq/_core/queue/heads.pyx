@@ -9,8 +9,7 @@ from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_t, record_t
 
-__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_LIMITED", "PULL_STALLED", "guess_ready_bytes", "pull", "purge_ready",
-           "ready_of"]
+__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_LIMITED", "PULL_STALLED", "pull", "purge_ready", "ready_of"]
 
 globals().update(PULL_EMPTY=PULL_EMPTY, PULL_GIVEN=PULL_GIVEN, PULL_LIMITED=PULL_LIMITED,
                  PULL_STALLED=PULL_STALLED)
@@ -192,6 +191,28 @@ cdef int64_t expire_heads(Group group) except? -1:
     return due
 
 
+cdef int estimate_ready_bytes(Group group, int64_t most) except -1:
+    cdef Cursor cursor
+    cdef const record_t* record
+    cdef chunk_t* chunk = NULL
+    cdef uint64_t offset
+    cdef int64_t found = 0
+    cdef int64_t kept
+    for cursor in group.cursors:
+        kept = <int64_t>(cursor.log.kept_bytes - cursor.log.unflushed_bytes)
+        offset = max(cursor.log.flushed, cursor.log.first)
+        found += max(kept - <int64_t>((offset - cursor.log.first) * RECORD_BYTES), 0)
+        while offset < cursor.log.next:
+            record = cursor.log.find(offset, &chunk)
+            if record == NULL:
+                break
+            if not cursor.is_settled(record.offset):
+                found += record.payload_length
+            offset = record.offset + 1
+    group.ready_bytes = min(found, most)
+    return 0
+
+
 # ---------------------------------------------------------------- for the cold half
 
 def purge_ready(Group group not None) -> int:
@@ -217,26 +238,3 @@ def purge_ready(Group group not None) -> int:
     group.ready_bytes = 0
     group.write_records()
     return count
-
-
-def guess_ready_bytes(Group group not None, int64_t most):
-    """After a start: counts the bodies of messages in memory, and estimates those only in segments from their size
-    there. Never above `most`, because a start must not drop messages."""
-    cdef Cursor cursor
-    cdef const record_t* record
-    cdef chunk_t* chunk = NULL
-    cdef uint64_t offset
-    cdef int64_t found = 0
-    cdef int64_t kept
-    for cursor in group.cursors:
-        kept = <int64_t>(cursor.log.kept_bytes - cursor.log.unflushed_bytes)
-        offset = max(cursor.log.flushed, cursor.log.first)
-        found += max(kept - <int64_t>((offset - cursor.log.first) * RECORD_BYTES), 0)
-        while offset < cursor.log.next:
-            record = cursor.log.find(offset, &chunk)
-            if record == NULL:
-                break
-            if not cursor.is_settled(record.offset):
-                found += record.payload_length
-            offset = record.offset + 1
-    group.ready_bytes = min(found, most)

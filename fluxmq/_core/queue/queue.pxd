@@ -21,6 +21,26 @@ cdef enum:
     QUEUE_STREAM = 1
     QUEUE_EPHEMERAL = 2
 
+cdef struct queue_limits_t:         # from the configuration (set_limits); 0: no limit
+    uint64_t messages_max
+    uint64_t bytes_max
+    uint32_t payload_max
+    int64_t ttl_ms
+    bint drop_head                  # when full: drop the oldest message; else refuse the new one
+    bint capture_confirmed          # a captured publish is acknowledged after the append, and refused with it
+    # of POLICY_AMQP091, under which messages_max and bytes_max stay 0
+    bint at_once                    # time to live 0: deliver to a consumer with credit now, or expire
+    bint dead_letter_refused        # a message refused for lack of room is dead-lettered
+    int64_t ready_max               # limit of unclaimed messages; -1: none
+    int64_t ready_bytes_max         # limit of the bytes of their bodies; -1: none
+
+cdef enum:
+    GAUGES = 7                      # numbers of queue_numbers (queue/stats)
+
+cdef struct queue_sums_t:           # the queue's share of QueueSums, as of its last measurement
+    uint64_t[GAUGES] gauges
+    queue_counts_t counts
+
 cdef class LogNeeds(Needed):
     """Tells which messages of one log are still needed: some group has not settled them."""
     cdef list cursors
@@ -39,21 +59,10 @@ cdef class Queue(GroupOwner):
     cdef readonly list groups               # Group: pumped with the queue
     cdef readonly list readers              # StreamReader; replaced instead of changed in place, like `patterns`
     cdef queue_policy_t policy              # rules for limits and expiry
-    # limits, from the configuration; 0 = none
-    cdef public uint64_t messages_max
-    cdef public uint64_t bytes_max
-    cdef public uint32_t payload_max
-    cdef public int64_t ttl_ms
-    cdef public bint drop_head              # when full: drop the oldest message; else refuse the new one
-    # limits of POLICY_AMQP091, under which bytes_max and messages_max stay 0
-    cdef public bint at_once                # time to live 0: deliver to a consumer with credit now, or expire
-    cdef public int64_t ready_max           # limit of unclaimed messages; -1: none
-    cdef public int64_t ready_bytes_max     # limit of the bytes of their bodies; -1: none
+    cdef readonly queue_limits_t limits
     cdef readonly int64_t expiry_ms         # when the next message at a head expires: steady clock; 0: none
-    cdef public bint dead_letter_refused    # a message refused for lack of room is dead-lettered
     cdef bint expiring                      # a kept message may have an expiry
     cdef bint pumping                       # within pump()
-    cdef public bint capture_confirmed      # a captured publish is acknowledged after the append, and refused with it
     cdef public object events               # engine/queues/events.py: callbacks to the cold half; None: there are none
     cdef public Delays delays               # None: nothing was ever delayed
     cdef public object wake                 # requests a turn, outside of one
@@ -62,19 +71,18 @@ cdef class Queue(GroupOwner):
     cdef Ledger ledger
     # It applies the decisions of another instance (engine/queues/recovery/line.py) and makes none itself.
     cdef public bint following
-    cdef readonly Line line               # commit line of its records
+    cdef readonly Line line                 # commit line of its records
     cdef uint32_t turn_partition
-    cdef uint64_t[7] told                   # its share of QueueSums (queue/stats)
-    cdef queue_counts_t told_counts
+    cdef queue_sums_t measured
     cdef uint32_t* behind                   # by log: the group that had settled least in the last lowest_floor()
     # bindings of amq.topic, maintained by Targets.bind_queue
     cdef uint32_t bindings                  # number of bindings
     cdef list patterns                      # bytes, for levels_match: bindings narrower than their filter
     cdef uint64_t passed                    # number of the last publish appended (pub_t.passing)
-    cdef bint news                          # in ledger.news
+    cdef bint unpumped                      # in ledger.unpumped
     cdef public bint clock_dirty            # in ledger.clock_dirty
-    cdef public bint marked                 # in ledger.marked
-    cdef bint ended                         # deleted: must not be in ledger.marked
+    cdef public bint dirty                  # in ledger.dirty_queues
+    cdef bint ended                         # deleted: must not be in ledger.dirty_queues
 
     # Takes a publish. Returns 0, or the MQTT 5 reason code of the refusal. wide: only filters that are wider than their
     # bindings match (SUB_WIDE), so the bindings must be checked.

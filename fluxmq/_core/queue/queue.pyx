@@ -16,7 +16,7 @@ from fluxmq._core.queue.claim cimport busy_lane
 from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue.group cimport Group
-from fluxmq._core.queue.heads cimport drop_heads, expire_heads, ready_count
+from fluxmq._core.queue.heads cimport drop_heads, estimate_ready_bytes, expire_heads, ready_count
 from fluxmq._core.queue.lanes cimport log_index
 from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
@@ -114,7 +114,7 @@ cdef class Queue(GroupOwner):
         self.readers = NONE
         self.busy_lanes = lanes if 1 < lanes <= 256 else 0
         memset(self.busy, 0xFF, sizeof(self.busy))
-        self.ready_max = self.ready_bytes_max = -1
+        self.limits.ready_max = self.limits.ready_bytes_max = -1
         self.patterns = NONE
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
@@ -141,20 +141,28 @@ cdef class Queue(GroupOwner):
         """number: POLICY_*."""
         self.policy = policy_of(number)
 
+    def set_limits(self, *, uint64_t messages_max=0, uint64_t bytes_max=0, uint32_t payload_max=0, int64_t ttl_ms=0,
+                   bint drop_head=False, bint capture_confirmed=False, bint at_once=False,
+                   bint dead_letter_refused=False, int64_t ready_max=-1, int64_t ready_bytes_max=-1):
+        """Replaces all limits; see queue_limits_t."""
+        self.limits = queue_limits_t(messages_max, bytes_max, payload_max, ttl_ms, drop_head, capture_confirmed,
+                                     at_once, dead_letter_refused, ready_max, ready_bytes_max)
+
     def configure_like(self, Queue other not None):
         """Copies the configuration of `other`, including its callbacks."""
-        self.messages_max, self.bytes_max, self.payload_max = other.messages_max, other.bytes_max, other.payload_max
-        self.ttl_ms, self.drop_head = other.ttl_ms, other.drop_head
-        self.policy, self.at_once = other.policy, other.at_once
-        self.ready_max, self.ready_bytes_max = other.ready_max, other.ready_bytes_max
-        self.capture_confirmed = other.capture_confirmed
-        self.dead_letter_refused = other.dead_letter_refused
+        self.limits, self.policy = other.limits, other.policy
         self.wake, self.events = other.wake, other.events
 
     def restored(self) -> bool:
-        """At recovery: as derive. The caller has taken all news."""
-        self.news = False
-        return self.derive()
+        """At recovery: as derive. The caller has called take_unpumped() before."""
+        cdef Group group
+        cdef bint has_work
+        self.unpumped = False
+        has_work = self.derive()
+        if self.limits.ready_bytes_max >= 0:
+            for group in self.groups:
+                estimate_ready_bytes(group, self.limits.ready_bytes_max)
+        return has_work
 
     def derive(self) -> bool:
         """Its logs are restored from segments and records: derives the queue's own state. False: the queue needs no
@@ -169,8 +177,8 @@ cdef class Queue(GroupOwner):
             self.delays.group.keep_offsets()
         for log in self.logs:
             self.expiring = self.expiring or may_expire(log)
-        if (self.kind != QUEUE_CLASSIC or self.delays is not None or self.expiring or self.ready_max >= 0
-                or self.ready_bytes_max >= 0):
+        if (self.kind != QUEUE_CLASSIC or self.delays is not None or self.expiring or self.limits.ready_max >= 0
+                or self.limits.ready_bytes_max >= 0):
             return True
         for group in self.groups:
             if group.claims or group.members:
@@ -182,12 +190,12 @@ cdef class Queue(GroupOwner):
 
     def as_stored(self):
         """At recovery: the queue equals its copy in the view, so the next checkpoint need not write it, except what
-        only segments have. The caller has called take_marked() before."""
+        only segments have. The caller has called take_dirty_queues() before."""
         cdef Group group
         cdef Log log
         for group in self.groups:
             group.dirty = False
-        self.marked = False
+        self.dirty = False
         if self.kind != QUEUE_CLASSIC or self.delays is not None:
             self.note_change()
             return
@@ -198,9 +206,9 @@ cdef class Queue(GroupOwner):
 
     cdef int touch(self) except -1:
         """Schedules a pump before this turn's batch is submitted to the journal."""
-        if not self.news and not self.following:
-            self.news = True
-            self.ledger.news.append(self)
+        if not self.unpumped and not self.following:
+            self.unpumped = True
+            self.ledger.unpumped.append(self)
             if self.wake is not None:
                 self.wake()
         return 0
@@ -215,21 +223,21 @@ cdef class Queue(GroupOwner):
     cdef int note_change(self) except -1:
         """Messages or their states may have changed: the next checkpoint checks the queue. A queue of another line than
         the journal is stored by that line instead."""
-        if self.durable and not self.marked and not self.ended and self.line.number == 0:
-            self.marked = True
-            self.ledger.marked[self] = None
+        if self.durable and not self.dirty and not self.ended and self.line.number == 0:
+            self.dirty = True
+            self.ledger.dirty_queues[self] = None
         return 0
 
     cdef int end(self) except -1:
         """The queue is deleted: no checkpoint writes it any more. Consumers may still settle their messages."""
         self.ended = True
         self.wake = None
-        if self.marked:
-            self.marked = False
-            self.ledger.marked.pop(self, None)
+        if self.dirty:
+            self.dirty = False
+            self.ledger.dirty_queues.pop(self, None)
         return 0
 
-    def mark(self):
+    def mark_dirty(self):
         """note_change for the cold half, without a pump (recovery, an incomplete checkpoint)."""
         self.note_change()
 
@@ -239,9 +247,9 @@ cdef class Queue(GroupOwner):
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.touch()
 
-    def settle_news(self):
+    def pump_now(self):
         """Pumps a changed queue now instead of at the end of the turn, so that the caller sees the result."""
-        if self.news:
+        if self.unpumped:
             self.pump()
             self.touch()
 
@@ -302,7 +310,7 @@ cdef class Queue(GroupOwner):
             reason = self.no_space()
         if reason == 0:
             reason = self.append(body, pub.qos, &options)
-        if addressed or self.capture_confirmed or (pub.amqp != NULL and self.bindings):
+        if addressed or self.limits.capture_confirmed or (pub.amqp != NULL and self.bindings):
             return reason
         if reason:
             self.refused(&self.counts.capture_lost)
@@ -367,7 +375,7 @@ cdef class Queue(GroupOwner):
         cdef uint32_t lane
         cdef bytes producer = None
         cdef Log log
-        if self.payload_max and body.payload_length > self.payload_max and not options.forced:
+        if self.limits.payload_max and body.payload_length > self.limits.payload_max and not options.forced:
             self.refused(&self.counts.refused_too_large)
             return REASON_PACKET_TOO_LARGE
         if options.producer != NULL and options.has_sequence and self.events is not None:
@@ -382,15 +390,15 @@ cdef class Queue(GroupOwner):
             self.namespace.refused_bytes += 1
             return REASON_QUOTA_EXCEEDED
         if not options.forced and self.policy.limits_ready:
-            if not self.drop_head and self.is_over_ready(body):
+            if not self.limits.drop_head and self.is_over_ready(body):
                 self.refused(&self.counts.refused_full)
                 self.overflowed(body)
                 return REASON_QUOTA_EXCEEDED
         elif not options.forced and self.is_full(body) and not self.make_room(body):
             self.refused(&self.counts.refused_full)
             return REASON_QUOTA_EXCEEDED
-        if not self.policy.ttl_from_ready and self.ttl_ms:
-            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
+        if not self.policy.ttl_from_ready and self.limits.ttl_ms:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.limits.ttl_ms)
         if options.not_before > self.ledger.node.steady_ms and self.events is not None and self.kind != QUEUE_STREAM:
             self.delay(&kept, qos, options)
             if producer is not None:
@@ -421,30 +429,31 @@ cdef class Queue(GroupOwner):
     cdef int note_ready(self, body_t* kept) except -1:
         """A message becomes ready: starts its time to live and counts its size."""
         cdef Group group
-        if self.ttl_ms or self.at_once:
-            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
+        if self.limits.ttl_ms or self.limits.at_once:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.limits.ttl_ms)
         if kept.expires_at:
             self.expiring = True
-        if self.ready_bytes_max >= 0:
+        if self.limits.ready_bytes_max >= 0:
             for group in self.groups:
                 group.ready_bytes += kept.payload_length
         return 0
 
     cdef int overflowed(self, const body_t* body) except -1:
-        if self.dead_letter_refused and not self.pumping:   # a refused delayed message is tried again instead
+        if self.limits.dead_letter_refused and not self.pumping:   # a refused delayed message is tried again instead
             self.events.refused(self, (<const char*>body.topic)[:body.topic_length],
                                 (<const char*>body.properties)[:body.properties_length],
                                 (<const char*>body.payload)[:body.payload_length], body.format)
         return 0
 
     cdef bint is_full(self, const body_t* body):
-        return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
-                or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+        cdef uint64_t most = self.limits.messages_max
+        return ((most != 0 and self.kept() >= most and self.unsettled() >= most)
+                or (self.limits.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.limits.bytes_max))
 
     cdef bint namespace_is_full(self, const body_t* body) except -1:
         """Whether the namespace's byte limit has no room for the message, even after trimming settled ones."""
         cdef size_t size = body_bytes(body)
-        if lacks_room(self.namespace, size) and self.news and self.kind != QUEUE_STREAM:
+        if lacks_room(self.namespace, size) and self.unpumped and self.kind != QUEUE_STREAM:
             self.trim_settled()
         return lacks_room(self.namespace, size)
 
@@ -453,12 +462,12 @@ cdef class Queue(GroupOwner):
         cdef Group group
         cdef bint over = 0
         for group in self.groups:
-            if self.ready_bytes_max >= 0 and ready_count(group) == 0:
+            if self.limits.ready_bytes_max >= 0 and ready_count(group) == 0:
                 group.ready_bytes = 0
-            over = over or ((self.ready_max >= 0 and ready_count(group) >= <uint64_t>self.ready_max)
-                            or (self.ready_bytes_max >= 0
-                                and group.ready_bytes + <int64_t>body.payload_length > self.ready_bytes_max))
-        if not over or not self.news or self.pumping:
+            over = over or ((self.limits.ready_max >= 0 and ready_count(group) >= <uint64_t>self.limits.ready_max)
+                            or (self.limits.ready_bytes_max >= 0
+                                and group.ready_bytes + <int64_t>body.payload_length > self.limits.ready_bytes_max))
+        if not over or not self.unpumped or self.pumping:
             return over
         self.pump()
         return self.is_over_ready(body)
@@ -466,11 +475,11 @@ cdef class Queue(GroupOwner):
     cdef bint make_room(self, const body_t* body) except -1:
         """Trims what every group has settled, then lets the cold half drop the oldest messages. 0: no room."""
         cdef uint64_t kept
-        if self.news and self.kind != QUEUE_STREAM:
+        if self.unpumped and self.kind != QUEUE_STREAM:
             self.trim_settled()
         while self.is_full(body):
             kept = self.kept()
-            if (self.events is None or not (self.drop_head or self.kind == QUEUE_STREAM)
+            if (self.events is None or not (self.limits.drop_head or self.kind == QUEUE_STREAM)
                     or not self.events.make_room(self)):
                 return 0
             if self.kept() == kept:
@@ -514,11 +523,11 @@ cdef class Queue(GroupOwner):
         cdef options_t options
         cdef uint32_t moved = 0
         cdef uint64_t size = 0
-        cdef uint32_t payload_max = self.payload_max
+        cdef uint32_t payload_max = self.limits.payload_max
         cdef bint full = 0
         if delays.busy or not delays.is_due():
             return 0
-        self.payload_max = 0                # the size was checked when the message was accepted
+        self.limits.payload_max = 0                # the size was checked when the message was accepted
         try:
             while moved < ROUND_MAX and size < MOVE_BYTES_MAX and delays.is_due():
                 record = delays.head()
@@ -537,7 +546,7 @@ cdef class Queue(GroupOwner):
                 delays.settle_head()
                 moved += 1
         finally:
-            self.payload_max = payload_max
+            self.limits.payload_max = payload_max
             delays.finish()
         if not full and self.events is not None and delays.is_due():
             self.events.more_is_due(self)
@@ -601,7 +610,7 @@ cdef class Queue(GroupOwner):
         cdef Group group
         cdef StreamReader reader
         cdef bint stalled = 0
-        self.news = False
+        self.unpumped = False
         if self.damage is not None:
             self.mark_clock_dirty()
             for group in self.groups:
@@ -634,8 +643,8 @@ cdef class Queue(GroupOwner):
     cdef int tidy_heads(self, Group group) except -1:
         """Drops or dead-letters messages over the limits or expired, after consumers got what they can take."""
         cdef int64_t due
-        if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
-            drop_heads(group, self.ready_max, self.ready_bytes_max)
+        if self.limits.drop_head and (self.limits.ready_max >= 0 or self.limits.ready_bytes_max >= 0):
+            drop_heads(group, self.limits.ready_max, self.limits.ready_bytes_max)
         if self.expiring:
             due = expire_heads(group)
             if due and (self.expiry_ms == 0 or due < self.expiry_ms):

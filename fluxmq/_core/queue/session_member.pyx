@@ -22,7 +22,7 @@ from fluxmq._core.memory.commits cimport ticket_t
 from fluxmq._core.memory.link cimport link_publish
 from fluxmq._core.memory.message cimport body_t, ids_drop, ids_new, msg_drop, msg_new
 from fluxmq._core.mqtt.consts cimport PUBLISH
-from fluxmq._core.queue.claim cimport Filter
+from fluxmq._core.queue.claim cimport CLAIM_HELD, Filter, claim_member
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_body
@@ -191,8 +191,8 @@ cdef class SessionClaims(ClaimKeeper):
         cdef SessionMember member
         cdef Group group
         if c.state == CLAIM_STREAM:
-            return (<SessionReader>c.member).acknowledge(c)
-        member = <SessionMember>c.member
+            return (<SessionReader>claim_member(c, CLAIM_STREAM)).acknowledge(c)
+        member = <SessionMember>claim_member(c, CLAIM_HELD)
         group = <Group>member.group
         if reason >= 0x80:
             if member.on_refused is not None:
@@ -207,7 +207,7 @@ cdef class SessionClaims(ClaimKeeper):
         cdef claim_t* c = <claim_t*>claim
         if c.state == CLAIM_STREAM:
             return 0                    # its reader leaves when the connection ends, and forgets the claim
-        return (<Group>(<SessionMember>c.member).group).give_back(c, 0, sent)
+        return (<Group>(<SessionMember>claim_member(c, CLAIM_HELD)).group).give_back(c, 0, sent)
 
 
 cdef inline uint32_t room_in(Session session) noexcept:

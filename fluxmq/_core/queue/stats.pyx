@@ -16,13 +16,12 @@ from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.queue.claim cimport queue_counts_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.group cimport Group
-from fluxmq._core.queue.queue cimport QUEUE_STREAM, Queue
+from fluxmq._core.queue.queue cimport GAUGES, QUEUE_STREAM, Queue
 from fluxmq._core.queue.stream cimport StreamReader
 
 __all__ = ["QueueSums", "group_numbers", "queue_counts", "queue_numbers"]
 
 cdef enum:
-    NOW = 7                         # messages, bytes, ready, unsettled, consumers, groups, delayed
     COUNTS = sizeof(queue_counts_t) // sizeof(uint64_t)
 
 
@@ -84,7 +83,7 @@ def queue_numbers(Queue queue not None, groups) -> tuple:
     stream's. messages: what the group furthest behind has not settled, and what is delayed: of these some are ready,
     some in the hands of consumers, some wait until they are due, and that is all. bytes: of what is kept, which may be
     more, since a message that is settled goes with those before it. Of a stream all that is kept is ready."""
-    cdef uint64_t[NOW] now
+    cdef uint64_t[GAUGES] now
     measure_queue(queue, groups, now)
     return now[0], now[1], now[2], now[3], now[4], now[5], now[6]
 
@@ -97,7 +96,7 @@ cdef class QueueSums:
     without a pump (a stream's readers) are measured by the caller that needs them.
     """
     cdef Ledger ledger
-    cdef uint64_t[NOW] sums
+    cdef uint64_t[GAUGES] sums
     cdef queue_counts_t happened
     cdef readonly uint64_t measured     # number of measurements so far, for tests
 
@@ -106,31 +105,31 @@ cdef class QueueSums:
 
     def measure(self, Queue queue not None, groups):
         """Measures a queue. groups: as queue_numbers."""
-        cdef uint64_t[NOW] now
+        cdef uint64_t[GAUGES] now
         cdef uint64_t* counts = <uint64_t*>&queue.counts
-        cdef uint64_t* told = <uint64_t*>&queue.told_counts
+        cdef uint64_t* counted = <uint64_t*>&queue.measured.counts
         cdef uint64_t* happened = <uint64_t*>&self.happened
         cdef int i
         measure_queue(queue, groups, now)
         self.measured += 1
-        for i in range(NOW):
-            self.sums[i] += now[i] - queue.told[i]
-            queue.told[i] = now[i]
+        for i in range(GAUGES):
+            self.sums[i] += now[i] - queue.measured.gauges[i]
+            queue.measured.gauges[i] = now[i]
         for i in range(COUNTS):
-            happened[i] += counts[i] - told[i]
-            told[i] = counts[i]
+            happened[i] += counts[i] - counted[i]
+            counted[i] = counts[i]
 
     def forget(self, Queue queue not None):
         """Removes a deleted queue; its counts stay."""
         cdef int i
         self.measure(queue, ())
-        for i in range(NOW):
-            self.sums[i] -= queue.told[i]
-            queue.told[i] = 0
+        for i in range(GAUGES):
+            self.sums[i] -= queue.measured.gauges[i]
+            queue.measured.gauges[i] = 0
 
     def catch_up(self, dict states not None):
         """Measures changed queues that the clock has not processed yet. states: Queue -> object with its `groups`."""
-        for queue in self.ledger.clock_dirty + self.ledger.news:
+        for queue in self.ledger.clock_dirty + self.ledger.unpumped:
             state = states.get(queue)
             if state is not None:
                 self.measure(<Queue>queue, state.groups.values())

@@ -4,6 +4,7 @@ cimport cython
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.memory.link cimport link_drop, link_hold
+from fluxmq._core.queue.by_offset cimport seek
 from fluxmq._core.queue.claim cimport claim_free, claim_new, may_hold
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_t
 
@@ -186,7 +187,7 @@ cdef class StreamReader:
         group."""
         if self.group is None:
             raise UsageError("this reader has no group, so nobody would find its position again")
-        self.group.seek(self.log.number, max(next, self.log.first))
+        seek(self.group, self.log.number, max(next, self.log.first))
 
     def auto_commit(self) -> bool:
         """Commits what is acknowledged, unless `manual`. Returns whether the position moved."""

@@ -10,7 +10,9 @@ from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.message cimport ids_t, live, msg_t
 from fluxmq._core.pubsub.retained cimport RetainedNode, RetainedTree
 from fluxmq._core.pubsub.session cimport Session
-from fluxmq._core.queue.claim cimport CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, Member, claim_t
+from fluxmq._core.queue.claim cimport (
+    CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, Member, claim_member, claim_t,
+)
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_t
@@ -75,11 +77,11 @@ def session_state(Session session not None) -> dict:
 
 
 def pump_queues(Hub hub not None) -> bool:
-    """The end of a turn, as far as queues are concerned: those with news hand out what they can. True: some have news
+    """The end of a turn, as far as queues are concerned: changed ones hand out what they can. True: some have changed
     again, so that the next turn comes at once."""
     hub.node.turn += 1
     hub.pump_queues()
-    return bool(hub.ledger.news)
+    return bool(hub.ledger.unpumped)
 
 
 def claims_of(Group group not None) -> dict:
@@ -94,7 +96,7 @@ def claims_of(Group group not None) -> dict:
             claim = cursor.table[i]
             while claim != NULL:
                 state = NAMES[claim.state]
-                member = <object><Member>claim.member if claim.member != NULL else None
+                member = <object><Member>claim_member(claim, CLAIM_HELD) if claim.state == CLAIM_HELD else None
                 found[cursor.log.number, claim.offset] = state, claim.deliveries, claim.due_ms, member
                 claim = claim.chain
     return found

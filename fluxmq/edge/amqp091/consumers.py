@@ -177,7 +177,7 @@ class Consumers(QueueListener):
             member.client = state.client.client_id
             self.queues.add_puller(queue, member)
             state.getters[queue, no_ack] = member
-        queue.settle_news()
+        queue.pump_now()
         member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
         outcome = self.queues.ask(queue, member)
         if outcome == PULL_LIMITED and not waited:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fluxmq._core.errors import StorageError
 from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
@@ -234,7 +235,7 @@ class QueueAdmin:
         # all positions are parsed before the first group is moved, so that an invalid one moves none
         for cursor, offset in [(cursor, self.manager.offset_of(state, cursor.log, position, found))
                                for cursor in wanted]:
-            found.seek(cursor.log_number, offset)
+            by_offset.seek(found, cursor.log_number, offset)
         state.queue.notify()
         return list(self._group(state, found, b"")["positions"])
 

@@ -14,6 +14,7 @@ import msgspec
 
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq._core.queue.session_member import SessionClaims, SessionMember, SessionReader
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX, split_queue_address
@@ -211,5 +212,5 @@ class QueueConsumers:
         """Called when the client has answered a delivery with an error: acts like `$nack`."""
         assert member.group is not None
         wait_ms = self.manager.backoff_ms(member.queue, member.group, deliveries)
-        member.group.give_back_at(log_number, offset, wait_ms, True)
+        by_offset.give_back_at(member.group, log_number, offset, wait_ms, True)
         member.queue.notify()

@@ -35,7 +35,7 @@ class QueueEvents:
         return make_room(self.table, self.table.states[queue])
 
     def refused(self, queue: Queue, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
-        """Dead-letters a message that a full queue refused (Queue.dead_letter_refused)."""
+        """Dead-letters a message that a full queue refused (queue_limits_t.dead_letter_refused)."""
         state = self.table.states.get(queue)        # None: a stale route led to a queue that is no more
         if state is not None and self.table.amqp_dead_letters is not None:
             self.table.amqp_dead_letters.refused(state, topic, properties, payload, format_)

@@ -14,6 +14,7 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.log import Log
@@ -277,9 +278,9 @@ class QueueManager(QueueTable):
             # gone now.
             for log in queue.logs:
                 if position:
-                    group.seek(log.number, self.offset_of(state, log, position, group))
+                    by_offset.seek(group, log.number, self.offset_of(state, log, position, group))
                 elif queue.kind == QUEUE_STREAM or log.first & OFFSET_MASK:
-                    group.seek(log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
+                    by_offset.seek(group, log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
         return group
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:

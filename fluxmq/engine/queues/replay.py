@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
@@ -29,7 +30,7 @@ NOTHING = 0xFFFFFFFFFFFFFFFF
 def is_kept(state: QueueState, log: Log, offset: int) -> bool:
     """Whether some group has not settled a message; always true for a stream and for a queue without groups."""
     return state.queue.kind == QUEUE_STREAM or not state.groups or any(
-        not group.is_settled(log.number, offset) for group in state.groups.values())
+        not by_offset.is_settled(group, log.number, offset) for group in state.groups.values())
 
 
 def comes_from(record: Record, name: str) -> bool:
@@ -125,7 +126,7 @@ class Replay:
                                           f"{state.spec.name}", "it stays where it is")
         groups = list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]
         for group in groups:
-            group.settle_any(log.number, record.offset)
+            by_offset.settle_any(group, log.number, record.offset)
             group.flush_records()  # so that both are in the same batch as the append
         dead.queue.notify()
         return True

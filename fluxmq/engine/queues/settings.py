@@ -47,23 +47,20 @@ class QueueSettings:
             self.configure_group(state, group)
 
     def _configure(self, queue: Queue, spec: QueueSpec, arguments: QueueArguments | None) -> None:
-        queue.payload_max = spec.limits.max_message_size
-        queue.capture_confirmed = spec.capture == "confirmed"
         queue.events, queue.wake = self.events, self.wake_up
+        limits, captures = spec.limits, spec.capture == "confirmed"
         if arguments is not None and queue.kind != QUEUE_STREAM:
             queue.set_policy(POLICY_AMQP091)
-            queue.ready_max = arguments.length_max
-            queue.ready_bytes_max = arguments.bytes_max
-            queue.drop_head = arguments.overflow == "drop-head"
-            queue.dead_letter_refused = (arguments.overflow == "reject-publish-dlx"
-                                         and arguments.dead_exchange is not None)
-            queue.ttl_ms = max(arguments.ttl_ms, 0)
-            queue.at_once = arguments.ttl_ms == 0
+            queue.set_limits(
+                payload_max=limits.max_message_size, capture_confirmed=captures, ttl_ms=max(arguments.ttl_ms, 0),
+                at_once=arguments.ttl_ms == 0, ready_max=arguments.length_max, ready_bytes_max=arguments.bytes_max,
+                drop_head=arguments.overflow == "drop-head", dead_letter_refused=(
+                    arguments.overflow == "reject-publish-dlx" and arguments.dead_exchange is not None))
         else:
-            queue.messages_max = spec.limits.max_depth
-            queue.bytes_max = spec.limits.max_bytes
-            queue.ttl_ms = int(spec.limits.message_ttl * 1000)
-            queue.drop_head = spec.overflow == "drop-head"
+            queue.set_limits(
+                payload_max=limits.max_message_size, capture_confirmed=captures, messages_max=limits.max_depth,
+                bytes_max=limits.max_bytes, ttl_ms=int(limits.message_ttl * 1000),
+                drop_head=spec.overflow == "drop-head")
 
     @staticmethod
     def configure_group(state: QueueState, group: Group) -> None:
@@ -71,11 +68,11 @@ class QueueSettings:
         dead messages are kept as dead letters."""
         arguments = state.arguments
         if arguments is None:
-            group.buries = bool(state.spec.dead_letter_queue)
+            group.reads_dead = bool(state.spec.dead_letter_queue)
             group.deliveries_max = deliveries_max(state.effective_retry(group))
         else:
             group.set_policy(POLICY_AMQP091)
-            group.buries = arguments.dead_exchange is not None
+            group.reads_dead = arguments.dead_exchange is not None
             group.deliveries_max = max(arguments.delivery_limit + 1, 0) if arguments is not NO_ARGUMENTS else 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import FluxError
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
@@ -73,8 +74,10 @@ def settle(manager: QueueManager, queue: Queue, consumers: list[Consumer], verb:
     if _boolean(properties, "upto"):
         for one in consumers:
             for member in one.members:
-                for at in one.group.held_upto(log.number, offset, member):
-                    act(one.group, log.number, at, one.group.claim_of(log.number, at)[0])
+                for at in by_offset.held_upto(one.group, log.number, offset, member):
+                    claim = by_offset.claim_of(one.group, log.number, at)
+                    assert claim is not None
+                    act(one.group, log.number, at, claim[0])
     else:
         _one(consumers, log, offset, verb, act)
     for one in consumers:
@@ -86,7 +89,7 @@ def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) 
     free = None
     elsewhere = False
     for one in consumers:
-        claim = one.group.claim_of(log.number, offset)
+        claim = by_offset.claim_of(one.group, log.number, offset)
         if claim is None:
             continue
         deliveries, holder = claim
@@ -100,7 +103,7 @@ def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) 
         act(free[0], log.number, offset, free[1])
     elif elsewhere:
         raise CommandRefused("another consumer has this message by now: its visibility timeout had passed")
-    elif not all(one.group.is_settled(log.number, offset) for one in consumers):
+    elif not all(by_offset.is_settled(one.group, log.number, offset) for one in consumers):
         raise CommandRefused("this client does not have this message to settle")
     elif verb != "$ack":
         raise CommandRefused("this message is settled already")
@@ -109,16 +112,16 @@ def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) 
 def _action(manager: QueueManager, queue: Queue, verb: str, properties: dict[str, str]) -> Any:
     """Returns the function for a command: (group, log number, offset, deliveries) -> result."""
     if verb == "$ack":
-        return lambda group, log, offset, deliveries: group.settle_at(log, offset)
+        return lambda group, log, offset, deliveries: by_offset.settle_at(group, log, offset)
     if verb == "$nack":
         delay = _number(properties, "delay", DELAY_MS_MAX) if "delay" in properties else None
-        return lambda group, log, offset, deliveries: group.give_back_at(
-            log, offset, manager.backoff_ms(queue, group, deliveries) if delay is None else delay, True)
+        return lambda group, log, offset, deliveries: by_offset.give_back_at(
+            group, log, offset, manager.backoff_ms(queue, group, deliveries) if delay is None else delay, True)
     if verb == "$reject":
         reason = properties.get("reason", "")[:REASON_LENGTH_MAX] or "rejected"
-        return lambda group, log, offset, deliveries: group.reject_at(log, offset, reason)
+        return lambda group, log, offset, deliveries: by_offset.reject_at(group, log, offset, reason)
     lease = _number(properties, "lease", LEASE_MS_MAX)
-    return lambda group, log, offset, deliveries: group.extend(log, offset, lease)
+    return lambda group, log, offset, deliveries: by_offset.extend(group, log, offset, lease)
 
 
 def _commit(consumers: list[Consumer], log: Log, offset: int) -> None:

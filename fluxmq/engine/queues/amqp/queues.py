@@ -110,7 +110,7 @@ class AmqpQueues(QueueListener):
                 return QueueDeclared(queue, name, 0, 1)
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
             self.whole(state.queue)
-            state.queue.settle_news()
+            state.queue.pump_now()
             ready, _, consumers = self.counts(state.queue)
             return QueueDeclared(state.queue, name, ready, consumers)
         name = name.translate(None, b"\r\n")
@@ -205,7 +205,7 @@ class AmqpQueues(QueueListener):
         if (vhost, name) not in self.manager.queues:
             return 0
         state = self._state(vhost, name, owner)
-        state.queue.settle_news()
+        state.queue.pump_now()
         ready, _, consumers = self.counts(state.queue)
         # RabbitMQ checks if_empty first.
         if if_empty and ready:
@@ -225,7 +225,7 @@ class AmqpQueues(QueueListener):
         if state.queue.kind == QUEUE_STREAM:
             raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
                               f"queue.purge not supported by stream queues {where(vhost, name)}")
-        state.queue.settle_news()
+        state.queue.pump_now()
         purged = purge_ready(self._group(state.queue))
         self.manager.hub.spend(purged * PURGE_WORK)
         state.queue.notify()

@@ -188,7 +188,7 @@ class QueueLine:
                 raise CorruptError(f"a record of kind {kind} has {8 + len(body)} bytes")
             if found is not None:
                 found[1].trim(int.from_bytes(body, "big"))
-                found[0].queue.mark()
+                found[0].queue.mark_dirty()
         else:
             raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
 
@@ -198,7 +198,7 @@ class QueueLine:
             return  # its queue ended later in the journal
         state, log = found
         log.replay(body)
-        state.queue.mark()
+        state.queue.mark_dirty()
         if b"producer-id" in body:
             told = dict(envelope_of(body).headers())
             sequence = told.get(b"producer-sequence", b"")

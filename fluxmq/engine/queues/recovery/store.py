@@ -27,7 +27,6 @@ import msgspec
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.queue.export import Export, restore_unflushed, unflushed
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.heads import guess_ready_bytes
 from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
@@ -169,7 +168,7 @@ class QueueKeeper:
     def _as_stored(self) -> None:
         """What was made from the view and the segments is no change that a checkpoint must take over: there may be a
         hundred thousand queues."""
-        self.manager.hub.ledger.take_marked()
+        self.manager.hub.ledger.take_dirty_queues()
         for queue in self.manager.states:
             queue.as_stored()
 
@@ -209,7 +208,7 @@ class QueueKeeper:
 
     def finish(self) -> dict[str, int]:
         """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
-        self.manager.hub.ledger.take_news()
+        self.manager.hub.ledger.take_unpumped()
         self._removal.named |= self.records.passed_over
         for state in self.manager.queues.values():
             queue = state.queue
@@ -224,8 +223,6 @@ class QueueKeeper:
             if queue.restored():
                 queue.notify()
             self.manager.sums.measure(queue, state.groups.values())
-            for group in state.groups.values() if queue.ready_bytes_max >= 0 else ():
-                guess_ready_bytes(group, queue.ready_bytes_max)
         for number, damage in self._removal.damaged.items():
             if number in self.records.logs:
                 self.reader.stop(self.records.logs[number][0].queue, damage)
@@ -251,7 +248,7 @@ class QueueKeeper:
         """A checkpoint begins: which queues it must look at, namely those that changed since the last one. However many
         there are, they are not looked at here: one that changes again before its turn is not listed once more."""
         manager, made = self.manager, QueueExport(upto)
-        made.left = manager.hub.ledger.take_marked()
+        made.left = manager.hub.ledger.take_dirty_queues()
         made.changed, manager.changed = manager.changed, set()
         return made
 
@@ -281,7 +278,7 @@ class QueueKeeper:
         """Returns how much work it was, in messages looked at or the like."""
         if made.left:
             queue = made.left.pop()
-            queue.marked = False
+            queue.dirty = False
             state = self.manager.states.get(queue)
             changed = state in made.changed
         else:
@@ -352,7 +349,7 @@ class QueueKeeper:
             if export.messages:
                 made.blocks.append((log, export))
             if export.left:
-                queue.mark()  # what came after the batch is the next checkpoint's, whether or not more comes
+                queue.mark_dirty()  # what came after the batch is the next checkpoint's, whether or not more comes
         if log.exporting != log.flushed or log.first != log.stored_first or log.flushed != log.stored_next:
             made.logs.append((log, log.first, log.exporting, queue))
         return work
@@ -362,7 +359,7 @@ class QueueKeeper:
         made.blocks.clear()
         self.manager.changed.update(state for state in made.recorded if state.queue in self.manager.states)
         for queue in made.taken:
-            queue.mark()
+            queue.mark_dirty()
         self.manager.ended += made.ended
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
