@@ -6,7 +6,8 @@
 A route is found by walking the bindings from exchange to exchange; each exchange is visited once, so cycles end. An
 exchange without a matching binding continues with its alternate exchange. The result is a Route. Routes that do not
 depend on headers are cached by exchange and key (sets of four, LRU) until `generation` changes; a publisher may cache
-one itself and compare the generation.
+one itself and compare the generation. pubsub/routes.pxd says why its cache is another: a common one would compare keys
+and free entries through pointers, on each hit.
 
 The cold half, engine/exchanges/, decides what may be declared, bound and deleted; this object applies it.
 """

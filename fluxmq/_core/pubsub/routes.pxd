@@ -3,7 +3,8 @@
 A route is the merged match of one topic: one hop per target however many of its filters match, for a session with the
 highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. It is valid for one generation of the trie;
 a stale one is rebuilt on its next use. The cache has sets of four entries and evicts the least recently used, so a
-flood of new topics costs a match each, but never more memory than `entries`.
+flood of new topics costs a match each, but never more memory than `entries`. exchange/exchange.pyx has a cache of its
+own: its keys are two names, and its routes are Python objects, which are replaced instead of refilled and walked.
 
 The target of a hop may publish or subscribe while a route is being walked. So the caller that walks a route holds it
 (route_enter): `find` then puts a new route into the cache instead of rebuilding the one in use.
