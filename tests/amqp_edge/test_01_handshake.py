@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kit.amqp import HEADER, AmqpClient, capabilities
+from kit.amqp import AmqpClient, capabilities
 from kit.broker import Broker, add_user
 from kit.client import Client
 from kit.watch import metric, wait_until
-from oracle.amqp091 import build_table
+from oracle.amqp091 import PROTOCOL, build_table, encode_frame
 from oracle.mqtt import Connack, Connect
 
 Start = Callable[..., Broker]
@@ -55,7 +55,7 @@ def test_another_protocol_hears_which_is_spoken(broker: Broker, client: Open, he
     answer = b""
     while data := one.raw.recv(100):
         answer += data
-    assert answer == HEADER
+    assert answer == PROTOCOL
     assert refused(broker, "protocol") == before + 1
 
 
@@ -83,7 +83,7 @@ def test_what_is_tuned_is_enforced(start_broker: Start, client: Open) -> None:
     broker = start_broker({"amqp091.frame_max": 8192, "amqp091.channel_max": 3, "amqp091.heartbeat": "7s"})
     one = client(broker).greet().log_in().open(frame_max=4096, channel_max=2)
     assert one.tuned == [3, 8192, 7]
-    one.send_bytes(one.frame(1, 0, bytes(4096 + 1)))  # payloads up to frame_max are forgiven: some clients count so
+    one.send_bytes(encode_frame(1, 0, bytes(4096 + 1)))  # payloads up to frame_max are forgiven: some clients count so
     one.expect_close(501, class_id=0, method_id=0)
     for channel_max, frame_max in ((4, 0), (0, 8193), (0, 4095)):
         one = client(broker).greet().log_in()
@@ -119,7 +119,7 @@ def test_out_of_turn(broker: Broker, client: Open) -> None:
     (b"\0\x0a\0\x0b\xff\xff\xff\xff", 502), (b"\0\x0a\0\x0b", 502), (b"\0\x0a\0\x63", 503), (b"\0\x63\0\x0a", 504)])
 def test_malformed_methods(broker: Broker, client: Open, payload: bytes, code: int) -> None:
     one = client(broker).greet()
-    one.send_bytes(one.frame(1, 0, payload))
+    one.send_bytes(encode_frame(1, 0, payload))
     one.expect_close(code)
 
 

@@ -7,6 +7,7 @@ import pytest
 from kit.amqp import AmqpClient
 from kit.broker import Broker
 from kit.watch import metric
+from oracle.amqp091 import HEARTBEAT, encode_frame
 
 Start = Callable[..., Broker]
 Open = Callable[..., AmqpClient]
@@ -31,7 +32,7 @@ def test_heartbeats_both_ways_keep_it(broker: Broker, client: Open) -> None:
     one = client(broker).connect(heartbeat=2)
     for _ in range(6):
         one.expect("heartbeat")
-        one.send_bytes(one.frame(8, 0, b""))
+        one.send_bytes(encode_frame(HEARTBEAT, 0, b""))
     one.disconnect()
 
 
@@ -39,7 +40,7 @@ def test_without_heartbeats_nothing_is_sent(broker: Broker, client: Open) -> Non
     quiet, ticking = client(broker).connect(heartbeat=0), client(broker).connect(heartbeat=2)
     for _ in range(3):
         ticking.expect("heartbeat")
-        ticking.send_bytes(ticking.frame(8, 0, b""))
+        ticking.send_bytes(encode_frame(HEARTBEAT, 0, b""))
     quiet.send("connection.close", 200, b"", 0, 0)
     assert quiet.recv().name == "connection.close-ok"
     ticking.disconnect()

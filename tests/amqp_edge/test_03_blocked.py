@@ -12,6 +12,7 @@ from kit.amqp import AmqpClient, capabilities
 from kit.broker import Broker
 from kit.client import Client
 from kit.watch import metric, resident_bytes, wait_until
+from oracle.amqp091 import HEARTBEAT, encode_frame
 
 Start = Callable[..., Broker]
 Open = Callable[..., AmqpClient]
@@ -36,7 +37,7 @@ def ballast(broker: Broker, size: int, *alive: AmqpClient) -> None:
         publisher.publish(f"ballast/{number}", bytes([1]) * size, 1, retain=True)
         publisher.transcript.clear()
         for one in alive:
-            one.send_bytes(one.frame(8, 0, b""))
+            one.send_bytes(encode_frame(HEARTBEAT, 0, b""))
     publisher.disconnect()
 
 
@@ -61,7 +62,7 @@ def test_memory(tight: Broker, client: Open) -> None:
     unknowing.send("channel.open", b"", channel=2)
     for _ in range(6):                          # three seconds, more than two of its heartbeats
         publisher.expect("heartbeat")
-        publisher.send_bytes(publisher.frame(8, 0, b""))
+        publisher.send_bytes(encode_frame(HEARTBEAT, 0, b""))
     ballast(tight, 0, publisher)
     assert publisher.expect("connection.unblocked") == []
     publisher.expect("channel.open-ok", 2)

@@ -27,10 +27,10 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 __all__ = [
-    "BODY", "DEPTH_MAX", "FRAME_END", "HEADER", "HEARTBEAT", "METHOD", "METHODS", "PROPERTIES", "PROTOCOL", "Content",
-    "Field", "Frame", "Malformed", "Table", "Value", "arguments", "build_arguments", "build_properties", "build_table",
-    "build_value", "decode_header", "decode_method", "depth_of", "encode_frame", "encode_header", "encode_method",
-    "parse_properties", "parse_table", "plain_properties", "repeats", "table_of",
+    "BODY", "DEPTH_MAX", "FRAME_END", "HEADER", "HEARTBEAT", "METHOD", "METHODS", "NAMES", "PROPERTIES", "PROTOCOL",
+    "Content", "Field", "Frame", "Malformed", "Table", "Value", "arguments", "build_arguments", "build_properties",
+    "build_table", "build_value", "decode_header", "decode_method", "depth_of", "encode_frame", "encode_header",
+    "encode_method", "kinds_of", "parse_properties", "parse_table", "plain_properties", "repeats", "table_of",
 ]
 
 Value = tuple[str, Any]
@@ -404,10 +404,14 @@ def _fields(method: str) -> dict[str, str]:
     return {name: KINDS[kind] for name, _, kind in (one.partition(":") for one in METHODS[method][2].split())}
 
 
+def kinds_of(method: str) -> list[str]:
+    return list(_fields(method).values())
+
+
 def encode_method(method: str, **given: Any) -> bytes:
     fields, zero = _fields(method), {"shortstr": b"", "longstr": b"", "table": {}}
     assert given.keys() <= fields.keys(), f"{method} has no {given.keys() - fields.keys()}"
-    return struct.pack(">HH", *METHODS[method][:2]) + build_arguments(list(fields.values()), [
+    return struct.pack(">HH", *METHODS[method][:2]) + build_arguments(kinds_of(method), [
         _wire(kind, given.get(name, zero.get(kind, 0))) for name, kind in fields.items()])
 
 
@@ -417,7 +421,7 @@ def decode_method(payload: bytes) -> tuple[str, dict[str, Any]]:
         raise Malformed(f"there is no method {number}")
     fields = _fields(NAMES[number])
     return NAMES[number], {name: _read(kind, value) for (name, kind), value in zip(
-        fields.items(), arguments(list(fields.values()), payload[4:]), strict=True)}
+        fields.items(), arguments(kinds_of(NAMES[number]), payload[4:]), strict=True)}
 
 
 def encode_header(size: int, properties: dict[str, Any] | None = None, *, class_id: int = 60, weight: int = 0) -> bytes:
