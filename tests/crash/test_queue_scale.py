@@ -213,6 +213,23 @@ def test_a_checkpoint_of_many_queues_lets_the_loop_turn(tmp_path: Path, loop: as
     node.stop()
 
 
+def test_a_checkpoint_has_what_a_pump_appended_to_another_queue(tmp_path: Path,
+                                                                loop: asyncio.AbstractEventLoop) -> None:
+    """A dead letter is recorded in the batch of the turn in which it dies, and its queue is pumped in the next turn."""
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    manager = node.manager
+    source, target = (manager.declare(QueueSpec(name=name))[0] for name in ("source", "target"))
+    group = manager.group(source, b"g")
+    group.join(PyMember(lambda *delivered: target.append_message(b"$queue/target", b"dead"), None, 1))
+    node.in_turn(lambda: None)
+    exported(node)
+    node.in_turn(lambda: source.append_message(b"$queue/source", b"x"))
+    assert target.logs[0].next == 1
+    node.submit()
+    assert set(node.queues.begin_export(node.journal.rotate()).left) == {source, target}
+    node.stop()
+
+
 def test_a_checkpoint_of_many_queues_that_ended_lets_the_loop_turn(tmp_path: Path,
                                                                    loop: asyncio.AbstractEventLoop) -> None:
     node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)

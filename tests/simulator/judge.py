@@ -35,6 +35,7 @@ class Books:
         self.reads = 0              # blocking steps since then, of which some read messages
         self._lowest: dict[tuple[str, str, str], int] = {}      # reader, queue, group → priority of the last fresh one
         self.retained: dict[tuple[str, str], list[Message]] = defaultdict(list)
+        self.starts = 1     # of the broker, so far
         self.losses_allowed = False
         self.was_full = False       # the disk, for a while
         self.clock_set = False      # then a restart may take a delay for shorter or longer than it was
@@ -202,8 +203,12 @@ class Books:
                 raise Wrong("count", f"{message} came from {key} for {group_name!r} the {group.seen[message]}. time, "
                                      f"and the broker says {count}, as before")
             group.counts[message].add(count or 0)
-            if group.seen[message] > 1 and not again and key in message.places:
+            # Consumers may read later than others what they were sent earlier, but not after a restart.
+            if not again and key in message.places and any(
+                    start < self.starts or reader == where or not redelivered
+                    for start, reader, redelivered in group.deliveries[message]):
                 raise Wrong("count", f"{message} came from {key} again, and is not called redelivered")
+            group.deliveries[message].append((self.starts, where, again))
         return message
 
     def _by_priority(self, queue: QueueBook, group: str, message: Message, count: int | None, where: str) -> None:
@@ -226,6 +231,7 @@ class Books:
 
     def restarted(self) -> None:
         """What is in memory only is gone."""
+        self.starts += 1
         for queue in self.queues.values():
             if queue.kind == "ephemeral":
                 queue.groups.clear()

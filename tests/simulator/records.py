@@ -61,6 +61,8 @@ class Group:
         self.made_at = 0
         self.asked = False
         self.seen: Counter[Message] = Counter()
+        # Per message, each delivery: which start of the broker, which consumer, whether it was called redelivered.
+        self.deliveries: dict[Message, list[tuple[int, str, bool]]] = defaultdict(list)
         self.counts: dict[Message, set[int]] = defaultdict(set)     # what deliveries said of it
         self.readers: set[str] = set()
         self.settling: set[Message] = set()     # a client said that it is done, or given up, and waits for no answer

@@ -272,8 +272,11 @@ cdef class Ledger:
         return unpumped
 
     def take_dirty_queues(self) -> list:
-        """Returns and clears the list of durable queues that were pumped or got a delayed message. The caller resets
-        their `dirty`."""
+        """Returns and clears the list of durable queues that changed. The caller resets their `dirty`."""
+        # A queue that another's pump appended to, such as a dead-letter queue, is pumped in the next turn, but its
+        # records are in the batch of this one.
+        for queue in self.unpumped:
+            queue.mark_dirty()
         dirty = list(self.dirty_queues)
         self.dirty_queues = {}
         return dirty
