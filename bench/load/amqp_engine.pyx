@@ -17,13 +17,13 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from bench.load.amqp_loop cimport (
-    FAULT_CANCELLED, FAULT_CLOSED, FAULT_MALFORMED, FAULT_MEMORY, FAULT_NONE, FAULT_SAID, AmqpLoop, AmqpPeer,
+    FAULT_CANCELLED, FAULT_CLOSED, FAULT_MALFORMED, FAULT_MEMORY, FAULT_NONE, FAULT_CLOSE_METHOD, AmqpLoop, AmqpPeer,
     amqp_delivered, amqp_fail, amqp_free, amqp_idle, amqp_mark, amqp_wake, amqp_wake_all)
 from bench.load.amqp_publishing cimport amqp_publish_due, amqp_publish_ready
 from bench.load.amqp_reading cimport INBOX_MAX, READ_MAX, amqp_acknowledge, amqp_read, amqp_take
 from bench.load.buckets cimport Buckets
 from bench.load.loop cimport PUBLISHER_BITS, TAG_BITS
-from bench.load.peer cimport ROLE_PUBLISHER, ROLE_SUBSCRIBER, STATE_GONE, STATE_READY, Role, peer_flush, peer_put
+from bench.load.peer cimport ROLE_PUBLISHER, ROLE_SUBSCRIBER, STATE_CLOSED, STATE_READY, Role, peer_flush, peer_put
 from bench.load.sequence cimport LAYOUT_ALL, LAYOUT_PAIRS, LAYOUT_SHARED, Layout, ring_lost, track_lost
 from bench.load.sequence_alloc cimport sequences_free, sequences_init
 from bench.load.system cimport (
@@ -332,7 +332,7 @@ cdef class AmqpEngine:
             FAULT_CLOSED: "the broker closed the connection",
             FAULT_MALFORMED: f"the broker sent what cannot be AMQP 0-9-1 (a frame of type {self.loop.fault_code})",
             FAULT_MEMORY: "there is no memory left",
-            FAULT_SAID: f"the broker closed with {self.loop.fault_code} {said}",
+            FAULT_CLOSE_METHOD: f"the broker closed with {self.loop.fault_code} {said}",
             FAULT_CANCELLED: "the broker cancelled the consumer: its queue is gone",
         }[<int>self.loop.fault]
         return f"{who} {p.io.index}: {what}"
@@ -359,7 +359,7 @@ cdef inline void amqp_spin(AmqpLoop* s, uint64_t until, bint until_idle) noexcep
             p = s.peers + events[i].data.u64
             if events[i].events & EPOLLOUT:
                 amqp_mark(s, p)
-            if events[i].events & ~<uint32_t>EPOLLOUT and p.io.state != STATE_GONE:
+            if events[i].events & ~<uint32_t>EPOLLOUT and p.io.state != STATE_CLOSED:
                 amqp_read(s, p)
         if s.publishing and s.interval_ns:
             amqp_publish_due(s)
@@ -377,7 +377,7 @@ cdef inline void amqp_flush(AmqpLoop* s) noexcept nogil:
     for i in range(s.dirty_count):
         p = s.peers + s.dirty[i]
         p.io.dirty = False
-        if p.io.state == STATE_GONE:
+        if p.io.state == STATE_CLOSED:
             continue
         left = peer_flush(&p.io)
         if left < 0:

@@ -7,7 +7,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from bench.load.buckets cimport Buckets
-from bench.load.peer cimport STATE_GONE, Peer, peer_free
+from bench.load.peer cimport STATE_CLOSED, Peer, peer_free
 from bench.load.sequence cimport Sequences
 
 cdef enum:
@@ -25,7 +25,7 @@ cdef enum Fault:
     FAULT_CLOSED = 1            # the connection ended
     FAULT_MALFORMED = 2
     FAULT_MEMORY = 3
-    FAULT_SAID = 4              # connection.close or channel.close, with a code and a text
+    FAULT_CLOSE_METHOD = 4      # connection.close or channel.close, with a code and a text
     FAULT_CANCELLED = 5         # basic.cancel: the queue is gone
 
 cdef enum Expects:
@@ -129,7 +129,7 @@ cdef inline bint amqp_idle(const AmqpLoop* s) noexcept nogil:
 cdef inline void amqp_fail(AmqpLoop* s, AmqpPeer* p, Fault fault, uint32_t code) noexcept nogil:
     if s.fault == FAULT_NONE:
         s.fault, s.fault_peer, s.fault_code = fault, p.io.number, code
-    p.io.state = STATE_GONE
+    p.io.state = STATE_CLOSED
 
 cdef inline void amqp_mark(AmqpLoop* s, AmqpPeer* p) noexcept nogil:
     if not p.io.dirty:

@@ -7,7 +7,8 @@ from libc.string cimport memcpy
 
 from bench.load.amqp_loop cimport (
     EXPECTS_BODY, EXPECTS_HEADER, EXPECTS_METHOD, FAULT_CANCELLED, FAULT_CLOSED, FAULT_MALFORMED, FAULT_MEMORY,
-    FAULT_NONE, FAULT_SAID, FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, HEAD_BYTES,
+    FAULT_CLOSE_METHOD, FAULT_NONE, FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD,
+    HEAD_BYTES,
     TEXT_MAX, AmqpLoop, AmqpPeer, amqp_fail, amqp_mark, amqp_wake, amqp_wake_all)
 from bench.load.buckets cimport buckets_add
 from bench.load.loop cimport NUMBER_BITS, PUBLISHER_BITS, TAG_BITS
@@ -130,7 +131,7 @@ cdef inline void amqp_closed(AmqpLoop* s, AmqpPeer* p, const uint8_t* body, uint
         length = min(<uint32_t>body[2], size - 3)
         memcpy(s.fault_text, body + 3, min(length, <uint32_t>TEXT_MAX - 1))
         s.fault_text[min(length, <uint32_t>TEXT_MAX - 1)] = 0
-    amqp_fail(s, p, FAULT_SAID, peek_u16(body) if size >= 2 else 0)
+    amqp_fail(s, p, FAULT_CLOSE_METHOD, peek_u16(body) if size >= 2 else 0)
 
 cdef inline void amqp_pause(AmqpLoop* s, AmqpPeer* p, bint on) noexcept nogil:
     if p.paused == on:

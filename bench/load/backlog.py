@@ -1,4 +1,4 @@
-"""A backlog: fill a queue with messages that nobody consumes, weigh the broker, stop or kill it, start it again.
+"""A backlog: fill a queue without consumers, measure the broker's memory, stop or kill it, start it again.
 
     kind        what is published
     plain       to a classic queue

@@ -195,7 +195,7 @@ def restarted(command: Command) -> Command:
 @click.option("--smoke", is_flag=True, help="A small backlog, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) -> None:
-    """Fill a queue of FluxMQ that nobody consumes: memory per message, and the time of a restart."""
+    """Fill a queue of FluxMQ without consumers: memory per message, and the time of a restart."""
     if smoke:
         given |= {"messages": min(given["messages"], SMOKE_MESSAGES), "settle": SMOKE_SECONDS}
     with temporary("fluxmq-backlog-", folder) as own:

@@ -1,9 +1,9 @@
 """Compares FluxMQ with other brokers: every row of scenarios.py in interleaved rounds; one table, one JSON document.
 
 A round starts each side's broker afresh, alone on the first processor, loads it from the second, and stops it. (At
-smoke size nobody reads the figures, and what is slow to start, or done several times, is started and done once.) Sides
-take turns in going first, so that a machine that becomes slower is slower for all. What is compared is compared within
-a round; the table shows the median over rounds with smallest and largest.
+smoke size the figures are meaningless, and slow or repeated steps are done once.) Sides take turns in going first, so
+that a machine that becomes slower is slower for all. What is compared is compared within a round; the table shows the
+median over rounds with smallest and largest.
 """
 from __future__ import annotations
 

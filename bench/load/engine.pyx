@@ -28,7 +28,7 @@ from bench.load.loop cimport (
     FAIL_CLOSED, FAIL_DISCONNECT, FAIL_MALFORMED, FAIL_MEMORY, FAIL_NONE, FAIL_REFUSED, FAIL_SUBSCRIPTION,
     PUBLISHER_BITS, TAG_BITS, Loop, loop_fail, loop_idle, loop_mark, loop_wake)
 from bench.load.peer cimport (
-    ROLE_CHURN, ROLE_PUBLISHER, ROLE_SUBSCRIBER, STATE_GONE, Peer, Role, peer_flush, peer_free, peer_put)
+    ROLE_CHURN, ROLE_PUBLISHER, ROLE_SUBSCRIBER, STATE_CLOSED, Peer, Role, peer_flush, peer_free, peer_put)
 from bench.load.publishing cimport churn, publish_due, publish_ready
 from bench.load.reading cimport PART_MAX, READ_MAX, read_peer
 from bench.load.sequence cimport LAYOUT_ALL, LAYOUT_PAIRS, LAYOUT_SHARED, Layout, ring_lost, track_lost
@@ -411,7 +411,7 @@ cdef inline void loop_spin(Loop* s, uint64_t until, Until goal) noexcept nogil:
             p = s.peers + events[i].data.u64
             if events[i].events & EPOLLOUT:
                 loop_mark(s, p)
-            if events[i].events & ~<uint32_t>EPOLLOUT and p.state != STATE_GONE:
+            if events[i].events & ~<uint32_t>EPOLLOUT and p.state != STATE_CLOSED:
                 read_peer(s, p)
         if s.publishing:
             if s.interval_ns:
@@ -433,7 +433,7 @@ cdef inline void loop_flush(Loop* s) noexcept nogil:
     for i in range(s.dirty_count):
         p = s.peers + s.dirty[i]
         p.dirty = False
-        if p.state == STATE_GONE:
+        if p.state == STATE_CLOSED:
             continue
         left = peer_flush(p)
         if left < 0:

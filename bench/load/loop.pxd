@@ -2,7 +2,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from bench.load.buckets cimport Buckets
-from bench.load.peer cimport STATE_GONE, Peer
+from bench.load.peer cimport STATE_CLOSED, Peer
 from bench.load.sequence cimport Sequences
 
 cdef enum:
@@ -82,7 +82,7 @@ cdef inline bint loop_idle(Loop* s) noexcept nogil:
 cdef inline void loop_fail(Loop* s, Peer* p, Failure failure, int code) noexcept nogil:
     if s.failure == FAIL_NONE:
         s.failure, s.failed_peer, s.failed_code = failure, p.number, code
-    p.state = STATE_GONE
+    p.state = STATE_CLOSED
 
 cdef inline void loop_mark(Loop* s, Peer* p) noexcept nogil:
     if not p.dirty:

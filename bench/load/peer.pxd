@@ -20,7 +20,7 @@ cdef enum State:
     STATE_CONNECTING = 0    # CONNECT is sent
     STATE_SUBSCRIBING = 1   # SUBSCRIBE is sent
     STATE_READY = 2
-    STATE_GONE = 3          # the broker closed it
+    STATE_CLOSED = 3        # the broker closed it
 
 cdef enum:
     RECV_NOTHING = -1
@@ -68,7 +68,7 @@ cdef struct Peer:
     bint discards           # the last PUBLISH was one whose payload the kernel drops
     Message large
     WebSocket ws
-    uint64_t heard_at       # last PINGREQ, ns
+    uint64_t pinged_at      # last PINGREQ, ns
     # publisher
     uint8_t* template       # a whole PUBLISH; packet id, sequence, time and fresh topic are patched into each copy
     size_t template_size

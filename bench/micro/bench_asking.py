@@ -5,7 +5,7 @@
 A broker in a process of its own, an authority behind a Unix socket in another, ten connections that publish QoS 0 as
 fast as they are read. In turns: every publish goes to a topic that the connection's memory knows, and one of a hundred
 goes to a new one, which is asked about. Printed are both rates, their ratio (median of pairs, and its range), and the
-round trip of somebody who only pings. FLUXMQ_BENCH_SMOKE=1 makes it short.
+round trip of a client that only pings. FLUXMQ_BENCH_SMOKE=1 makes it short.
 """
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 A broker in a process of its own whose event loop also serves something else, as it will serve other nodes: a socket
 that echoes, over asyncio. Meanwhile ten connections publish QoS 0: as fast as they are read, and then one message each,
 in turns. The broker's turns linger and see the loop (as they are), linger and do not see it (as they were), or do not
-linger. Of each: publishes a second and the broker's processor time for one, while nobody asks the echo; then the round
+linger. Of each: publishes a second and the broker's processor time for one, while the echo is idle; then the round
 trip of who asks it every 2 ms. The three take turns; printed are medians over the runs, and of the ratios to the first.
 FLUXMQ_BENCH_SMOKE=1 makes it short.
 """

@@ -60,7 +60,7 @@ def test_append(benchmark: Any) -> None:
 
 @pytest.mark.parametrize("groups", [1, 100])
 def test_hand_out_and_settle(benchmark: Any, groups: int) -> None:
-    """What a message costs after its append: a claim, a member that takes it, a settle, until nobody needs it."""
+    """What a message costs after its append: a claim, a member that takes it, a settle, until it is removed."""
     hub, _, queue, members = made(groups)
     number = queue.logs[0].number
     count = max(10, MESSAGES // groups)

@@ -49,7 +49,7 @@ _Decisions = list[_Decision]  # in the order of the file
 class Rule:
     """Value. One rule, as written.
 
-    verb: one of VERBS. users: empty for everybody, "*" for every user name. clients: globs, empty for all.
+    verb: one of VERBS. users: empty for all clients, "*" for every user name. clients: globs, empty for all.
     anonymous: only clients without a user name. topics: filters with placeholders, checked by the loader. namespaces:
     empty where the rule names none.
     """

@@ -8,7 +8,7 @@ __all__ = ["peer_username"]
 
 
 def peer_username(cert: Mapping[str, Any] | None, source: str) -> str | None:
-    """The user name that a verified client certificate stands for; None when it names nobody.
+    """The user name in a verified client certificate; None: it has none.
 
     cert: what `getpeercert()` returns. source: "cn", the subject's common name, if there is exactly one; or "san", of
     the subject's alternative names the first URI, without one the first DNS name, without one the first e-mail address.

@@ -15,7 +15,7 @@ only delay refusals at origins from which that account has not logged in yet; th
 Accounts that have logged in from an origin are exempt from its ban, so one
 infected machine does not lock out the office that shares its address.
 
-An origin is what model/origins.py makes of an address. Accounts are names that anybody may send, so a digest stands for
+An origin is what model/origins.py makes of an address. Any client may send any account name, so a digest stands for
 them. All tables are bounded, and what was touched longest ago leaves first; bans have a table of their own, so that
 many failures elsewhere cannot displace a ban.
 """

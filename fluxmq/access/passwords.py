@@ -75,7 +75,7 @@ class Passwords:
         return expiry is not None and self._clock() < expiry + slack_s
 
     async def verify(self, name: str, password: bytes, origin: bytes = b"") -> bool:
-        """Whether `password` is the one of `name`. For a name that nobody has it takes as long as for another.
+        """Whether `password` is the one of `name`. An unknown name takes as long as a known one.
         origin: whose line it waits in; b"" stands for all that are not told apart.
 
         Raises AuthError(0x89) when too many checks wait already, AuthError(0x88) when none can be made.

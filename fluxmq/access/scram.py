@@ -117,10 +117,10 @@ class _Gs2Header(str):
 class ScramServer:
     """Machine. One authentication exchange, from client-first to server-final.
 
-    lookup: name (after SASLprep) to what is stored of it; None for nobody. Asked at the first message, and again
+    lookup: from name (after SASLprep) to its stored keys; None: unknown. Asked at the first message, and again
         before a proof is accepted, so that a user removed meanwhile does not get in.
     nonce: printable ASCII without comma; fresh and unguessable for each exchange, at least 18 bytes of randomness.
-    decoy_key, decoy_iterations: what salt and count a name that nobody has is answered with. The same name must
+    decoy_key, decoy_iterations: for salt and count in the answer to an unknown name. The same name must
         get the same salt for as long as real users keep theirs, or the difference tells who exists.
     """
 

@@ -133,7 +133,7 @@ class Users:
         return None if user is None else user.scram
 
     def password_hash(self, name: str) -> str:
-        """The encoded argon2id hash of `name`; for nobody one that no password has and that costs as much to try."""
+        """The encoded argon2id hash of `name`; of an unknown name, one that no password matches, with the same cost."""
         user = self._users.get(name)
         return self._decoy_hash if user is None else user.password_hash
 

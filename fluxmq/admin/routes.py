@@ -64,10 +64,10 @@ _STATUS = {"not_found": 404, "conflict": 409, "invalid": 400, "full": 507, "unav
 _WORDS = {400: "invalid", 404: "not_found", 405: "method", 413: "too_large", 431: "too_large", 503: "unavailable",
           504: "timeout"}
 # Between two looks at what was not there: the disk's answer to a browse, the next message of a tail. A look costs
-# microseconds; whoever watches a tail does not see a tenth of a second.
+# microseconds; a tenth of a second is invisible in a tail.
 _LOADING_SECONDS = 0.01
 _TAIL_SECONDS = 0.1
-# Of a tail that has nothing to say: an empty line shows whoever is between that the connection lives.
+# Of an idle tail: an empty line shows proxies that the connection is alive.
 _TAIL_BLANK_LOOKS = 150
 _STEP = 100
 

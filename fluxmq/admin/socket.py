@@ -1,8 +1,8 @@
 """The admin API on a unix socket of this machine: for `fluxmq queue …`, `client …`, `namespace …`,
 `ban …`, and for curl --unix-socket.
 
-Who may open the file may do everything, so its mode is 0600: the broker's own user, and root. It is set before anybody
-can connect. A file that a dead broker left is replaced; one behind which somebody answers never is. The path of a unix
+Who may open the file may do everything, so its mode is 0600: the broker's own user, and root. It is set before clients
+can connect. The file of a dead broker is replaced, that of a running one never. The path of a unix
 socket is short (sun_path, 108 bytes with its end): a longer one is refused, not cut.
 """
 import asyncio

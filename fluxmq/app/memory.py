@@ -1,8 +1,6 @@
-"""How much memory the process has, how much there is, and the alarm between the two.
+"""Memory of the process and of the machine, and the alarm: on from the mark on, off below nine tenths of it.
 
-    quiet ──resident ≥ mark──► alarmed ──resident < nine tenths of it──► quiet
-
-The gap keeps those who are blocked from being told so several times a second.
+The gap prevents that publishers are blocked and unblocked several times a second.
 """
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The public asyncio client.
 
-`Client` comes back by itself; `Connection`, what it is built on, is one network connection with callbacks. See
-docs/client.md.
+`Client` reconnects by itself. It is built on `Connection`, one network connection with callbacks. See docs/client.md.
 """
 from fluxmq._core.client.message import Message
 from fluxmq._core.client.properties import Properties

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt. tenacity calls what it retries; the client needs the delays alone."""
+"""Delays between attempts. Not tenacity, which calls what it retries: the client needs only the delays."""
 from __future__ import annotations
 
 import random
@@ -14,9 +14,9 @@ __all__ = ["Backoff"]
 class Backoff:
     """Seconds between attempts to connect: initial_s, then multiplier times as long each time, up to max_s.
 
-    jitter: the part of each delay that is drawn by chance, 0 to 1, so that clients that were cut off together do not
-    come back together. attempts: how many in a row may fail before the client gives up; None: any number. Raises
-    UsageError for what makes no sense.
+    jitter: the random part of each delay, 0 to 1, so that clients that lost their connections together do not reconnect
+    together. attempts: failed attempts in a row after which the client gives up; None: unlimited. Raises UsageError for
+    invalid values.
     """
 
     initial_s: float = 0.1
@@ -32,7 +32,7 @@ class Backoff:
             raise UsageError(f"attempts must be at least 1, or None for any number, not {self.attempts}")
 
     def delays(self, chance: random.Random | None = None) -> Iterator[float]:
-        """The delays before the second attempt, the third, …; ends when no more are to be made."""
+        """The delays before the second attempt, the third, …; ends after the last attempt."""
         draw = (chance or random).random
         delay = self.initial_s
         made = 1

@@ -1,4 +1,4 @@
-"""Machine. What all halves of a client ask: its connection of this moment, whether it ended, whether more is read."""
+"""Machine. State that all parts of a client share: current connection, end, whether the socket is read."""
 from __future__ import annotations
 
 import asyncio
@@ -10,10 +10,10 @@ __all__ = ["ClientBase"]
 
 
 class ClientBase:
-    """Machine. Root of Client; `_connection` is the one of this moment, None while there is none.
+    """Machine. Base class of Client; `_connection` is the current connection or None.
 
-    max_queued: messages that wait to be read; when as many do, nothing more is read from the socket, except while
-    somebody waits for an answer. manual_ack: as of Client.
+    max_queued: number of unread messages at which the socket is not read any more, except while an operation waits for
+    an answer. manual_ack: as of Client.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -23,7 +23,7 @@ class ClientBase:
         if max_queued < 1:
             raise UsageError("max_queued must be at least 1")
         self.manual_ack = manual_ack
-        self.dropped = 0            # messages of QoS 0 that found no room
+        self.dropped = 0            # QoS 0 messages discarded for lack of room
         self._connection: Connection | None = None
         self._ended = False
         self._error: BaseException | None = None
@@ -39,26 +39,26 @@ class ClientBase:
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or cannot connect again."""
+        """Whether it was closed or has given up connecting."""
         return self._ended
 
     @property
     def connection(self) -> Connection | None:
-        """The connection of this moment, None while there is none. For what Client does not do."""
+        """The current connection or None. For operations that Client lacks."""
         return self._connection
 
     async def wait_connected(self) -> None:
         """Wait for a connection. Raises what ended the client."""
         while not self.connected:
             self.check_ended(closed=NotConnected)
-            self._came.clear()          # it may still say so of a connection that is ending
+            self._came.clear()          # it may still be set for a connection that is ending
             await self._came.wait()
 
     def check_ended(self, closed: type[Exception] = StopAsyncIteration) -> None:
-        """Raises what ended the client; `closed` when nobody wanted it otherwise. Nothing while it goes on."""
+        """If the client has ended, raises the error, or `closed` if it was closed."""
         if self._ended:
             if self._error is not None:
-                raise self._error.with_traceback(None)      # the same one each time: its traceback would grow
+                raise self._error.with_traceback(None)      # it is raised repeatedly: its traceback would grow
             raise closed("the client was closed")
         if not hasattr(self, "_loop"):
             raise NotConnected("the client was not started; `async with client:` or `await client.start()` does it")
@@ -67,13 +67,13 @@ class ClientBase:
         return self._loop.create_future()
 
     def taken(self, count: int) -> None:
-        """A reader took messages out of an inbox."""
+        """A reader has taken messages from an inbox."""
         self._queued -= count
         if self._paused and self._queued <= self._max_queued // 2:
             self._check_reading()
 
     def waiting(self, by: int) -> None:
-        """Somebody begins or ends to wait for an answer: until it came, everything is read."""
+        """An operation begins (1) or ends (-1) to wait for an answer; meanwhile the socket is read in any case."""
         self._waiters += by
         self._check_reading()
 

@@ -1,12 +1,10 @@
-"""Machine. The client that comes back: connections one after the other, and what outlives each of them.
+"""Machine. The client that reconnects: it has one connection after the other, and state that outlives them.
 
-    NEW ──start──► CONNECTING ◄──lost── CONNECTED          start raises what the first attempt raises
-                       └──CONNACK──────────►┘
-    CONNECTING ──no attempt left, refused for good──► ENDED(error)          any ──close──► ENDED
-
-What is published while there is no connection waits (max_pending), what was not acknowledged is sent again by the
-session, subscriptions are made again when the server has no session. Messages wait in inboxes (inbox.py); when too many
-do, nothing more is read, except while somebody here waits for an answer of the server.
+start() raises the error of the first attempt. A lost connection is made again until the attempts are used up or the
+server refuses permanently; that error, or close(), ends the client. Publishes wait while there is no connection
+(max_pending), the session resends unacknowledged ones, and subscriptions are repeated if the server has lost the
+session. Received messages wait in inboxes (inbox.py); if there are too many, the socket is not read, except while an
+operation waits for an answer.
 """
 from __future__ import annotations
 
@@ -31,14 +29,14 @@ from fluxmq.client.subscriptions import Handler, Subscriptions
 
 __all__ = ["Client"]
 
-# Refusals that another attempt does not change, ends that somebody wanted, and ends because of what was sent, which
-# would be sent again; MQTT 5 section 2.4, 3.1.1 table 3.1.
+# Permanent refusals, intended closes, and closes because of a packet that would be sent again; MQTT 5 section 2.4,
+# 3.1.1 table 3.1.
 FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D,
             0x81, 0x82, 0x8F, 0x90, 0x94, 0x95, 0x99, 0x9A, 0x9B, 0x9E, 0xA1, 0xA2}
 FOR_GOOD_3 = {1, 2, 4, 5}
 BACKOFF = Backoff()
 SESSION_EXPIRY_S = 300
-FLUSH_S = 5.0           # at the end of the context, for what is not acknowledged
+FLUSH_S = 5.0           # how long the end of the context waits for acknowledgements
 LEVEL_5 = 5
 
 
@@ -46,11 +44,11 @@ class Client(Publisher):
     """An MQTT client: `async with Client("localhost:1883") as client: …`.
 
     Belongs to one event loop and one thread. address: "host:port", "mqtt://…", "mqtts://…", "unix:/path". client_id …
-    will, session_expiry_s, receive_maximum: as ConnectOptions; options: in their place, for the rest. clean_start is
-    about the first connection; with MQTT 5 those that follow ask for the session, before MQTT 5 they repeat it.
-    reconnect: None never connects again. lost: what becomes of unacknowledged publishes when the server has no session
-    any more: "republish" or "fail". manual_ack: messages are acknowledged by `message.ack()` alone. max_pending:
-    publishes that wait for a connection or the server's window. max_queued: messages that wait to be read. tls,
+    will, session_expiry_s, receive_maximum: as ConnectOptions; options: instead of these, with all
+    options. clean_start: of the first connection; later ones resume the session with MQTT 5 and repeat clean_start
+    before. reconnect: None: never. lost: what happens to unacknowledged publishes if the server has lost the session:
+    "republish" or "fail". manual_ack: messages are acknowledged only by `message.ack()`. max_pending: maximum number of
+    publishes that wait for a connection or the server's window. max_queued: maximum number of unread messages. tls,
     server_name: as Connection.open.
     """
 
@@ -75,7 +73,7 @@ class Client(Publisher):
         self._reconnect, self._republish = reconnect, lost == "republish"
         self._disconnected: asyncio.Event
         self._task: asyncio.Task[None] | None = None
-        self._why: BaseException | None = None          # the last connection ended
+        self._why: BaseException | None = None          # why the last connection ended
         self._subscriptions = Subscriptions(self, self.messages)
 
     # Life
@@ -88,7 +86,7 @@ class Client(Publisher):
         await self.close(0 if kind is not None else FLUSH_S)
 
     async def start(self) -> None:
-        """Connect. Raises what Connection.open raises; later connections are made by the client itself."""
+        """Connect. Raises the errors of Connection.open. Later connections are made automatically."""
         if self._task is not None or self._ended:
             raise UsageError("a client is started once")
         self._loop = asyncio.get_running_loop()
@@ -103,14 +101,14 @@ class Client(Publisher):
     async def close(self, flush_s: float = 0) -> None:
         """Wait up to flush_s seconds for acknowledgements, then send DISCONNECT.
 
-        What is not acknowledged by then fails with NotConnected. The session ends on the server too, unless it was
-        asked for (clean_start=False). The end of `async with` waits five seconds, after an exception not at all.
+        Unacknowledged publishes then fail with NotConnected. The session ends on the server too, unless it was
+        requested (clean_start=False). The end of `async with` waits five seconds, after an exception not at all.
         """
         connection = None
         task = self._task
         try:
             if flush_s and task is not None and not self._ended:
-                # TimeoutError is an OSError. What ends the client meanwhile, those hear who wait for something.
+                # TimeoutError is an OSError. The waiting operations raise an error that ends the client meanwhile.
                 with contextlib.suppress(OSError, FluxError):
                     async with asyncio.timeout(flush_s):
                         await self.flush()
@@ -123,7 +121,7 @@ class Client(Publisher):
         await self._subscriptions.close()
 
     def _leave(self) -> Connection | None:
-        """Everything of the end that needs no waiting. DISCONNECT first: what is answered later is nobody's."""
+        """The part of close() that does not wait. DISCONNECT is first, so that later answers are ignored."""
         connection, self._connection = self._connection, None
         if self._task is not None:
             self._task.cancel()
@@ -137,7 +135,7 @@ class Client(Publisher):
 
     @property
     def connack(self) -> ConnAck:
-        """What the server said last. Raises NotConnected before it said anything, and while there is no connection."""
+        """CONNACK of the current connection. Raises NotConnected if there is none."""
         if self._connection is None:
             raise NotConnected("there is no connection")
         return self._connection.connack
@@ -159,12 +157,12 @@ class Client(Publisher):
             self.options = replace(self.options, client_id=connection.client_id)
         if connection.connack.session_present:
             self._queued -= self.messages.clear() + self._subscriptions.clear_inboxes()
-        self._subscriptions.renew(connection, connection.connack.session_present)    # those that came meanwhile
+        self._subscriptions.renew(connection, connection.connack.session_present)    # those made meanwhile
         self._check_reading()
         self._pump()
 
     async def _run(self) -> None:
-        """Connect again whenever the connection is lost, until it cannot be done."""
+        """Reconnects whenever the connection is lost, until the client ends."""
         while True:
             await self._disconnected.wait()
             failure = self._why or ConnectionLost(0, "the server closed the connection")
@@ -186,7 +184,7 @@ class Client(Publisher):
                     if self._for_good(error):
                         self._end(error)
                         return
-                except Exception as error:          # a breach of the protocol does not get better
+                except Exception as error:          # a protocol violation would repeat
                     self._end(error)
                     return
 
@@ -220,11 +218,11 @@ class Client(Publisher):
     async def subscribe(self, topic_filter: str, qos: int = 0, *, handler: Handler | None = None,
                         no_local: bool = False, retain_as_published: bool = False, retain_handling: int = 0,
                         properties: PropertyList | None = None) -> int:
-        """Subscribe, until unsubscribe: it is repeated on a new session. The QoS that the server grants.
+        """Subscribe until unsubscribe; the client repeats it on a new session. Returns the QoS that the server grants.
 
-        handler: called with each message that the filter selects, instead of `messages`; a plain function at once (it
-        must not block), a coroutine function one message after the other. The message is acknowledged when it returned.
-        Raises SubscribeRefused, UsageError, what ended the client. MQTT 5.0 section 3.8.
+        handler: called with each matching message, which then does not go to `messages`: a plain function at once (it
+        must not block), a coroutine function for one message after the other. The message is acknowledged when it has
+        returned. Raises SubscribeRefused, UsageError, the error that ended the client. MQTT 5.0 section 3.8.
         """
         if not isinstance(topic_filter, str) or qos not in (0, 1, 2) or retain_handling not in (0, 1, 2):
             raise UsageError(f"a subscription is one topic filter (str), a qos and a retain_handling of 0 to 2, not "
@@ -237,7 +235,8 @@ class Client(Publisher):
         return await self._subscriptions.subscribe(topic_filter, options, handler, properties)
 
     async def unsubscribe(self, *topic_filters: str) -> None:
-        """End subscriptions, and wait for UNSUBACK. Raises SubscribeRefused, UsageError, what ended the client."""
+        """End subscriptions, and wait for UNSUBACK. Raises SubscribeRefused, UsageError, the error that ended
+        the client."""
         for name in topic_filters:
             if not isinstance(name, str):
                 raise UsageError(f"a topic filter is a str, not {name!r}; several are several arguments")
@@ -251,7 +250,7 @@ class Client(Publisher):
 
     def _on_message(self, message: Message) -> None:
         connection = self._connection
-        if connection is None:              # with CONNACK in one read: it is not known yet
+        if connection is None:              # arrived with CONNACK in one read, so _connection is not set yet
             self._loop.call_soon(self._on_message_soon, message)
             return
         self._sort(Delivery(message, connection))
@@ -261,9 +260,9 @@ class Client(Publisher):
             self._sort(Delivery(message, self._connection))
 
     def _sort(self, delivery: Delivery) -> None:
-        """To its handlers, else to `messages`."""
+        """Passes it to its handlers, else to `messages`."""
         if self._queued >= self._max_queued and self._waiters and delivery.qos == 0:
-            self.dropped += 1       # it is read on only for an awaited answer
+            self.dropped += 1       # the socket is read only for an awaited answer
             return
         inboxes: Sequence[Inbox] = (self.messages,)
         if self._subscriptions.handled:

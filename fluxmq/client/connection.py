@@ -1,7 +1,7 @@
-"""Handle. One network connection of a client: the protocol machine with a socket, callbacks, no reconnect.
+"""Handle. One network connection of a client: the protocol machine with a socket and callbacks, without reconnect.
 
-What is written during a turn of the loop goes out in one piece at its end, earlier when it is much. Works on asyncio
-and on uvloop, over TCP, TLS and unix sockets.
+Output of one turn of the loop is sent in one piece at its end, or earlier if it is large. Works on asyncio and uvloop,
+over TCP, TLS and unix sockets.
 """
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OnMessage = Callable[[Message], object]
 OnClosed = Callable[[BaseException | None, int], object]
 
 CONNECT_TIMEOUT_S = 10.0
-CLOSE_TIMEOUT_S = 5.0           # for the peer to read what is left
+CLOSE_TIMEOUT_S = 5.0           # for the peer to read the remaining output
 HIGH_WATER_BYTES = 1 << 20      # unsent bytes from which `writable` is false
 
 
 class _Wire(asyncio.Protocol):
-    """The transport's callbacks, passed on."""
+    """Passes the transport's callbacks on."""
 
     __slots__ = ("owner",)
 
@@ -52,11 +52,11 @@ class _Wire(asyncio.Protocol):
 
 
 class Connection(ClientMachine):
-    """Handle. `publish`, `subscribe`, `unsubscribe`, `ping`, `acknowledge` and `window` are the machine's.
+    """Handle. ClientMachine has `publish`, `subscribe`, `unsubscribe`, `ping`, `acknowledge` and `window`.
 
-    Belongs to one event loop and one thread. `on_message`, `on_closed` and every `done` are called by the loop and must
-    not block; what they raise ends the connection and is what on_closed hears. A `done` whose answer never comes is
-    not called: on_closed says that.
+    Belongs to one event loop and one thread. The loop calls `on_message`, `on_closed` and every `done`, which must not
+    block; if they raise, the connection ends, and on_closed gets the error. A `done` whose answer never arrives is not
+    called: on_closed reports that.
     """
 
     connack: ConnAck
@@ -75,14 +75,14 @@ class Connection(ClientMachine):
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[ConnAck] = self._loop.create_future()
         self._disconnected: asyncio.Future[None] = self._loop.create_future()
-        self._room: asyncio.Future[None] | None = None       # while the transport wants no more
+        self._room: asyncio.Future[None] | None = None       # while the transport is full
         self._error: BaseException | None = None
         self._reason = 0
         self._opened = False
         self._timer: asyncio.TimerHandle | None = None
-        self._got_data = self._sent = True                      # since the timer looked last
-        self._ping_sent = False                                  # the timer's PINGREQ is not answered
-        self._paused = False                                 # nothing is read: silence says nothing about the server
+        self._got_data = self._sent = True                  # since the last tick of the timer
+        self._ping_sent = False                                  # the timer's PINGREQ has no answer yet
+        self._paused = False                                 # the socket is not read, so silence proves nothing
 
     @classmethod
     async def open(cls, address: str, options: ConnectOptions | None = None, *, on_message: OnMessage | None = None,
@@ -94,12 +94,12 @@ class Connection(ClientMachine):
                    timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
         """Connect, and wait for CONNACK.
 
-        address: "host:port", "mqtts://host", "unix:/path". on_closed(error or None, reason): once, after open has
-        returned. manual_ack, session, republish: as ClientMachine. tls: a context, True for the default one;
-        server_name: what the certificate must say. on_room(): there may be room for more, because something was read or
-        the transport takes bytes again. on_accepted(connection, session_present): what it writes goes before what the
-        session sends again. Raises ConnectRefused, ProtocolError, ConnectionLost (the server
-        hung up), OSError (ssl.SSLError among them), TimeoutError, UsageError.
+        address: "host:port", "mqtts://host", "unix:/path". on_closed(error or None, reason): called once, after open
+        has returned. manual_ack, session, republish: as ClientMachine. tls: a context, or True for the default
+        one; server_name: expected in the certificate. on_room(): there may be room for output, because something was
+        read or the transport accepts bytes again. on_accepted(connection, session_present): packets written in it
+        precede those that the session resends. Raises ConnectRefused, ProtocolError, ConnectionLost (the server closed
+        the connection), OSError (also ssl.SSLError), TimeoutError, UsageError.
         """
         options = options or ConnectOptions()
         place = Address.of(address)
@@ -113,11 +113,11 @@ class Connection(ClientMachine):
                 self.connack = await self._answer
                 self._opened = True
                 if self._disconnected.done():
-                    self._loop.call_soon(self._call_on_closed)        # it ended before anybody knew that it was open
+                    self._loop.call_soon(self._call_on_closed)        # it ended before open() returned
         except BaseException as error:
             self._on_closed = None
             if self.state == STATE_OPEN:
-                self.disconnect()       # given up between CONNACK and here: the server should not publish the will
+                self.disconnect()       # cancelled after CONNACK: the server must not publish the will
             else:
                 self.abort()
             if isinstance(error, TimeoutError) and not error.args:
@@ -148,16 +148,16 @@ class Connection(ClientMachine):
 
     @property
     def writable(self) -> bool:
-        """False while so much is unsent that one should wait in drain()."""
+        """False: there is so much unsent output that callers should wait in drain()."""
         return self._room is None and self.state == STATE_OPEN
 
     @property
     def client_id(self) -> str:
-        """The one that was asked for, or that the server gave."""
+        """The requested client identifier, or the one that the server assigned."""
         return self.connack.properties.text("assigned_client_identifier") or self.options.client_id
 
     async def drain(self) -> None:
-        """Send what was written, and wait until there is room for more. Raises ConnectionLost when there is no more."""
+        """Send the output and wait until there is room for more. Raises ConnectionLost if the connection ends."""
         self._flush()
         if self._room is not None:
             await asyncio.shield(self._room)
@@ -165,13 +165,13 @@ class Connection(ClientMachine):
             raise ConnectionLost(self._reason, "the connection is closed")
 
     def pause(self) -> None:
-        """Read nothing more for now; what is here already still comes to on_message."""
+        """Stop reading the socket; bytes already read still reach on_message."""
         if self._transport is not None and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read the socket again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
             self._paused, self._got_data = False, True
@@ -179,14 +179,14 @@ class Connection(ClientMachine):
     # The end
 
     def disconnect(self, reason: int = 0, properties: Properties | None = None) -> None:
-        """Send what was written and DISCONNECT, then close. on_closed(None, reason) follows. MQTT 5.0 section 3.14."""
+        """Send the output and DISCONNECT, then close. on_closed(None, reason) follows. MQTT 5.0 section 3.14."""
         if self.state == STATE_OPEN:
             self.leave(reason, properties)
             self._reason = reason
         self._close(None)
 
     def abort(self) -> None:
-        """Close now, without a word; on_closed(None, 0) follows."""
+        """Close now without DISCONNECT; on_closed(None, 0) follows."""
         self.leave_silently()
         if self._transport is not None:
             self._transport.abort()
@@ -194,7 +194,7 @@ class Connection(ClientMachine):
             self._on_disconnect(None)
 
     def leave_silently(self) -> None:
-        """No further byte in or out."""
+        """Neither send nor process any further byte."""
         self.end()
         self.take_output()
 
@@ -203,7 +203,7 @@ class Connection(ClientMachine):
         await asyncio.shield(self._disconnected)
 
     def _close(self, error: BaseException | None) -> None:
-        """Send what there is and close."""
+        """Send the output and close."""
         transport = self._transport
         if self._error is None:
             self._error = error
@@ -301,7 +301,7 @@ class Connection(ClientMachine):
             self._on_room()
 
     def _tick(self) -> None:
-        """Twice in a keep alive: say something if nothing was said, and see whether the server lives."""
+        """Twice per keep alive: send PINGREQ if the connection was idle, and check that the server has answered."""
         if self.state != STATE_OPEN:
             return
         if self._ping_sent and not self._got_data and not self._paused:

@@ -1,17 +1,17 @@
-"""What the client raises.
+"""Errors of the client.
 
     ClientError
-    ├── NotConnected                      there is no connection, not yet or no more
-    │   └── ConnectionLost(reason, text)  there was one, and it ended in the middle
+    ├── NotConnected                      there is no connection
+    │   └── ConnectionLost(reason, text)  the connection ended unexpectedly
     ├── ConnectRefused(reason, text)      the server answered CONNECT with a refusal
-    ├── PublishRefused(reason, text)      the server did not take a message
-    ├── SubscribeRefused(reason, text)    the server did not take a topic filter
-    ├── SessionLost                       the server forgot the session, and with it what was not acknowledged
-    ├── WindowFull                        more than the server takes at a time
-    └── QueueFull                         more than this client keeps for later
+    ├── PublishRefused(reason, text)      the server refused a message
+    ├── SubscribeRefused(reason, text)    the server refused a topic filter
+    ├── SessionLost                       the server has lost the session and its unacknowledged messages
+    ├── WindowFull                        more unacknowledged publishes than the server permits
+    └── QueueFull                         more waiting publishes than this client permits
 
-`reason` is the code of MQTT 5.0 section 2.4, in 3.1.1 the return code of CONNACK or SUBACK. What a server sends that no
-server may send is a ProtocolError, what is asked for that cannot be done a UsageError, as everywhere in fluxmq.
+`reason` is the code of MQTT 5.0 section 2.4, in 3.1.1 the return code of CONNACK or SUBACK. As everywhere
+in fluxmq, a violation by the server is a ProtocolError, an invalid argument a UsageError.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ClientError", "ConnectRefused", "ConnectionLost", "FluxError", "NotC
 
 
 class _WithReason(ClientError):
-    """reason: the code; text: what the server said besides, or what it means."""
+    """reason: the code; text: the server's reason string, or the meaning of the code."""
 
     def __init__(self, reason: int, text: str) -> None:
         super().__init__(f"{text} (0x{reason:02X})" if reason else text)
@@ -54,4 +54,4 @@ class SessionLost(ClientError):
 
 
 class QueueFull(ClientError):
-    """As much waits to be sent as the client may keep (max_pending)."""
+    """max_pending publishes wait already."""

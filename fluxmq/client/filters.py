@@ -1,4 +1,4 @@
-"""Which topic a filter selects. MQTT 5.0 section 4.7."""
+"""Matching of topic filters. MQTT 5.0 section 4.7."""
 from __future__ import annotations
 
 from fluxmq._core.errors import UsageError
@@ -10,7 +10,7 @@ NO_LOCAL = 4
 
 
 def check_filter(topic_filter: str, options: int) -> None:
-    """Raises UsageError for what a server ends the connection for, or must refuse; `Connection` sends it as it is."""
+    """Raises UsageError for a filter at which a server must refuse or close. `Connection` does not check this."""
     levels = topic_filter.split("/")
     if any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]:
         raise UsageError(f'{topic_filter!r} is no topic filter: "+" is a whole level, "#" the whole last one')
@@ -19,7 +19,7 @@ def check_filter(topic_filter: str, options: int) -> None:
 
 
 def topic_part(topic_filter: str) -> str:
-    """The filter that topics are compared with: without `$share/<group>/` in front, for a queue with routing keys."""
+    """The filter to match topics with: without `$share/<group>/`; of a queue, including its routing keys."""
     if topic_filter.startswith("$share/"):
         return topic_filter.split("/", 2)[-1]
     if topic_filter.startswith(queue_topic("")) and topic_filter.count("/") == 1:
@@ -28,7 +28,7 @@ def topic_part(topic_filter: str) -> str:
 
 
 def filter_matches(topic_filter: str, topic: str) -> bool:
-    """Whether the filter, without a share name, selects the topic."""
+    """Whether the filter (without share name) matches the topic."""
     if topic_filter == topic:
         return True
     if topic.startswith("$") and topic_filter[:1] in ("+", "#"):        # [MQTT-4.7.2-1]

@@ -1,4 +1,4 @@
-"""Messages between the connection and those who read them: deliveries, and the queues in which they wait."""
+"""Received messages and the queues in which they wait for their readers."""
 from __future__ import annotations
 
 import asyncio
@@ -55,14 +55,14 @@ class Delivery:
         return self._message.payload.decode()
 
     async def ack(self) -> bool:
-        """Acknowledge it now (QoS 1 and 2); with manual_ack nobody else does.
+        """Acknowledge it now (QoS 1 and 2). Required with manual_ack.
 
-        False: it was acknowledged already, or its connection is no more, and the server will send it again.
+        Returns False if it was acknowledged before, or its connection has ended and the server will resend it.
         """
         return self.settle()
 
     def settle(self, reason: int = 0) -> bool:
-        """As ack, without await. reason: 0x80 or above says that it could not be handled (MQTT 5)."""
+        """As ack, without await. reason: 0x80 or above refuses the message (MQTT 5)."""
         return self._connection.acknowledge(self._message, reason)
 
     def __repr__(self) -> str:
@@ -72,8 +72,8 @@ class Delivery:
 class Inbox:
     """Messages that wait for one reader: `async for delivery in inbox`.
 
-    A message is acknowledged when the reader asks for the next one, so when it has dealt with it, unless `manual`.
-    Ends when the client is closed and nothing waits; raises what ended the client, when something did.
+    Unless `manual`, a message is acknowledged when the reader asks for the next one. The iteration ends when the client
+    is closed and no messages wait; it raises the error that ended the client, if any.
     """
 
     def __init__(self, client: ClientBase, *, manual: bool) -> None:
@@ -93,16 +93,16 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wakes the reader."""
         if self._reader is not None:
             if not self._reader.done():
                 self._reader.set_result(None)
             self._reader = None
 
     def clear(self) -> int:
-        """Throw away what waits: its connection is gone, and the server sends again what was not acknowledged.
+        """Discards waiting messages after the connection has ended, because the server resends unacknowledged ones.
 
-        QoS 0 stays, nobody sends it again. How many went.
+        Keeps QoS 0, which is not resent. Returns how many were discarded.
         """
         kept = [delivery for delivery in self._waiting if delivery.qos == 0]
         gone = len(self._waiting) - len(kept)
@@ -110,25 +110,25 @@ class Inbox:
         return gone
 
     def skip(self) -> None:
-        """The message that was taken last is not to be acknowledged."""
+        """The last taken message must not be acknowledged."""
         self._last = None
 
     def drop(self) -> int:
-        """Nobody will read this any more: everything is acknowledged, or it would count against the Receive Maximum
-        for as long as the connection lives. How many waited."""
+        """There is no reader any more: acknowledges all messages, which would otherwise count against the Receive
+        Maximum until the connection ends. Returns how many waited."""
         last, self._last = self._last, None
         if last is not None and not self._manual:
             last.settle(self.drop_reason)
         return sum(1 for delivery in self.drain() if delivery.settle(self.drop_reason) or True)
 
     def drain(self) -> list[Delivery]:
-        """What waits, taken out."""
+        """Removes and returns the waiting messages."""
         waiting = list(self._waiting)
         self._waiting.clear()
         return waiting
 
     def fail(self, error: Exception) -> None:
-        """There will be no more messages: the reader hears why, once."""
+        """There will be no more messages: the reader gets the error once."""
         self._error = error
         self.wake()
 

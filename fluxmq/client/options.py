@@ -1,4 +1,4 @@
-"""What a connection is asked for, and what the answer says; where a server is."""
+"""Options of a connection, CONNACK, and addresses of servers."""
 from __future__ import annotations
 
 import ssl
@@ -20,7 +20,7 @@ LEVEL_5 = 5
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the server publishes when the client goes without a word. MQTT 5.0 section 3.1.2.5.
+    """The message that the server publishes if the client ends without DISCONNECT. MQTT 5.0 section 3.1.2.5.
 
     delay_s: seconds that the server waits (MQTT 5). properties: those of the message.
     """
@@ -33,7 +33,7 @@ class Will:
     properties: Properties | None = None
 
     def packet(self, version: int) -> WillPacket:
-        """As part of CONNECT."""
+        """The will as part of CONNECT."""
         properties = Properties(self.properties or ())
         if self.delay_s:
             properties += Properties(will_delay_interval=self.delay_s)
@@ -46,14 +46,15 @@ class Will:
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """What CONNECT says. MQTT 5.0 section 3.1.
+    """Options of CONNECT. MQTT 5.0 section 3.1.
 
     version: 3 (MQTT 3.1), 4 (3.1.1) or 5. clean_start: Clean Session before 5. keep_alive_s: seconds, 0 = off.
     session_expiry_s: how long the server keeps the session after the end of the connection; before MQTT 5 it is kept
-    when clean_start is false. receive_maximum: messages of QoS 1 and 2 that the server may send before they are
-    acknowledged. max_packet_bytes: of a packet that is taken, None = any. topic_alias_maximum: aliases that the server
-    may use. topic_aliases: topics that get an alias here, as far as the server allows. max_inflight: publishes of QoS 1
-    and 2 on their way, as far as the server's Receive Maximum allows, 64511 at most.
+    if clean_start is false. receive_maximum: messages of QoS 1 and 2 that the server may send before they are
+    acknowledged. max_packet_bytes: maximum size of a received packet, None = any. topic_alias_maximum: number of
+    aliases that the server may use. topic_aliases: number of aliases for publishes, limited further by the server.
+    max_inflight: unacknowledged publishes with QoS 1 and 2, limited further by the server's Receive Maximum, at most
+    64511.
     properties: further ones of CONNECT.
     """
 
@@ -73,7 +74,7 @@ class ConnectOptions:
     properties: Properties | None = None
 
     def packet(self) -> Connect:
-        """CONNECT. Raises UsageError for what the version cannot say."""
+        """CONNECT. Raises UsageError for options that the version lacks."""
         if self.version not in (3, 4, LEVEL_5):
             raise UsageError(f"version must be 3, 4 or 5, not {self.version}")
         if not isinstance(self.client_id, str) or not isinstance(self.keep_alive_s, int):
@@ -107,7 +108,7 @@ class ConnAck:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is: host and port, or the path of a unix socket; over TLS or not.
+    """Address of a server: host and port, or the path of a unix socket; with or without TLS.
 
     `Address.of` takes "host", "host:port", "[::1]:1883", "mqtt://host:port", "mqtts://host", "unix:/path".
     """
@@ -119,7 +120,7 @@ class Address:
 
     @classmethod
     def of(cls, text: str) -> Address:
-        """Raises UsageError with what is understood."""
+        """Parses an address. Raises UsageError that lists the valid forms."""
         if not isinstance(text, str):
             raise UsageError(f'an address is a str such as "localhost:1883", not {text!r}')
         if text.startswith("unix:"):
@@ -141,7 +142,7 @@ class Address:
         raise UsageError(f"{text!r} is no address; say host:port, mqtt://host:port, mqtts://host:port or unix:/path")
 
     def context(self, tls: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
-        """The TLS context to use: the one that is given, a default one where TLS is asked for, or None."""
+        """The TLS context to use: the given one, a default one if TLS is requested, or None."""
         if isinstance(tls, ssl.SSLContext):
             return tls
         return ssl.create_default_context() if tls or (self.tls and tls is not False) else None

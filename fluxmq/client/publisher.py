@@ -1,4 +1,4 @@
-"""Machine. The half of a client that publishes: what waits for a connection or a window, and for an answer."""
+"""Machine. The publishing part of a client: publishes that wait for a connection, a window or an acknowledgement."""
 from __future__ import annotations
 
 import asyncio
@@ -21,13 +21,13 @@ Payload = bytes | str | bytearray | memoryview | None
 
 
 def wake(future: asyncio.Future[None] | None) -> None:
-    """Let those go on who wait for it."""
+    """Completes a future that operations wait for."""
     if future is not None and not future.done():
         future.set_result(None)
 
 
 class Publisher(ClientBase):
-    """Machine. max_pending: publishes that wait."""
+    """Machine. max_pending: maximum number of waiting publishes."""
 
     def __init__(self, max_pending: int, max_queued: int, *, manual_ack: bool) -> None:
         if max_pending < 1:
@@ -36,19 +36,19 @@ class Publisher(ClientBase):
         self._max_pending = max_pending
         self._session = Session()
         self._pending: deque[tuple[Any, ...]] = deque()
-        self._abandoned = False                             # some of `_pending` may not be wanted any more
+        self._abandoned = False                             # some of `_pending` may be abandoned
         self._room: asyncio.Future[None] | None = None      # for publishers that wait for room in `_pending`
         self._idle: asyncio.Future[None] | None = None      # for callers that wait until nothing is in flight
-        self._sent = Publishing(self)                       # what a publish of QoS 0 gives
+        self._sent = Publishing(self)                       # result of a publish with QoS 0
         self._sent(0, 0)
 
     async def publish(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
                       properties: bytes | PropertyList | None = None) -> PublishResult:
-        """Publish, and wait until the server has taken it (QoS 1, 2) or the transport has room (QoS 0).
+        """Publish, and wait until the server has acknowledged it (QoS 1, 2) or the transport has room (QoS 0).
 
-        While there is no connection or the server takes no more it waits. Raises PublishRefused, SessionLost (with
-        lost="fail"), UsageError (it cannot be sent), NotConnected and what ended the client. A call that is cancelled
-        may have published all the same. MQTT 5.0 section 3.3.
+        Also waits for a connection and for the server's window. Raises PublishRefused, SessionLost (with lost="fail"),
+        UsageError (it cannot be sent), NotConnected and the error that ended the client. A cancelled call may have
+        published. MQTT 5.0 section 3.3.
         """
         while self._full():
             self.check_ended(closed=NotConnected)
@@ -68,7 +68,7 @@ class Publisher(ClientBase):
         return result
 
     def _full(self) -> bool:
-        """Whether no more may wait. Abandoned messages make room."""
+        """Whether max_pending publishes wait. Removes abandoned ones first."""
         if len(self._pending) >= self._max_pending and self._abandoned:
             self._pending = deque(entry for entry in self._pending if not entry[-1].abandoned)
             self._abandoned = False
@@ -76,10 +76,10 @@ class Publisher(ClientBase):
 
     def publish_nowait(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
                        properties: bytes | PropertyList | None = None) -> Publishing:
-        """Publish without waiting; what it gives can be awaited for what publish() gives or raises, or be left.
+        """Publish without waiting. The result may be awaited, with the outcome of publish().
 
-        Messages go in the order of the calls. Raises QueueFull when max_pending wait already, NotConnected after the
-        end, UsageError.
+        Messages are sent in the order of the calls. Raises QueueFull if max_pending wait already, NotConnected after
+        the end, UsageError.
         """
         connection = self._connection
         if connection is not None and not self._pending and connection.writable:
@@ -97,7 +97,7 @@ class Publisher(ClientBase):
             publishing = Publishing(self)
         if self._full():
             raise QueueFull(f"{self._max_pending} publishes wait already (max_pending)")
-        # It is sent later: what the caller does with its buffers and lists meanwhile is no part of it.
+        # Copied, because it is sent later and the caller may change buffers and lists meanwhile.
         if isinstance(payload, (bytearray, memoryview)):
             payload = bytes(payload)
         if properties is not None and not isinstance(properties, bytes):
@@ -106,7 +106,7 @@ class Publisher(ClientBase):
         return publishing
 
     def _pump(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Sends waiting publishes, as far as there is room."""
         connection = self._connection
         while self._pending and connection is not None and connection.writable:
             topic, payload, qos, retain, properties, publishing = self._pending[0]
@@ -127,15 +127,15 @@ class Publisher(ClientBase):
             wake(self._idle)
             self._idle = None
 
-    # What a Publishing asks
+    # Called by Publishing
 
     @property
-    def told(self) -> PropertyList:
-        """Properties of the acknowledgement that is being heard of."""
-        return self._connection.told if self._connection is not None else []
+    def answer_properties(self) -> PropertyList:
+        """Properties of the acknowledgement that is being handled."""
+        return self._connection.answer_properties if self._connection is not None else []
 
     def outcome(self, publishing: Publishing) -> PublishResult:
-        """What awaiting a Publishing gives or raises."""
+        """Returns or raises the result of awaiting a Publishing."""
         if publishing.error is not None:
             raise publishing.error.with_traceback(None)
         reason = publishing.reason
@@ -143,14 +143,15 @@ class Publisher(ClientBase):
             return PublishResult.SUCCESS
         if reason == SESSION_LOST:
             raise SessionLost("the server has no session any more; it is not known whether it took the message")
-        properties = Properties(publishing.told or ())
+        properties = Properties(publishing.answer_properties or ())
         if reason >= 0x80:
             why = properties.text("reason_string") or reason_text(reason)
             raise PublishRefused(reason, f"the server did not take the message: {why}")
         return PublishResult(reason, properties)
 
     async def flush(self) -> None:
-        """Wait until the server has acknowledged all publishes with QoS 1 and 2. Raises what ended the client."""
+        """Wait until the server has acknowledged all publishes with QoS 1 and 2. Raises the error that ended
+        the client."""
         while self._pending or self._session.outstanding or self._session.waiting_count:
             self.check_ended(closed=NotConnected)
             if self._idle is None:

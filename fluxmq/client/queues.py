@@ -1,4 +1,4 @@
-"""Queues and streams of the server, over MQTT 5: publish, consume, settle. What the words mean: docs/queues.md."""
+"""Queues and streams of the server, over MQTT 5: publish, consume, settle. See docs/queues.md."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ User = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 class Queue:
-    """A queue or stream by its name. Made by Client.queue."""
+    """A queue or stream of a name. Created by Client.queue."""
 
     def __init__(self, client: Publisher, subscriptions: Subscriptions, name: str) -> None:
         if not name or any(sign in name for sign in "/+#"):
@@ -56,9 +56,9 @@ class Queue:
                       properties: PropertyList | None = None) -> PublishResult:
         """Append a message, and wait until it is on the server's disk.
 
-        key: of the partition. routing_key: "eu/west". priority: 0 to 255. delay_s: seconds, not_before: a time; not
-        delivered before. producer: (id, sequence), of which one message is kept however often it is published. user:
-        further user properties. Raises as Client.publish; PublishRefused says why in words.
+        key: of the partition. routing_key: such as "eu/west". priority: 0 to 255. delay_s (seconds), not_before (a
+        time): earliest delivery. producer: (id, sequence); duplicates are dropped. user: further user properties.
+        Raises as Client.publish; PublishRefused has a text with the reason.
         """
         return await self.client.publish(self.topic(routing_key), payload, qos, False, self._properties(
             key, priority, delay_s, not_before, producer, user, properties))
@@ -80,13 +80,13 @@ class Queue:
                 max_retries: int | None = None, initial_backoff_s: float | None = None,
                 max_backoff_s: float | None = None, backoff_multiplier: float | None = None, exclusive: bool = False,
                 qos: int = 1) -> QueueConsumer:
-        """Consume: `async for message in queue.consume(…)`, or `async with` for one that is to end before the client.
+        """Consume: `async for message in queue.consume(…)`, or `async with` to end it before the client.
 
-        group: those who share the messages; of a stream, whose position is remembered. prefetch: messages that may be
-        unsettled here. ack: "manual", settled by ack() and its kin; "auto", when the next one is asked for. routing: a
-        filter of routing keys. offset: where to begin: "first", "last", "next", "resume", a number, a datetime. The
-        rest is the group's retry policy. Raises at the first message asked for: SubscribeRefused, and UsageError when
-        this client consumes the same already, for the server has one subscription of a client to a filter.
+        group: consumers that share the messages; of a stream, that share a position. prefetch: maximum number of
+        unsettled messages. ack: "manual": settled by ack(), nack() or reject(); "auto": when the next one is requested.
+        routing: a filter of routing keys. offset: first position: "first", "last", "next", "resume", a number, a
+        datetime. The rest is the group's retry policy. The first request for a message raises SubscribeRefused, or
+        UsageError if this client already consumes the same, because a client has one subscription to a filter.
         """
         if ack not in ("auto", "manual"):
             raise UsageError(f'ack must be "auto" or "manual", not {ack!r}')
@@ -106,7 +106,7 @@ class Queue:
 
 
 class QueueMessage:
-    """A message of a queue, in the hands of this consumer."""
+    """A message of a queue, delivered to this consumer."""
 
     __slots__ = ("_consumer", "_delivery", "_user_properties", "properties")
 
@@ -131,22 +131,22 @@ class QueueMessage:
 
     @property
     def routing_key(self) -> str:
-        """What stands behind the queue's name, of a captured message its topic; "" for none."""
+        """The routing key; of a captured message, its topic; "": none."""
         return self.topic.removeprefix(self._consumer.queue.topic()).removeprefix("/")
 
     @property
     def key(self) -> str | None:
-        """The partition key it was published with."""
+        """The partition key of the publish."""
         return self._user_properties.get("partition-key")
 
     @property
     def message_id(self) -> str:
-        """Its name: partition and offset."""
+        """Partition and offset."""
         return self._user_properties["message-id"]
 
     @property
     def offset(self) -> int:
-        """In its partition."""
+        """Offset in its partition."""
         return int(self._user_properties["offset"])
 
     @property
@@ -156,22 +156,22 @@ class QueueMessage:
 
     @property
     def delivery_count(self) -> int:
-        """How often it was handed out, this time included; 1 of a stream."""
+        """Number of deliveries, including this one; 1 of a stream."""
         return int(self._user_properties.get("delivery-count", "1"))
 
     @property
     def redelivered(self) -> bool:
-        return self.delivery_count > 1      # a producer may have given its message any user property
+        return self.delivery_count > 1      # computed, because a producer may set any user property
 
     @property
     def source_topic(self) -> str | None:
-        """Where a captured message was published."""
+        """The topic to which a captured message was published."""
         return self._user_properties.get("x-source-topic")
 
     async def ack(self, *, upto: bool = False) -> None:
-        """Done. upto: with every earlier message of the partition in this client's hands.
+        """Settles the message. upto: also every earlier unsettled message of the partition that this client has.
 
-        With ack="auto" the PUBACK says it. Raises PublishRefused when somebody else has the message by now.
+        With ack="auto" it sends PUBACK. Raises PublishRefused if another consumer has the message by now.
         """
         if self._consumer.manual:
             await self._order("ack", upto=upto)
@@ -181,7 +181,7 @@ class QueueMessage:
             self._delivery.settle()
 
     async def nack(self, *, delay_s: float | None = None) -> None:
-        """Not done, again later: after delay_s, or after the backoff of the group."""
+        """Requests redelivery after delay_s, or after the backoff of the group."""
         if self._consumer.manual:
             await self._order("nack", {} if delay_s is None else {"delay": str(round(delay_s * 1000))})
         elif delay_s is not None:
@@ -190,15 +190,15 @@ class QueueMessage:
             self._delivery.settle(REFUSED)
 
     async def reject(self, reason: str | None = None) -> None:
-        """Never again: to the dead letters. reason: what the dead letter says."""
+        """Dead-letters the message. reason: of the dead letter."""
         await self._order("reject", {} if reason is None else {"reason": reason})
 
     async def extend(self, lease_s: float) -> None:
-        """More time, lease_s from now; 0: until this client leaves."""
+        """Extends the visibility timeout to lease_s from now; 0: until this client leaves."""
         await self._order("extend", {"lease": str(round(lease_s * 1000))})
 
     async def commit(self) -> None:
-        """Of a stream: the group goes on behind this message."""
+        """Of a stream: stores the position behind this message for the group."""
         await self._order("commit")
 
     async def _order(self, order: str, more: Mapping[str, str] | None = None, *, upto: bool = False) -> None:
@@ -218,26 +218,26 @@ class QueueMessage:
 
 
 class QueueConsumer:
-    """A subscription to a queue: an async iterator of QueueMessage. Made by Queue.consume."""
+    """A subscription to a queue: an async iterator of QueueMessage. Created by Queue.consume."""
 
     def __init__(self, queue: Queue, topic_filter: str, qos: int, properties: Properties, *, manual: bool) -> None:
         self.queue = queue
         self.manual = manual
-        # With "manual" the PUBACK says only that it was received; either way it goes out when the next is asked for.
+        # PUBACK is sent when the next message is requested. With "manual" it only confirms the receipt.
         self._inbox = Inbox(queue.client, manual=False)
         if not manual:
-            self._inbox.drop_reason = REFUSED       # messages that were not handled before the stop are refused
+            self._inbox.drop_reason = REFUSED       # messages not handled before the stop are refused
         self._entry = Subscription(topic_filter, qos, properties, self._inbox, alone=True)
         self._started = False
 
     async def start(self) -> None:
-        """Subscribe; the iterator does it by itself. Raises SubscribeRefused, what ended the client."""
+        """Subscribe, which iteration also does. Raises SubscribeRefused, the error that ended the client."""
         if not self._started:
             await self.queue.subscriptions.add(self._entry)
             self._started = True
 
     async def stop(self) -> None:
-        """Unsubscribe: what is unsettled goes to others. Nothing happens when the client ended already."""
+        """Unsubscribe; unsettled messages go to other consumers. Does nothing if the client has ended."""
         if self._started:
             self._started = False
             await self.queue.subscriptions.end(self._entry)

@@ -1,4 +1,4 @@
-"""What a reason code says, in words. MQTT 5.0 section 2.4; MQTT 3.1.1 table 3.1 and section 3.9.3."""
+"""Texts of reason codes. MQTT 5.0 section 2.4; MQTT 3.1.1 table 3.1 and section 3.9.3."""
 from __future__ import annotations
 
 __all__ = ["reason_text"]

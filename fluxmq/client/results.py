@@ -1,4 +1,4 @@
-"""What a publish comes to."""
+"""Results of publishing."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ __all__ = ["PublishResult"]
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """The server took it. reason: 0, or 0x10 when nobody subscribes (MQTT 5). properties: of PUBACK or PUBCOMP."""
+    """The server accepted it. reason: 0, or 0x10 if there are no subscribers (MQTT 5). properties: of PUBACK or
+    PUBCOMP."""
 
     reason: int
     properties: Properties = field(default_factory=Properties)

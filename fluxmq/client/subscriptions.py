@@ -1,4 +1,4 @@
-"""What a client is subscribed to: made again on a new session, and which messages go to which handler."""
+"""Subscriptions of a client: repeats them on a new session and passes messages to their handlers."""
 from __future__ import annotations
 
 import asyncio
@@ -20,12 +20,12 @@ __all__ = ["Handler", "Subscription", "Subscriptions"]
 
 Handler = Callable[[Delivery], Awaitable[None] | None]
 
-ROUTES_MAX = 4096       # topics whose handlers are remembered
-FORMER_MAX = 256          # filters that were unsubscribed: late messages of theirs nobody waits for
+ROUTES_MAX = 4096       # topics with cached handlers
+FORMER_MAX = 256          # unsubscribed filters that may still get late messages
 
 
 class _HandlerInbox(Inbox):
-    """An inbox that a plain function empties at once."""
+    """An inbox whose messages a plain function handles at once."""
 
     def __init__(self, client: ClientBase, handler: Handler) -> None:
         super().__init__(client, manual=client.manual_ack)
@@ -47,8 +47,8 @@ class _HandlerInbox(Inbox):
 
 
 class _Nobody(Inbox):
-    """Where late messages of a subscription go that had a reader of its own and has ended. They are acknowledged, or
-    they would count against the Receive Maximum for as long as the connection lives."""
+    """Acknowledges late messages of an ended subscription that had its own reader. They would otherwise count against
+    the Receive Maximum until the connection ends."""
 
     def put(self, delivery: Delivery) -> None:
         self._client.taken(1)
@@ -56,9 +56,9 @@ class _Nobody(Inbox):
 
 
 class Subscription:
-    """One filter. inbox: where its messages go, None: to `client.messages`. granted: the code of SUBACK, -1 before.
+    """One filter. inbox: for its messages, None: `client.messages`. granted: the code of SUBACK, -1 before.
 
-    alone: another of the same filter is a mistake, and does not take its place.
+    alone: another subscription of the same filter is an error and does not replace it.
     """
 
     def __init__(self, topic_filter: str, options: int, properties: PropertyList | None, inbox: Inbox | None,
@@ -75,8 +75,8 @@ class Subscription:
         self.answer: asyncio.Future[None] | None = None
         self.handler: Callable[[Delivery], Awaitable[None]] | None = None       # a coroutine function
         self.worker: asyncio.Task[None] | None = None
-        self.ending = False         # UNSUBSCRIBE is on its way
-        self.previous: Subscription | None = None       # whose place it takes, if the server agrees
+        self.ending = False         # UNSUBSCRIBE was sent
+        self.previous: Subscription | None = None       # replaced by this one, if the server accepts
 
     @property
     def pending(self) -> bool:
@@ -90,7 +90,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """All of a client's, by filter. messages: where those go that no handler takes."""
+    """All subscriptions of a client, by filter. messages: inbox for messages without handler."""
 
     def __init__(self, client: ClientBase, messages: Inbox) -> None:
         self._client = client
@@ -98,9 +98,9 @@ class Subscriptions:
         self._entries: dict[str, Subscription] = {}
         self._routes: dict[str, list[Subscription]] = {}
         self._former: dict[str, Subscription] = {}
-        self.handled = False        # whether any has an inbox of its own
+        self.handled = False        # whether any has its own inbox
 
-    # Asking
+    # Requests
 
     async def subscribe(self, topic_filter: str, options: int, handler: Handler | None,
                         properties: PropertyList | None) -> int:
@@ -117,7 +117,7 @@ class Subscriptions:
         return await self.add(entry)
 
     async def add(self, entry: Subscription) -> int:
-        """Keep it, send it, wait for the answer."""
+        """Adds and sends it, and waits for the answer."""
         check_filter(entry.topic_filter, entry.options)
         previous = await self._settled(entry.topic_filter)
         if previous is not None and (entry.alone or previous.alone):
@@ -155,7 +155,7 @@ class Subscriptions:
         return entry
 
     def _take_back(self, entry: Subscription) -> None:
-        """The server refused it, or who asked was cancelled: what was there before is there again."""
+        """The server refused it, or the caller was cancelled: restores the previous subscription."""
         if self._entries.get(entry.topic_filter) is not entry:
             return
         self._forget(entry)
@@ -169,7 +169,7 @@ class Subscriptions:
                 connection.unsubscribe([entry.topic_filter])
 
     def _hand_over(self, previous: Subscription, inbox: Inbox | None) -> None:
-        """Another handler took its place, and takes what waits."""
+        """It was replaced: the new handler gets the waiting messages."""
         self._stop(previous)
         if previous.inbox is not None:
             for delivery in previous.inbox.drain():
@@ -193,7 +193,7 @@ class Subscriptions:
             entry.ending = True
         try:
             while (answer := await self._unsubscribed(topic_filters)) is None:
-                pass            # the connection ended before UNSUBACK: on the next one again
+                pass            # the connection ended before UNSUBACK: repeat on the next one
             codes, properties = answer
             for name, code in zip(topic_filters, codes, strict=False):
                 if code >= 0x80 and name in gone:
@@ -212,14 +212,14 @@ class Subscriptions:
             raise SubscribeRefused(refused, properties.text("reason_string") or reason_text(refused))
 
     async def end(self, entry: Subscription) -> None:
-        """Unsubscribe it, if the client still lives."""
+        """Unsubscribe it, if the client has not ended."""
         if self._client.ended:
             self._forget(entry)
         elif self._entries.get(entry.topic_filter) is entry:
             await self.unsubscribe([entry.topic_filter])
 
     def _expect_late(self, entry: Subscription) -> None:
-        """What the server had for it before UNSUBSCRIBE it may still send."""
+        """The server may still send messages from before UNSUBSCRIBE."""
         if entry.inbox is not None and entry.topic_filter not in self._entries:
             nobody = _Nobody(self._client, manual=True)
             nobody.drop_reason = entry.inbox.drop_reason
@@ -229,7 +229,7 @@ class Subscriptions:
             self._changed()
 
     async def _unsubscribed(self, topic_filters: Sequence[str]) -> tuple[list[int], Properties] | None:
-        """UNSUBSCRIBE on the connection of this moment, or the next. None: it ended before the answer."""
+        """Sends UNSUBSCRIBE on the current or the next connection. None: it ended before the answer."""
         client = self._client
         await client.wait_connected()
         connection = client.connection
@@ -238,7 +238,7 @@ class Subscriptions:
 
         def done(packet_id: int, codes: list[int]) -> None:
             if not answer.done():
-                answer.set_result((codes, Properties(connection.told)))
+                answer.set_result((codes, Properties(connection.answer_properties)))
 
         connection.unsubscribe(topic_filters, done)
         lost: asyncio.Future[None] = asyncio.ensure_future(connection.closed())
@@ -252,12 +252,12 @@ class Subscriptions:
         return answer.result() if answer.done() else None
 
     def _send(self, connection: Connection, entries: list[Subscription]) -> None:
-        """One SUBSCRIBE for each: they have their own properties, and their own refusals."""
+        """Sends one SUBSCRIBE for each, because properties and refusals differ."""
         for entry in entries:
             def done(_: int, codes: list[int], entry: Subscription = entry) -> None:
                 entry.granted = codes[0]
                 if codes[0] >= 0x80:
-                    why = Properties(connection.told).text("reason_string") or reason_text(codes[0])
+                    why = Properties(connection.answer_properties).text("reason_string") or reason_text(codes[0])
                     self._failed(entry, SubscribeRefused(
                         codes[0], f"the server did not take {entry.topic_filter!r}: {why}"))
                 entry.settle()
@@ -270,22 +270,22 @@ class Subscriptions:
                 entry.settle()
 
     def _failed(self, entry: Subscription, error: Exception) -> None:
-        """Who asked hears it; of one that was to be made again, whoever reads it, or the loop."""
+        """Passes the error to the caller; of a repeated subscription, to its reader or the exception handler."""
         if entry.pending:
             entry.error = error
-            self._take_back(entry)      # now: the next packet may be a message
+            self._take_back(entry)      # at once, because the next packet may be a message
         elif entry.alone and entry.inbox is not None:
             entry.inbox.fail(error)
         else:
             asyncio.get_running_loop().call_exception_handler({
                 "message": f"the subscription to {entry.topic_filter!r} was not made again", "exception": error})
 
-    # The life of the client
+    # Called by the client
 
     def renew(self, connection: Connection, session_present: bool) -> None:
-        """A new connection: subscribe what the server does not know, or may not know.
+        """A new connection: subscribes to filters that the server may not have.
 
-        Before publishes are sent again, for they may be meant for this client itself.
+        Before publishes are resent, because they may be for this client itself.
         """
         self._send(connection, [entry for entry in self._entries.values() if entry.sent_on is not connection
                                 and not entry.ending and (not session_present or entry.granted < 0)])
@@ -299,7 +299,7 @@ class Subscriptions:
                 entry.inbox.wake()
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """End the handlers' tasks, but for the one that asks for it. Those that were."""
+        """Cancels the handlers' tasks, except the calling one. Returns them."""
         own = asyncio.current_task()
         workers = [entry.worker for entry in self._entries.values() if entry.worker not in (None, own)]
         for worker in workers:
@@ -313,7 +313,7 @@ class Subscriptions:
             await asyncio.wait(workers)
 
     def clear_inboxes(self) -> int:
-        """Messages that the server sends again; how many."""
+        """Discards messages that the server resends. Returns how many."""
         return sum(entry.inbox.clear() for entry in self._entries.values() if entry.inbox is not None)
 
     def _forget(self, entry: Subscription) -> None:
@@ -325,7 +325,7 @@ class Subscriptions:
         self._changed()
 
     def _stop(self, entry: Subscription) -> None:
-        """End its task; one that asks for it itself ends when its handler returns."""
+        """Ends its task. The calling task ends when its handler returns."""
         worker, entry.worker = entry.worker, None
         if worker is not None and worker is not asyncio.current_task():
             worker.cancel()
@@ -337,7 +337,7 @@ class Subscriptions:
     # Messages
 
     def route(self, delivery: Delivery, otherwise: Inbox) -> list[Inbox]:
-        """Whose message it is."""
+        """The inboxes that get the message."""
         topic = delivery.topic
         entries = self._routes.get(topic)
         if entries is None:
@@ -356,7 +356,7 @@ class Subscriptions:
         """The task of a handler."""
         own = asyncio.current_task()
         assert own is not None
-        with contextlib.suppress(FluxError, OSError):       # what ended the client; others hear of it
+        with contextlib.suppress(FluxError, OSError):       # the error that ended the client is reported elsewhere
             async for delivery in inbox:
                 try:
                     await handler(delivery)
@@ -364,7 +364,7 @@ class Subscriptions:
                     if own.cancelling():
                         raise
                     inbox.skip()
-                    _complain(delivery, error)      # something that it waited for was cancelled
+                    _complain(delivery, error)      # something that the handler awaited was cancelled
                 except Exception as error:
                     inbox.skip()
                     _complain(delivery, error)
@@ -373,6 +373,7 @@ class Subscriptions:
 
 
 def _complain(delivery: Delivery, error: BaseException) -> None:
-    """What a handler raises is the loop's to tell; the message is not acknowledged, and the next one comes."""
+    """Passes a handler's error to the loop's exception handler. The message stays unacknowledged; the next one
+    follows."""
     asyncio.get_running_loop().call_exception_handler({
         "message": f"the handler of {delivery.topic!r} failed", "exception": error})

@@ -1,5 +1,5 @@
-"""A node by itself: the ports of `engine/ports/cluster.py` where there is nobody to ask. Everything is this node's, at
-once, and nobody else wants or must have anything."""
+"""A node without others: the ports of `engine/ports/cluster.py`. This node owns everything at once; there is nothing to
+announce or replicate."""
 from __future__ import annotations
 
 from fluxmq._core.errors import UsageError

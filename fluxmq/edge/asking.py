@@ -24,7 +24,7 @@ from fluxmq.model.mqtt import ReasonCode
 __all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]
 
 PUBLISH, SUBSCRIBE, CLAIM = "publish", "subscribe", "claim"
-NO_ANSWER = -1  # a refusal that must not be cached: nobody has answered
+NO_ANSWER = -1  # a refusal that must not be cached: there was no answer
 ASKED_AT_ONCE_MAX = 256  # questions about one packet under way at the same time; further ones follow later
 
 # PUBLISH or SUBSCRIBE, the topic or filter, and the namespace that it is in; CLAIM, the client identifier, nothing.
@@ -115,7 +115,7 @@ class Asking:
 
     def may_enter(self, client: Asker, namespace: str) -> bool:
         """Whether this client may use a namespace: it may if it may publish or subscribe to `$vhost/<namespace>`. A
-        rule for `$vhost/<namespace>/#`, or one with that `namespace`, permits that. Everybody may use "/". Raises
+        rule for `$vhost/<namespace>/#`, or one with that `namespace`, permits that. All clients may use "/". Raises
         Undecided. Each operation in the namespace is checked separately."""
         authority, topic = self.authority, f"$vhost/{namespace}"
         if namespace == ROOT or authority.open_publish or authority.open_subscribe:

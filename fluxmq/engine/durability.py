@@ -248,8 +248,8 @@ class Keeper:
     async def _take_over(self, taken: _Taken) -> None:
         """Exports sessions, retained messages and exchanges that changed since the last attempt or checkpoint."""
         broker, hub = self.broker, self.broker.hub
-        # In one turn: a message is dead when nobody refers to it, and every session that released one since the last
-        # view is dirty now. A message that dies during the export below is still referred to by a copy made here.
+        # In one turn: a message is dead when no session refers to it, and every session that released one since the
+        # last view is dirty now. A message that dies during the export below is still referred to by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
         self._orphans = []
         work = [session for session in list(broker.sessions.values()) if session.number
@@ -284,7 +284,7 @@ class Keeper:
             if journal.status == JOURNAL_FAILED:
                 raise StorageError(journal.status_text)
             journal.hurry_sync()
-            if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
+            if self._patience_ends is not None:  # the node is stopping: the poller does not poll the journal any more
                 self.broker.hub.ledger.poll()
                 if self.driver.now() > self._patience_ends:
                     raise ShortageError("the disk did not write everything in time")

@@ -147,7 +147,7 @@ DESCRIPTORS_KEPT = VIEW_OPEN_FILES_MAX + SEGMENT_OPEN_FILES_MAX + HTTP_CONNECTIO
 CONNECTIONS_PER_ADDRESS_MIN = 64
 
 # Origins, accounts and pairs of both whose failed logins are counted, and bans that stand: about 200 bytes each, and
-# each costs whoever wants to fill the table a login that fails.
+# filling the table costs an attacker one failed login for each.
 GUESS_ENTRIES_MAX = 16_384
 # Accounts with the origins from which they have logged in: about 250 bytes each. A forgotten account only loses the
 # exception from delays and bans that others have caused.

@@ -219,7 +219,7 @@ def _transport(data: bytes, at: int) -> tuple[str, str, int, int] | str:
             return "fragments of IP packets"
         if data[at + 9] != _TCP:
             return "packets that are no TCP"
-        # 0: the card was to cut it into pieces, and nobody had written the length yet.
+        # 0: the card was to cut it into pieces, and its length was not written yet.
         length = int.from_bytes(data[at + 2:at + 4], "big") or len(data) - at
         return (".".join(map(str, data[at + 12:at + 16])), ".".join(map(str, data[at + 16:at + 20])),
                 at + (data[at] & 15) * 4, at + length)

@@ -65,7 +65,7 @@ class Recording:
 
 
 class Recorder(RecordPort):
-    """poller: whose connections. about: of this broker. ring_bytes: of rings nobody gives another size for."""
+    """poller: whose connections. about: of this broker. ring_bytes: default size of rings."""
 
     def __init__(self, poller: Poller, about: BrokerAbout, ring_bytes: int) -> None:
         self.about = about

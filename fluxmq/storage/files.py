@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class FileOps:
     """System calls that write and that read. All raise OSError."""
 
-    # Since Linux 5.8 syncfs reports errors of writing back, for whoever held a descriptor when they happened.
+    # Since Linux 5.8 syncfs reports errors of writing back, to processes that held a descriptor when they happened.
     syncfs_reports = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2]) >= (5, 8)
 
     def open(self, path: Path, create: bool) -> int:

@@ -41,7 +41,7 @@ def read_head(path: Path, size: int, ops: FileOps = SYSTEM) -> memoryview:
 
 def close_quietly(fd: int, ops: FileOps = SYSTEM) -> None:
     """Closes the descriptor, whatever close() returns: Linux frees it first. A sync reports every write error that a
-    close may report, and data without a sync was not promised to anybody."""
+    close may report, and data without a sync was never acknowledged."""
     with contextlib.suppress(OSError):
         ops.close(fd)
 

@@ -74,7 +74,7 @@ class LogFiles:
 
 @dataclass(slots=True, eq=False)
 class Log:
-    """One log's files. `files` is replaced, never changed, so that readers need no lock; `lock` is for who writes."""
+    """One log's files. `files` is replaced, never changed, so that readers need no lock; `lock` is for writers."""
 
     number: int
     path: Path
@@ -85,7 +85,7 @@ class Log:
     directory_dirty: bool = False
 
     def summary(self) -> LogFiles:
-        """For whoever opens the store."""
+        """Totals, as the result of opening the store."""
         return LogFiles(self.files[0].first, self.next, sum(file.messages for file in self.files),
                         sum(file.size for file in self.files), len(self.files))
 

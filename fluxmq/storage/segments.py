@@ -12,7 +12,7 @@ checkpoint at a time (engine/durability.py). What was written counts from sync()
   - A disk that is full, or no descriptors: what was written since the last sync() is given back, ShortageError says
     what is missing, and it may be tried again.
   - A log that is no more goes as a whole and at once; the view remembers that it is going until its directory's name is
-    off the medium. Nothing else is ever removed because nobody knows it: that is renamed to <log>.unknown, and stays.
+    off the medium. An unknown log is never removed: it is renamed to <log>.unknown.
   - A sync that failed is the end, as in the journal: nothing is written or synced any more. Reading goes on.
 """
 from __future__ import annotations

@@ -7,7 +7,7 @@ loop stands still. Smaller batches alone would not do: a crash between two of th
     rows of part 0, … rows of part n-1 ─► applied, parts and READY deleted ─► flush
 
 each ─► a batch of its own. With its log off RocksDB keeps a prefix of what was written to it, so where READY is all
-parts are; where READY is gone again all rows are in their places. Until then whoever reads the view reads the parts
+parts are; where READY is gone again all rows are in their places. Until then readers of the view read the parts
 over it (merged()), and settle() may be done again from the beginning. Parts without READY never counted.
 
 A part is a msgpack array: keys and values in turn, then keys to delete. Its number in the key is a u32, big-endian, as

@@ -197,7 +197,7 @@ class RocksStore:
 
     def _lock(self) -> None:
         try:
-            # Both, before anybody else does: RocksDB would make its own, and not sync the name.
+            # Both are made here, because RocksDB would not sync the name of its directory.
             (self._path / "journal").mkdir(parents=True, exist_ok=True)
             (self._path / "state").mkdir(exist_ok=True)
             self._lock_fd = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -240,7 +240,7 @@ class View:
                 raise self.refusal(damage) from None
             except OSError as error:
                 raise StorageError(f"cannot write the state in {self.path}: {error}") from error
-        self._reading = None        # whoever still reads from it has it until the end
+        self._reading = None        # current readers keep their own reference
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
         """A checkpoint, all of it or nothing; waits for the disk; in an executor's thread. Raises CorruptError,

@@ -303,7 +303,7 @@ class AmqpLink(Link):
         properties = wire_content(operation.properties, exchange, operation.copy, self.user)
         self.target = channel, method
         return self.lane.publish(f"{method.exchange}/{method.routing_key}".encode(), 1, False, operation.size,
-                                 operation.payload, properties, operation.due, told=int(channel.confirms))
+                                 operation.payload, properties, operation.due, row_qos=int(channel.confirms))
 
     def publish(self, _topic: bytes, payload: bytes, _qos: int, _retain: bool, properties: bytes,
                 _done: Callable[[Any, int], None]) -> tuple[int, int]:

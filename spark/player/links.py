@@ -1,8 +1,4 @@
-"""One network connection of a replayed client, with all its operations except publishing.
-
-    NEW ──CONNECT──► OPENING ──CONNACK──► OPEN ──DISCONNECT, abort, the broker──► CLOSED
-                        └──refused, unreachable──────────────────────────────────────┘
-"""
+"""One network connection of a replayed client, with all its operations except publishing."""
 from __future__ import annotations
 
 import asyncio
@@ -26,7 +22,7 @@ from fluxmq.spark.result import EVENTS
 
 __all__ = ["Link", "Operation", "PlayedClient"]
 
-NEW, OPENING, OPEN, CLOSED = range(4)
+NEW, OPENING, OPEN, CLOSED = range(4)       # OPENING: CONNECT was sent; OPEN: accepted
 SUBSCRIBED, UNSUBSCRIBED, CONNECTED, DISCONNECTED, LOST = (
     EVENTS.index(name) for name in ("subscribe", "unsubscribe", "connect", "disconnect", "lost-connection"))
 CONNECT_TIMEOUT_S = 30.0

@@ -124,7 +124,7 @@ class Waits:
         await self.settle()
         if self.listeners is None:
             self.listeners = {link.lane for link in self.alive if link.subscribed}
-        self.listeners |= set(self.rows.heard())
+        self.listeners |= set(self.rows.take_delivered())
         got: set[Lane] = set()
         while self.listeners and not self.stopped:
             got |= self.listeners
@@ -135,7 +135,7 @@ class Waits:
             while self.echoing and not self.stopped:
                 if not await self.change() and self.loop.time() - patient > self.options.patience_s:
                     self.echoing.clear()
-            self.listeners = set(self.rows.heard())
+            self.listeners = set(self.rows.take_delivered())
         self.expect_from(got)
 
     def _echoed(self, lane: Lane) -> None:

@@ -2,7 +2,7 @@
 the page's style.
 
 Colours are classes that the page's style gives values for light and dark; each series also has its own dash pattern, so
-that nobody needs the colours. The figures stand in a table beside it (page.py).
+that the colours are not needed. The figures stand in a table beside it (page.py).
 """
 from __future__ import annotations
 

@@ -294,7 +294,8 @@ class _Publisher:
     def _done(self, packet_id: int, reason: int) -> None:
         connection = self.connection
         if reason >= FAILURE and self.refused is None:
-            said = next((str(value) for identifier, value in connection.told if identifier == REASON_STRING), "") \
+            said = next((str(value) for identifier, value in connection.answer_properties
+                         if identifier == REASON_STRING), "") \
                 if connection is not None else ""
             topic = self.waiting[0].topic if self.waiting else ""
             self.refused = SourceError(f"the broker at {self.target.broker} refused a message to {topic} "

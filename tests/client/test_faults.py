@@ -496,7 +496,7 @@ def test_refusals_of_publishes_have_their_words(run: Run) -> None:
             connection, ends = await opened(server)
 
             def done(packet_id: int, reason: object) -> None:
-                heard.put_nowait((reason, Properties(connection.told)))
+                heard.put_nowait((reason, Properties(connection.answer_properties)))
 
             connection.publish("a", b"", 1, done=done)
             reason, told = await heard.get()

@@ -112,7 +112,7 @@ class World:
             return
         position = self.lines[line].give()
         one = self.oracle.wait(self.next(), link, {line: position}, self.gathering(), ordered=False)
-        self.links[link].tell(one.number, self.lines[line], position)
+        self.links[link].notify_at(one.number, self.lines[line], position)
 
     def call(self, given: list[int], journal: bool) -> None:
         since = self.hub.commits.mark

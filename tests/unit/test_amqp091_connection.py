@@ -240,7 +240,7 @@ def test_a_body_takes_what_has_come_of_it(bench: Bench) -> None:
 def test_too_many_bytes_of_bodies_are_told_of(bench: Bench) -> None:
     """Of one message after the other, until who receives it is favoured; a message of one frame asks nobody."""
     queue = bench.queue(b"q")
-    bench.bodies.most = 50_000
+    bench.bodies.held_max = 50_000
     whole = publish("", "q", bytes(100_000))
     bench.send(whole[:30_000])
     assert bench.handler.held_up == 0
@@ -253,7 +253,7 @@ def test_too_many_bytes_of_bodies_are_told_of(bench: Bench) -> None:
     bench.send(whole[90_000:])
     assert (bench.handler.held_up, queue.depth) == (1, 1)
     assert bench.bodies.held == 0
-    bench.bodies.most = 0
+    bench.bodies.held_max = 0
     bench.connection.favoured = False
     bench.send(publish("", "q", bytes(4000)))
     assert (bench.handler.held_up, queue.depth) == (1, 2)

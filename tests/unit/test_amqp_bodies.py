@@ -43,7 +43,7 @@ class Shortage:
     """Clients that all are in the middle of a body. held: of all bodies, as the core would count them."""
 
     def __init__(self, clients: int) -> None:
-        self.bodies = SimpleNamespace(held=200, most=100)
+        self.bodies = SimpleNamespace(held=200, held_max=100)
         self.log: list[str] = []
         self.turns = BodyTurns(cast(Bodies, self.bodies), lambda level, cause, text, fields: self.log.append(text))
         TURNS[:] = [self.turns]

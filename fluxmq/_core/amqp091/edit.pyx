@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Property lists of AMQP 0-9-1 as they lie in queues, read and changed for the cold half: what an operator sees of a
-message, what a dead letter tells of itself. Values of headers are text as amqp091/values writes it."""
+"""Reads and changes AMQP 0-9-1 property lists of queued messages for the cold path: display for operators, headers of
+dead letters. Values of headers are text, as amqp091/values writes it."""
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 
@@ -23,7 +23,7 @@ cdef bytes table_of(const props_t* props):
 
 
 def split_address(bytes address not None) -> tuple[bytes, bytes]:
-    """(exchange, routing key) of an address as FORMAT_AMQP091 writes it; (b"", b"") of what is none."""
+    """(exchange, routing key) of an address as FORMAT_AMQP091 writes it; (b"", b""): it is not one."""
     if not address or address[0] >= len(address):
         return b"", b""
     end = 1 + address[0]
@@ -31,7 +31,7 @@ def split_address(bytes address not None) -> tuple[bytes, bytes]:
 
 
 def properties_of(bytes properties not None) -> dict[str, str | int]:
-    """The properties by their names with dashes, without headers. What is no UTF-8 is shown as well as it can be."""
+    """The properties by their names with dashes, without headers. Invalid UTF-8 is replaced."""
     cdef props_t props = read(properties)
     cdef uint32_t i
     found = {}
@@ -68,7 +68,7 @@ def headers_of(bytes properties not None) -> list[tuple[bytes, bytes]]:
 
 
 def with_headers(bytes properties not None, list pairs not None, bytes without=b"") -> bytes:
-    """The property list with these headers behind its own, strings, and without those whose names begin with `without`.
+    """The property list with these strings appended to its headers, without headers whose names begin with `without`.
 
     pairs: (name, value), bytes; names have at most 255.
     """
@@ -97,7 +97,7 @@ def with_headers(bytes properties not None, list pairs not None, bytes without=b
 
 
 cdef bytes replaced(bytes properties, const props_t* props, bytes table):
-    """With another table of headers; without any, when that is empty."""
+    """The properties with another headers table; without one if it is empty."""
     cdef const uint8_t* start = <const uint8_t*><const char*>properties
     cdef uint32_t flags = int.from_bytes(properties[:2], "big")
     cdef Py_ssize_t before = 2

@@ -4,7 +4,7 @@
     table    pairs without gaps: u8 length, that many bytes of name; a letter; a value as long as its letter says
     array    letter, value, without gaps
 
-Wherever this codec speaks of the bytes of a table, its length (u32, on the wire before it) is not among them.
+In this codec, the bytes of a table exclude its length (u32, before it on the wire).
 
     t bool, 1 byte         b B  i8 u8        f d  float, double     S longstr: u32 length, bytes    V nothing
     T timestamp, u64, s    s u  i16 u16      D    u8 places, i32    x byte array: the same
@@ -12,7 +12,7 @@ Wherever this codec speaks of the bytes of a table, its length (u32, on the wire
                            l    i64                                 F table:      the same
                            U L  i16 i64: the specification's letters for `s` and `l`
 
-The letters as RabbitMQ and its clients use them, which is not in all points what the specification says.
+The letters are those of RabbitMQ and its clients, which differ from the specification.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -20,18 +20,18 @@ from libc.string cimport memcpy
 from fluxmq._core.wire.primitives cimport Cursor, peek_u32
 
 cdef enum:
-    # Tables and arrays within each other, the outermost not counted. Clients nest two or three; every level costs a
-    # frame of the C stack.
+    # Nesting depth of tables and arrays below the outermost. Clients use two or three; each level needs a C stack
+    # frame.
     TABLE_DEPTH_MAX = 128
 
 # ── in C, over borrowed bytes ────────────────────────────────────────────────────────────────────────────────
 
-# 0, or the reply code to refuse it with (502). at..end is the table, nothing else. depth: how many levels may open
-# within it, TABLE_DEPTH_MAX for one that came from a peer. Looks at every byte once.
+# 0, or the reply code of the error (502). at..end: exactly the table. depth: permitted levels below it; TABLE_DEPTH_MAX
+# for one from a peer. Reads every byte once.
 cdef int table_check(const uint8_t* at, const uint8_t* end, uint32_t depth) noexcept nogil
 
-# The first entry of that name: 1, its letter, its bytes (for S, x, A, F those behind its length); 0: not there.
-# The table need not have been checked: nothing beyond its length is read, and a broken entry ends the search.
+# The first entry of that name: 1, its letter, its bytes (for S, x, A, F those behind its length); 0: not present.
+# The table may be unchecked: nothing beyond its length is read, and an invalid entry ends the search.
 cdef bint table_find(const uint8_t* table, uint32_t length, const char* key, uint32_t key_length, uint8_t* kind,
                      const uint8_t** value, uint32_t* value_length) noexcept nogil
 
@@ -69,26 +69,26 @@ cdef inline uint8_t* put_shortstr(uint8_t* p, const void* source, uint8_t n) noe
 
 # ── as Python values ─────────────────────────────────────────────────────────────────────────────────────────
 
-# Readers take one value of a payload that is complete, so a short read raises ProtocolError 502; `what` names the
+# Readers take one value of a complete payload, so a short read raises ProtocolError 502; `what` names the
 # field in the error.
 cdef int syntax_error(str text) except -1                   # always raises
 cdef uint64_t read_number(Cursor* c, int size, str what) except? 0      # size: 1, 2, 4 or 8 bytes
-cdef str read_shortstr(Cursor* c, str what)                 # UTF-8; what is none survives as surrogates
+cdef str read_shortstr(Cursor* c, str what)                 # UTF-8; other bytes become surrogates
 cdef bytes read_longstr(Cursor* c, str what)
 cdef str read_longtext(Cursor* c, str what)
 cdef dict read_table(Cursor* c, str what)                   # its length, then it
 cdef int expect_end(Cursor* c, str what) except -1
 
-# Writers append to a buffer that grows, and raise UsageError when a value does not fit.
+# Writers append to a growing buffer and raise UsageError if a value does not fit.
 cdef struct writer_t:
-    uint8_t* data           # used bytes are written, room are there
+    uint8_t* data           # `used` bytes of `room` are written
     size_t used
     size_t room
 
-cdef int writer_open(writer_t* w) except -1                 # writer_close must follow, whatever happens
+cdef int writer_open(writer_t* w) except -1                 # writer_close must follow, also after an error
 cdef void writer_close(writer_t* w) noexcept
 cdef bytes writer_bytes(writer_t* w)
-cdef uint8_t* writer_more(writer_t* w, size_t more) except NULL         # so many bytes more, to be filled in
+cdef uint8_t* writer_more(writer_t* w, size_t more) except NULL         # reserves bytes, which the caller fills
 cdef int write_number(writer_t* w, uint64_t value, int size) except -1
 cdef int write_shortstr(writer_t* w, str value, str what) except -1
 cdef int write_longstr(writer_t* w, bytes value, str what) except -1

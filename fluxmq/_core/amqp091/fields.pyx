@@ -2,7 +2,7 @@
 # cython: embedsignature=True, auto_pickle=False
 """AMQP 0-9-1 fields. amqp091/fields.pxd draws a table and lists the letters.
 
-What Python sees of a value is plain where Python knows as much as the wire, and knows more where that would be lost:
+Values become plain Python objects, or subclasses where a plain object would lose the wire type:
 
     t        bool                               I        int, −2³¹ to 2³¹ − 1
     S        str (surrogates stand for          l        int, when it would not fit I
@@ -12,9 +12,9 @@ What Python sees of a value is plain where Python knows as much as the wire, and
     f        Float32                            others   Integer with its letter; also l when it would fit I, and a
                                                          t that is neither 0 nor 1
 
-Integer, Timestamp and Float32 are numbers like any other; only encode_table asks what else they are. So what
-decode_table answers is written again in the same bytes, with one exception: of a name that stands twice in a table the
-first counts, here as in table_find.
+Integer, Timestamp and Float32 behave as plain numbers; only encode_table uses their types. So encode_table writes the
+result of decode_table in the same bytes, with one exception: if a table has a name twice, the first counts, here as in
+table_find.
 """
 from decimal import Decimal
 
@@ -31,7 +31,7 @@ from fluxmq._core.errors import ProtocolError, UsageError
 
 cdef enum:
     NOT_THERE = -1          # fewer bytes than the value needs
-    NO_KIND = -2            # no such letter
+    NO_KIND = -2            # unknown letter
     WRITER_ROOM = 256       # most methods and property lists are smaller
 
 _RANGES = {
@@ -97,7 +97,7 @@ class Float32(float):
 
 
 cdef inline int fixed_size(uint8_t kind) noexcept nogil:
-    """Bytes of a value behind its letter; NOT_THERE where they say it themselves."""
+    """Size of a value behind its letter; NOT_THERE: it has its own length."""
     if kind == c'S' or kind == c'x' or kind == c'A' or kind == c'F':
         return NOT_THERE
     elif kind == c't' or kind == c'b' or kind == c'B':
@@ -116,7 +116,7 @@ cdef inline int fixed_size(uint8_t kind) noexcept nogil:
 
 
 cdef inline int take_value(Cursor* c, uint8_t* kind, const uint8_t** value, uint32_t* length) noexcept nogil:
-    """A letter and its value, borrowed: 0 and advanced, or NOT_THERE or NO_KIND, when the cursor is anywhere."""
+    """Takes a letter and its value, borrowed. Returns 0, or NOT_THERE or NO_KIND and an undefined cursor."""
     cdef int size
     if not take_u8(c, kind):
         return NOT_THERE
@@ -134,8 +134,8 @@ cdef inline int take_value(Cursor* c, uint8_t* kind, const uint8_t** value, uint
 
 
 cdef int array_check(const uint8_t* at, const uint8_t* end, uint32_t depth, bint named) noexcept nogil:
-    """table_check; without names it is an array. Recursion passes over no byte twice: a value that holds others is
-    not looked into by take_value."""
+    """As table_check; without names it is an array. take_value does not look into nested values, so recursion reads no
+    byte twice."""
     cdef Cursor c
     cdef uint8_t kind = 0
     cdef const uint8_t* value = NULL
@@ -329,7 +329,7 @@ cdef inline double double_of(uint64_t bits) noexcept nogil:
 
 
 cdef double widened(uint32_t bits) noexcept nogil:
-    """A float of 32 bits as a double. By hand when it is no number: a processor would make a signalling one quiet."""
+    """A float of 32 bits as a double. NaN is converted by hand: the processor would make a signalling one quiet."""
     cdef float value
     if bits & 0x7F800000 == 0x7F800000 and bits & 0x7FFFFF:
         return double_of(<uint64_t>(bits >> 31) << 63 | <uint64_t>0x7FF << 52 | <uint64_t>(bits & 0x7FFFFF) << 29)
@@ -431,7 +431,7 @@ cdef int write_table(writer_t* w, dict value, str what) except -1:
 
 
 cdef int write_nested(writer_t* w, object value, uint32_t depth, str what) except -1:
-    """A dict as a table, or a list or tuple as an array: length, then what is in it."""
+    """A dict as a table, or a list or tuple as an array: length, then content."""
     cdef size_t start
     if value is None:
         raise UsageError(f"the table {what} must be a dict, not None")
@@ -533,9 +533,9 @@ cdef int write_decimal(writer_t* w, object value, str what) except -1:
 
 
 def decode_table(bytes table not None) -> dict[str, object]:
-    """The entries of a field table, in order. table: its bytes, without the length that stands before it on the wire.
+    """The entries of a field table, in order. table: its bytes without the length.
 
-    Raises ProtocolError 502: cut short, a length that is not true, a type that does not exist, nested too deep.
+    Raises ProtocolError 502: truncated, wrong length, unknown type, nested too deep.
     """
     cdef const uint8_t* at = <const uint8_t*><const char*>table
     return table_of(at, at + len(table), TABLE_DEPTH_MAX, "of arguments")
@@ -544,7 +544,7 @@ def decode_table(bytes table not None) -> dict[str, object]:
 def encode_table(dict table not None) -> bytes:
     """The bytes of a field table, without its length; decode_table reads them back.
 
-    Raises UsageError when a value has a type that no table carries, or does not fit.
+    Raises UsageError if a value has an unsupported type or does not fit.
     """
     cdef writer_t w
     writer_open(&w)
@@ -556,8 +556,8 @@ def encode_table(dict table not None) -> bytes:
 
 
 def plain(value: object) -> object:
-    """A value of a table, or a whole one, without what only the wire knows: Integer and Timestamp are int again,
-    Float32 is float. For those who take no subclasses, such as msgspec."""
+    """A table or a value of it without wire types: Integer and Timestamp become int, Float32 float. For code that does
+    not accept subclasses, such as msgspec."""
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

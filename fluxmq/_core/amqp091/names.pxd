@@ -1,6 +1,6 @@
 # cython: language_level=3
-"""What is called how: the properties of an AMQP content header, the user properties and headers that stand for what the
-other protocol has no place for."""
+"""Names of properties of an AMQP content header, and of the user properties and headers that carry what the other
+protocol cannot express."""
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcmp, strlen
 
@@ -34,10 +34,10 @@ cdef enum:
 cdef struct props_t:            # of a content header; HEADERS: the table without its length, TIMESTAMP: its 8 bytes
     slice_t[14] of
 
-# Names of what has no place in MQTT, by number. With `64` at the end: base64, of text that MQTT could not carry.
+# User properties for what MQTT cannot express, by number. Suffix `64`: base64, for text that MQTT cannot carry.
 ctypedef const char* text_t
 cdef text_t[14] NAMES
-# Headers for what has no place in AMQP; with the type that each has.
+# Headers for what AMQP cannot express, with their types.
 cdef const char* MARK_TOPIC                 # S
 cdef const char* MARK_CONTENT_TYPE          # S
 cdef const char* MARK_RESPONSE_TOPIC        # S
@@ -53,9 +53,9 @@ cdef inline bint named(const uint8_t* at, uint32_t n, const char* name) noexcept
 cdef inline bint begins(const uint8_t* at, uint32_t n, const char* prefix) noexcept nogil:
     return n >= strlen(prefix) and memcmp(at, prefix, strlen(prefix)) == 0
 
-# The property list of a content header, flags in front. What cannot be read is absent, with all behind it.
+# The property list of a content header, flags in front. An invalid property and all behind it are absent.
 cdef void props_read(const uint8_t* at, uint32_t length, props_t* props) noexcept nogil
-# Which property a user property `amqp-…` stands for, or -1; encoded: in base64.
+# The property that a user property `amqp-…` represents, or -1. encoded: in base64.
 cdef int property_of(const uint8_t* name, uint32_t n, bint* encoded) noexcept nogil
-# Whether a header of this name would be taken for something else on its way back.
+# Whether the name is reserved: such a header would be converted on the way back.
 cdef bint is_ours(const uint8_t* name, uint32_t n) noexcept nogil

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""Names that stand for something, and the reading of property lists. See amqp091/names.pxd."""
+"""Reserved names, and reading of property lists. See amqp091/names.pxd."""
 from libc.string cimport memset
 
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
@@ -27,7 +27,7 @@ name_marks()
 
 
 cdef void props_read(const uint8_t* at, uint32_t length, props_t* props) noexcept nogil:
-    """They were looked through when they came; what cannot be read is absent, with all behind it."""
+    """The list was checked on arrival; an invalid property and all behind it are absent."""
     cdef const uint8_t* end = at + length
     cdef uint32_t flags, i, n
     memset(props, 0, sizeof(props_t))
@@ -60,10 +60,10 @@ cdef void props_read(const uint8_t* at, uint32_t length, props_t* props) noexcep
 
 
 cdef int property_of(const uint8_t* name, uint32_t n, bint* encoded) noexcept nogil:
-    """Which property a user property `amqp-…` stands for, or -1; encoded: in base64.
+    """The property that a user property `amqp-…` represents, or -1. encoded: in base64.
 
-    What the broker vouches for is not taken from a client's word: the exchange, and user_id, which an AMQP publisher
-    can only set to its own name. These stay headers."""
+    Clients cannot set properties that the broker guarantees: the exchange, and user_id, which an AMQP publisher can
+    only set to its own name. These stay headers."""
     cdef int i
     cdef uint32_t plain
     for i in range(COUNT):
@@ -75,13 +75,13 @@ cdef int property_of(const uint8_t* name, uint32_t n, bint* encoded) noexcept no
         encoded[0] = n == plain + 2 and memcmp(name + plain, b"64", 2) == 0
         if encoded[0]:
             return -1 if i == DELIVERY_MODE or i == PRIORITY or i == TIMESTAMP else i
-        # content type and correlation data have places of their own in MQTT
+        # content type and correlation data are MQTT properties
         return i if n == plain and i != CONTENT_TYPE and i != CORRELATION_ID else -1
     return -1
 
 
 cdef bint is_ours(const uint8_t* name, uint32_t n) noexcept nogil:
-    """Whether a header of this name would be taken for something else on its way back."""
+    """Whether the name is reserved: such a header would be converted on the way back."""
     cdef bint encoded = 0
     if n < 5:
         return 0

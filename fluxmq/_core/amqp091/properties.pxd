@@ -6,16 +6,16 @@
     | class | weight, 0 | body size | flags | list
     +-------+-----------+-----------+-------+---- - -
 
-"Properties" of this codec are flags and list, from byte 12 on: what a message keeps.
+The "properties" of a message are flags and list, from byte 12 on.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef struct octets_t:
-    const uint8_t* at       # borrowed from what was read
+    const uint8_t* at       # borrowed from the input
     uint32_t length
 
-# A member means something only where its bit, PROPERTY_* of amqp091_consts, is set in flags; others are zero. After a
-# refusal none does.
+# A member is valid only if its bit (PROPERTY_* of amqp091/consts) is set in flags; others are zero. After an error all
+# are undefined.
 cdef struct amqp_properties_t:
     uint16_t flags
     uint8_t delivery_mode   # 1: transient, 2: persistent; not checked
@@ -23,7 +23,7 @@ cdef struct amqp_properties_t:
     uint64_t timestamp      # seconds since 1970
     octets_t content_type
     octets_t content_encoding
-    octets_t headers        # the table without its length, wholly checked
+    octets_t headers        # the table without its length, checked
     octets_t correlation_id
     octets_t reply_to
     octets_t expiration     # milliseconds in decimal digits; not checked
@@ -33,6 +33,5 @@ cdef struct amqp_properties_t:
     octets_t app_id
     octets_t cluster_id
 
-# 0, or the reply code to refuse it with (502). at..end: flags and list, nothing behind them. Pointers last as long as
-# the bytes.
+# 0, or the reply code of the error (502). at..end: exactly flags and list. Pointers are valid as long as the bytes.
 cdef int properties_read(const uint8_t* at, const uint8_t* end, amqp_properties_t* out) noexcept nogil

@@ -16,13 +16,13 @@ from fluxmq._core.wire.primitives cimport Cursor, put_u16, take_u8, take_u16, ta
 from fluxmq._core.errors import UsageError
 
 cdef enum:
-    NO_PROPERTY = 0x0003    # flag bits without a property; bit 0 says that more flags follow, and there are no more
+    NO_PROPERTY = 0x0003    # flag bits without a property; bit 0 announces further flags, which do not exist
     TEXT = 1
     OCTET = 2
     LONGLONG = 3
     TABLE = 4
 
-# In the order of the wire: the first has bit 15.
+# In wire order: the first has bit 15.
 _PROPERTIES = (
     ("content_type", TEXT), ("content_encoding", TEXT), ("headers", TABLE), ("delivery_mode", OCTET),
     ("priority", OCTET), ("correlation_id", TEXT), ("reply_to", TEXT), ("expiration", TEXT), ("message_id", TEXT),
@@ -32,7 +32,7 @@ _NAMES = frozenset(name for name, _ in _PROPERTIES)
 
 
 cdef inline bint take_text(Cursor* c, uint16_t flags, uint16_t bit, octets_t* out) noexcept nogil:
-    """0: it should be there and is not, not wholly."""
+    """Returns 0 if its flag is set but it is truncated."""
     out.at = NULL
     out.length = 0
     return not flags & bit or take_shortstr(c, &out.at, &out.length)
@@ -50,7 +50,7 @@ cdef int properties_read(const uint8_t* at, const uint8_t* end, amqp_properties_
     cdef uint16_t flags = 0
     c.at = at
     c.end = end
-    # Member by member, with those that follow: a memset of the whole costs as much as all the rest.
+    # Member by member, because a memset of the whole costs as much as everything else.
     out.flags = 0
     out.delivery_mode = 0
     out.priority = 0
@@ -78,9 +78,9 @@ cdef int properties_read(const uint8_t* at, const uint8_t* end, amqp_properties_
 
 
 def decode_properties(bytes properties not None) -> dict[str, object]:
-    """The properties that are there, by name with `_` for `-`: str, int, and for headers the dict of decode_table.
+    """The properties present, by name with `_` for `-`: str, int, and for headers the dict of decode_table.
 
-    properties: property flags and property list of a content header, nothing else. Raises ProtocolError 502.
+    properties: property flags and property list of a content header. Raises ProtocolError 502.
     """
     cdef Cursor c
     cdef uint16_t flags
@@ -105,9 +105,9 @@ def decode_properties(bytes properties not None) -> dict[str, object]:
 
 
 def encode_properties(dict properties not None) -> bytes:
-    """Property flags and property list; decode_properties reads them back. What is None is left out.
+    """Property flags and property list; decode_properties reads them back. None values are omitted.
 
-    Raises UsageError for a name that does not exist and a value that does not fit.
+    Raises UsageError for an unknown name and a value that does not fit.
     """
     cdef writer_t w
     cdef uint16_t flags = 0

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """Addresses of AMQP 0-9-1 as topics of MQTT, and back; binding keys of amq.topic as topic filters.
 
-    amq.topic, routing key      the topic in which `.` and `/` have changed places, one to one
+    amq.topic, routing key      the topic with `.` and `/` exchanged, one to one
     default exchange, <name>    `$queue/<name>`, when the name can be one level of a topic
-    another exchange            the topic of its routing key; that it is another, a user property says
+    another exchange            the topic of its routing key; a user property names the exchange
 
     binding key                 `.` and `/` likewise, the word `*` is the level `+`, the word `#` stays. `#` before the
                                 end has no equal filter: then a wider one, and `levels_match` decides
@@ -28,9 +28,9 @@ cdef inline bint same(const slice_t* one, const slice_t* other) noexcept nogil:
             return 0
     return 1
 
-# Exchange and routing key of an address as FORMAT_AMQP091 writes it. 0: it is none.
+# Exchange and routing key of an address as FORMAT_AMQP091 writes it. 0: it is not one.
 cdef bint split_address(const uint8_t* address, uint32_t length, slice_t* exchange, slice_t* key) noexcept nogil
-# The topic of such an address. Returns its length; 0: none can be, the key is empty, no UTF-8, or holds a wildcard.
+# The topic of such an address. Returns its length; 0: there is none: the key is empty, not UTF-8, or has a wildcard.
 cdef uint32_t topic_of(const uint8_t* address, uint32_t length, uint8_t* out) noexcept nogil
 # Writes the address; of a long topic the routing key is the first 255 bytes, in whole characters.
 cdef uint32_t address_of_topic(const uint8_t* topic, uint32_t n, uint8_t* out) noexcept nogil

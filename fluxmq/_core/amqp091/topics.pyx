@@ -32,7 +32,7 @@ cdef bint is_queue(const uint8_t* topic, uint32_t n) noexcept nogil:
 
 
 cdef uint32_t short_text(const uint8_t* at, uint32_t n) noexcept nogil:
-    """As much of a text as a routing key holds, in whole characters."""
+    """The length of the text that fits a routing key, in whole characters."""
     if n <= SHORTSTR_MAX:
         return n
     n = SHORTSTR_MAX
@@ -42,7 +42,7 @@ cdef uint32_t short_text(const uint8_t* at, uint32_t n) noexcept nogil:
 
 
 cdef uint32_t address_of_topic(const uint8_t* topic, uint32_t n, uint8_t* out) noexcept nogil:
-    """Writes exchange and routing key as FORMAT_AMQP091 has them, at most 266 bytes; returns how many."""
+    """Writes exchange and routing key as FORMAT_AMQP091 has them, at most 266 bytes. Returns the length."""
     if is_queue(topic, n):
         out[0] = 0
         memcpy(out + 1, topic + QUEUE_PREFIX_BYTES, n - QUEUE_PREFIX_BYTES)
@@ -76,7 +76,8 @@ cdef uint32_t topic_of(const uint8_t* address, uint32_t length, uint8_t* out) no
 
 
 cdef uint32_t reply_topic(const slice_t* reply_to, uint8_t* out) noexcept nogil:
-    """Where an MQTT client answers: the queue of that name, or of `amq.topic/<routing key>` the topic. 0: nowhere."""
+    """The response topic for an MQTT client: the queue of that name, or the topic of `amq.topic/<routing key>`. Returns
+    its length; 0: none."""
     if reply_to.n > 10 and memcmp(reply_to.at, b"amq.topic/", 10) == 0:
         swap(reply_to.at + 10, reply_to.n - 10, out)
         if topic_valid(out, reply_to.n - 10, 0) != TEXT_OK or is_queue(out, reply_to.n - 10):
@@ -97,7 +98,7 @@ cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept
 
 
 cdef uint32_t reply_address(const slice_t* topic, uint8_t* out) noexcept nogil:
-    """reply_topic's other way; 0: too long."""
+    """The inverse of reply_topic. Returns the length; 0: too long."""
     if is_queue(topic.at, topic.n):
         memcpy(out, topic.at + QUEUE_PREFIX_BYTES, topic.n - QUEUE_PREFIX_BYTES)
         return topic.n - QUEUE_PREFIX_BYTES
@@ -114,8 +115,8 @@ cdef bytes SWAPPED = bytes.maketrans(b"./", b"/.")
 
 
 def filter_of(bytes binding_key not None) -> tuple[bytes, bytes] | None:
-    """(filter, pattern): the topic filter that a binding key of amq.topic is, and b"", or a filter that matches more
-    and what `matches` then asks. None: no topic can match, it has a word with a wildcard in it, or begins with `$`."""
+    """(filter, pattern) of a binding key of amq.topic: an equal topic filter and b"", or a wider filter and the pattern
+    for `matches`. None: no topic can match, because a word contains a wildcard or the key begins with `$`."""
     swapped = binding_key.translate(SWAPPED)
     levels = []
     last = None
@@ -136,7 +137,7 @@ def filter_of(bytes binding_key not None) -> tuple[bytes, bytes] | None:
 
 
 def matches(bytes pattern not None, bytes topic not None) -> bool:
-    """Whether a topic matches a pattern that `filter_of` gave."""
+    """Whether a topic matches a pattern of `filter_of`."""
     cdef const uint8_t* p = <const uint8_t*><const char*>pattern
     cdef const uint8_t* t = <const uint8_t*><const char*>topic
     return levels_match(p, p + len(pattern), t, t + len(topic))
@@ -145,7 +146,7 @@ def matches(bytes pattern not None, bytes topic not None) -> bool:
 # ---------------------------------------------------------------- for tests and cold uses
 
 def topic_of_address(bytes address not None) -> bytes:
-    """The topic of an address; b"": none can be."""
+    """The topic of an address; b"": there is none."""
     cdef uint8_t[TOPIC_BYTES_MAX] topic
     return (<const char*>topic)[:topic_of(<const uint8_t*><const char*>address, <uint32_t>len(address), topic)]
 
@@ -157,5 +158,5 @@ def address_of_publish(bytes topic not None) -> bytes:
 
 
 def address_of(bytes exchange not None, bytes routing_key not None) -> bytes:
-    """What FORMAT_AMQP091 has for a topic."""
+    """The address as FORMAT_AMQP091 writes it."""
     return bytes((len(exchange),)) + exchange + routing_key

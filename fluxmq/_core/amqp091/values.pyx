@@ -2,7 +2,7 @@
 # cython: embedsignature=True, auto_pickle=False
 """Values of AMQP field tables as text. See amqp091/values.pxd.
 
-Integers, booleans and strings take no Python object; what is nested does, and floats.
+Integers, booleans and strings need no Python object; nested values and floats do.
 """
 import json
 from binascii import a2b_base64, b2a_base64
@@ -20,8 +20,8 @@ from fluxmq._core.wire.text cimport text_valid
 __all__ = ["read_text", "write_text"]
 
 cdef enum:
-    DEPTH_MAX = 32              # tables and arrays within each other that become JSON
-    RAW_DEPTH_MAX = 128         # that come back out of base64
+    DEPTH_MAX = 32              # nesting depth that becomes JSON
+    RAW_DEPTH_MAX = 128         # nesting depth that is read from base64
     TEXT_MAX = 65535            # MQTT 5.0 section 1.5.4
 
 cdef str LETTERS = "tbBsUuIilLfdTDSxAFV"
@@ -62,7 +62,7 @@ cdef void room_free(room_t* room) noexcept:
 # ---------------------------------------------------------------- the bytes of tables
 
 cdef inline int fixed_size(uint8_t kind) noexcept nogil:
-    """Bytes of a value; -1: it says so itself; -2: there is no such type."""
+    """Size of a value; -1: it has its own length; -2: unknown type."""
     if kind == c"S" or kind == c"x" or kind == c"A" or kind == c"F":
         return -1
     if kind == c"I" or kind == c"i" or kind == c"f":
@@ -194,7 +194,7 @@ cdef bint read_integer(const entry_t* entry, int64_t* value) noexcept nogil:
 
 
 cdef bint put_integer(room_t* out, uint8_t kind, const uint8_t* text, uint32_t length) except -1:
-    """Any integer type, T too, from canonical decimal."""
+    """Writes any integer type, also T, from canonical decimal."""
     cdef uint8_t[8] raw
     cdef uint64_t value = 0
     cdef uint64_t maximum
@@ -306,17 +306,17 @@ cdef bint text_value(room_t* out, const uint8_t* code, uint32_t code_length, con
 
 
 cdef bytes base64_bytes(const uint8_t* text, uint32_t length):
-    """None: it is not base64 as it is written here."""
+    """None: it is not canonical base64."""
     try:
         return a2b_base64((<const char*>text)[:length], strict_mode=True)
     except ValueError:
         return None
 
 
-# ---------------------------------------------------------------- what is nested, and floats
+# ---------------------------------------------------------------- nested values and floats
 
 cdef bytes cold_text(uint8_t kind, bytes raw):
-    """Of f, d, D, A, F, and a boolean that is neither. Raises ValueError where there is no text that comes back."""
+    """Text of f, d, D, A, F, and of an invalid boolean. Raises ValueError if no text converts back."""
     if kind == c"f" or kind == c"d":
         return repr(plain_float(kind, raw)).encode()
     if kind == c"D":
@@ -332,7 +332,7 @@ cdef bytes cold_text(uint8_t kind, bytes raw):
 cdef object plain_float(uint8_t kind, bytes raw):
     value, = unpack(">f" if kind == c"f" else ">d", raw)
     if value != value:
-        raise ValueError            # which of them it is, the text would not say
+        raise ValueError            # the text would not distinguish NaNs
     return value
 
 
@@ -367,7 +367,7 @@ cdef object plain_nested(uint8_t kind, bytes raw, int depth):
 
 
 cdef object plain(const entry_t* entry, int depth):
-    """A value as JSON has it. Raises ValueError."""
+    """A value for JSON. Raises ValueError."""
     cdef int64_t value = 0
     cdef bytes raw = (<const char*>entry.value)[:entry.size]
     cdef uint8_t kind = entry.kind
@@ -417,7 +417,7 @@ cdef bytes decimal_bytes(str text):
 
 
 cdef object unwrapped(dict value):
-    """{"F": {…}} is a table with one member that looks like a type."""
+    """Removes the {"F": {…}} around a table with one member that looks like a type."""
     inner = value.get("F") if len(value) == 1 else None
     return inner if isinstance(inner, dict) else value
 
@@ -433,7 +433,7 @@ cdef bytes table_bytes(dict value, int depth):
 
 
 cdef bytes item_bytes(object value, int depth):
-    """Letter, length, value, of something that JSON said. Raises ValueError, struct.error."""
+    """Letter, length and value of a JSON value. Raises ValueError, struct.error."""
     if depth == 0:
         raise ValueError
     if isinstance(value, str):
@@ -473,7 +473,7 @@ cdef bytes sized(bytes letter, bytes value):
 # ---------------------------------------------------------------- for tests and cold uses
 
 def write_text(bytes item not None) -> tuple[bytes, bytes]:
-    """(code, text) of a value with its letter and length. Raises ValueError when it is none."""
+    """(code, text) of a value with its letter and length. Raises ValueError if it is invalid."""
     cdef room_t room
     cdef entry_t entry
     cdef char[3] code
@@ -491,7 +491,7 @@ def write_text(bytes item not None) -> tuple[bytes, bytes]:
 
 
 def read_text(bytes code not None, bytes text not None) -> bytes | None:
-    """The value with its letter and length; None: the text is not one of that code."""
+    """The value with its letter and length; None: the text is invalid for the code."""
     cdef room_t room
     room.data = NULL
     room.size = room.used = 0

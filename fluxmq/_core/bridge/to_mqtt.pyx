@@ -29,7 +29,7 @@ cdef enum:
     NUMBER_BYTES = 24
     LIFETIME_MS_MAX = 0xFFFFFFFF
 
-cdef struct marks_t:            # headers with values from MQTT; name NULL: there is none
+cdef struct mqtt_headers_t:     # headers with values from MQTT; name NULL: there is none
     entry_t topic
     entry_t content_type
     entry_t response_topic
@@ -69,14 +69,14 @@ cdef bint is_pairs(const entry_t* mark) noexcept nogil:
     return at == mark.value + mark.size and count % 2 == 0
 
 
-cdef void find_marks(const body_t* amqp, const props_t* props, marks_t* marks) noexcept nogil:
+cdef void find_mqtt_headers(const body_t* amqp, const props_t* props, mqtt_headers_t* known) noexcept nogil:
     """Finds headers that still fit the message: a client may have copied them from another one."""
     cdef const uint8_t* at = props.of[HEADERS].at
     cdef const uint8_t* end = at + props.of[HEADERS].n
     cdef uint8_t[ADDRESS_BYTES_MAX] address
     cdef entry_t e
     cdef bint text
-    memset(marks, 0, sizeof(marks_t))
+    memset(known, 0, sizeof(mqtt_headers_t))
     while at != NULL and next_entry(&at, end, &e):
         if not begins(e.name, e.name_length, b"x-mqtt-"):
             continue
@@ -85,30 +85,30 @@ cdef void find_marks(const body_t* amqp, const props_t* props, marks_t* marks) n
             if (topic_valid(e.value, e.size, 0) == TEXT_OK and e.size > SHORTSTR_MAX
                     and address_of_topic(e.value, e.size, address) == amqp.topic_length
                     and memcmp(address, amqp.topic, amqp.topic_length) == 0):
-                marks.topic = e
+                known.topic = e
         elif text and named(e.name, e.name_length, MARK_CONTENT_TYPE):
             if props.of[CONTENT_TYPE].at == NULL:
-                marks.content_type = e
+                known.content_type = e
         elif text and named(e.name, e.name_length, MARK_RESPONSE_TOPIC):
             if props.of[REPLY_TO].at == NULL and topic_valid(e.value, e.size, 0) == TEXT_OK:
-                marks.response_topic = e
+                known.response_topic = e
         elif e.kind == c"x" and e.size <= STRING_MAX and named(e.name, e.name_length, MARK_CORRELATION):
             if props.of[CORRELATION_ID].at == NULL:
-                marks.correlation = e
+                known.correlation = e
         elif e.kind == c"I" and peek_u32(e.value) <= 1 and named(e.name, e.name_length, MARK_PAYLOAD_FORMAT):
-            marks.payload_format = e
+            known.payload_format = e
         elif e.kind == c"A" and named(e.name, e.name_length, MARK_USERS):
             if is_pairs(&e):
-                marks.users = e
+                known.users = e
         elif e.kind == c"t" and named(e.name, e.name_length, MARK_RETAIN):
-            marks.retain = e
+            known.retain = e
 
 
-cdef inline bint is_mark(const marks_t* marks, const entry_t* e) noexcept nogil:
+cdef inline bint is_mqtt_header(const mqtt_headers_t* known, const entry_t* e) noexcept nogil:
     cdef const uint8_t* name = e.name
-    return (name == marks.topic.name or name == marks.content_type.name or name == marks.response_topic.name
-            or name == marks.correlation.name or name == marks.payload_format.name or name == marks.users.name
-            or name == marks.retain.name)
+    return (name == known.topic.name or name == known.content_type.name or name == known.response_topic.name
+            or name == known.correlation.name or name == known.payload_format.name or name == known.users.name
+            or name == known.retain.name)
 
 
 
@@ -146,12 +146,12 @@ cdef int put_number(room_t* out, const char* name, const slice_t* value) except 
     return put_user(out, name, <uint32_t>strlen(name), text, <uint32_t>strlen(text))
 
 
-cdef bint lists(const marks_t* marks, const uint8_t* name, uint32_t n) noexcept nogil:
+cdef bint lists(const mqtt_headers_t* known, const uint8_t* name, uint32_t n) noexcept nogil:
     """Whether x-mqtt-user-properties contains this name."""
-    cdef const uint8_t* at = marks.users.value
+    cdef const uint8_t* at = known.users.value
     cdef entry_t item
     cdef bint is_name = 1
-    while marks.users.name != NULL and next_item(&at, marks.users.value + marks.users.size, &item):
+    while known.users.name != NULL and next_item(&at, known.users.value + known.users.size, &item):
         if is_name and item.size == n and memcmp(item.value, name, n) == 0:
             return 1
         is_name = not is_name
@@ -172,7 +172,7 @@ cdef int put_address(room_t* out, const body_t* amqp, const uint8_t* topic, uint
     return 0 if length else put_text(out, b"amqp-routing-key", &key)
 
 
-cdef int put_properties(room_t* out, const body_t* amqp, const props_t* props, const marks_t* marks) except -1:
+cdef int put_properties(room_t* out, const body_t* amqp, const props_t* props, const mqtt_headers_t* known) except -1:
     """Writes user properties for what MQTT has no property for."""
     cdef uint8_t[TOPIC_BYTES_MAX] reply
     cdef const slice_t* value
@@ -191,11 +191,11 @@ cdef int put_properties(room_t* out, const body_t* amqp, const props_t* props, c
             continue
         if i == DELIVERY_MODE and value.at[0] == 2:
             continue                    # given by the QoS
-        if marks.users.name != NULL:
+        if known.users.name != NULL:
             n = <uint32_t>strlen(NAMES[i])
             name64 = NAMES[i] + b"64"
-            if (lists(marks, <const uint8_t*>NAMES[i], n)
-                    or lists(marks, <const uint8_t*><const char*>name64, n + 2)):
+            if (lists(known, <const uint8_t*>NAMES[i], n)
+                    or lists(known, <const uint8_t*><const char*>name64, n + 2)):
                 continue
         if i == DELIVERY_MODE or i == PRIORITY or i == TIMESTAMP:
             put_number(out, NAMES[i], value)
@@ -242,34 +242,34 @@ cdef int put_pieces(room_t* out, const entry_t* e) except -1:
     return 0
 
 
-cdef int put_headers(room_t* out, const props_t* props, const marks_t* marks) except -1:
+cdef int put_headers(room_t* out, const props_t* props, const mqtt_headers_t* known) except -1:
     cdef const uint8_t* at = props.of[HEADERS].at
     cdef const uint8_t* end = at + props.of[HEADERS].n
     cdef entry_t e
-    cdef bint listed = marks.users.name != NULL
+    cdef bint listed = known.users.name != NULL
     while at != NULL and next_entry(&at, end, &e):
-        if e.name == marks.users.name:
+        if e.name == known.users.name:
             listed = 0                  # entries behind it were added later
-        elif is_mark(marks, &e) or listed or lists(marks, e.name, e.name_length):
+        elif is_mqtt_header(known, &e) or listed or lists(known, e.name, e.name_length):
             continue
         else:
             put_header(out, &e)
     return 0
 
 
-cdef int put_list(room_t* out, const marks_t* marks) except -1:
-    cdef const uint8_t* at = marks.users.value
+cdef int put_list(room_t* out, const mqtt_headers_t* known) except -1:
+    cdef const uint8_t* at = known.users.value
     cdef entry_t name
     cdef entry_t value
-    while (marks.users.name != NULL and next_item(&at, marks.users.value + marks.users.size, &name)
-           and next_item(&at, marks.users.value + marks.users.size, &value)):
+    while (known.users.name != NULL and next_item(&at, known.users.value + known.users.size, &name)
+           and next_item(&at, known.users.value + known.users.size, &value)):
         put_user(out, name.value, name.size, value.value, value.size)
     return 0
 
 
 cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, bint* retain) except -1:
     cdef props_t props
-    cdef marks_t marks
+    cdef mqtt_headers_t known
     cdef uint8_t[TOPIC_BYTES_MAX] topic
     cdef uint8_t* format
     cdef const slice_t* value
@@ -277,41 +277,41 @@ cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, b
     cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
     room.used = 0
     props_read(amqp.properties, amqp.properties_length, &props)
-    find_marks(amqp, &props, &marks)
-    if marks.topic.name != NULL:
-        room_put(room, marks.topic.value, marks.topic.size)
-        length = marks.topic.size
+    find_mqtt_headers(amqp, &props, &known)
+    if known.topic.name != NULL:
+        room_put(room, known.topic.value, known.topic.size)
+        length = known.topic.size
     else:
         room_put(room, topic, length)
-    if marks.payload_format.name != NULL:
+    if known.payload_format.name != NULL:
         format = room_more(room, 2)
         format[0] = MQTT_PAYLOAD_FORMAT
-        format[1] = marks.payload_format.value[3]
+        format[1] = known.payload_format.value[3]
         room.used += 2
     value = &props.of[CONTENT_TYPE]
-    if marks.content_type.name != NULL:
-        put_string(room, MQTT_CONTENT_TYPE, marks.content_type.value, marks.content_type.size)
+    if known.content_type.name != NULL:
+        put_string(room, MQTT_CONTENT_TYPE, known.content_type.value, known.content_type.size)
     elif value.at != NULL and text_valid(value.at, value.n):
         put_string(room, MQTT_CONTENT_TYPE, value.at, value.n)
     value = &props.of[REPLY_TO]
-    if marks.response_topic.name != NULL:
-        put_string(room, MQTT_RESPONSE_TOPIC, marks.response_topic.value, marks.response_topic.size)
+    if known.response_topic.name != NULL:
+        put_string(room, MQTT_RESPONSE_TOPIC, known.response_topic.value, known.response_topic.size)
     elif value.at != NULL:
         n = reply_topic(value, topic)
         if n:
             put_string(room, MQTT_RESPONSE_TOPIC, topic, n)
     value = &props.of[CORRELATION_ID]
-    if marks.correlation.name != NULL:
-        put_string(room, MQTT_CORRELATION_DATA, marks.correlation.value, marks.correlation.size)
+    if known.correlation.name != NULL:
+        put_string(room, MQTT_CORRELATION_DATA, known.correlation.value, known.correlation.size)
     elif value.at != NULL:
         put_string(room, MQTT_CORRELATION_DATA, value.at, value.n)
-    if marks.users.name != NULL:
-        put_list(room, &marks)
+    if known.users.name != NULL:
+        put_list(room, &known)
     memcpy(topic, room.data, length if length < TOPIC_BYTES_MAX else TOPIC_BYTES_MAX)
-    if marks.topic.name == NULL:
+    if known.topic.name == NULL:
         put_address(room, amqp, topic, length)
-    put_properties(room, amqp, &props, &marks)
-    put_headers(room, &props, &marks)
+    put_properties(room, amqp, &props, &known)
+    put_headers(room, &props, &known)
     mqtt[0] = amqp[0]
     mqtt.format = FORMAT_MQTT
     mqtt.topic = room.data
@@ -319,7 +319,7 @@ cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, b
     mqtt.properties = room.data + length
     mqtt.properties_length = <uint32_t>(room.used - length)
     qos[0] = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
-    retain[0] = marks.retain.name != NULL and marks.retain.value[0] != 0
+    retain[0] = known.retain.name != NULL and known.retain.value[0] != 0
     return 0
 
 

@@ -2,9 +2,9 @@
 
     header ──Start──► START-OK ──Tune──► TUNE-OK, OPEN ──OpenOk──► open ──close, either side──► closed
 
-An answer belongs to the first call on its channel that waits for this method: FluxMQ may answer a later call of
-another method first, when the earlier one waits for the disk. When the server closes a channel, everything that waits
-on it hears why, and the channel's number is free again.
+An answer is matched with the first call on its channel that waits for this method, because FluxMQ may answer a later
+call of another method while the earlier one waits for the disk. When the server closes a channel, all pending calls on
+it fail with the reason, and the channel's number is free again.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAPABILITIES = dict.fromkeys(("authentication_failure_close", "basic.nack", "con
 
 
 class AmqpRefused(FluxError):
-    """The server closed the channel or the connection. code: of AMQP 0-9-1 section 1.2, 0 when it said none."""
+    """The server closed the channel or the connection. code: of AMQP 0-9-1 section 1.2; 0: it gave none."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -37,8 +37,8 @@ class AmqpRefused(FluxError):
 
 
 class AmqpLogin(NamedTuple):
-    """product, name: what the program and the connection are called, for people. channel_max: the highest channel that
-    it opens."""
+    """product, name: of the program and the connection, for display. channel_max: the highest channel
+    that is opened."""
 
     user: str
     password: str
@@ -49,7 +49,7 @@ class AmqpLogin(NamedTuple):
 
 
 class AmqpMessage(NamedTuple):
-    """A message that came: method is BasicDeliver, BasicGetOk or BasicReturn. properties: as on the wire."""
+    """A received message. method: BasicDeliver, BasicGetOk or BasicReturn. properties: as on the wire."""
 
     channel: int
     method: Any
@@ -58,7 +58,7 @@ class AmqpMessage(NamedTuple):
 
 
 class AmqpEvents(Protocol):
-    """Who is told what comes. Nothing of this may raise."""
+    """Callbacks for received methods. They must not raise."""
 
     def on_delivery(self, message: AmqpMessage) -> None: ...
     def on_returned(self, message: AmqpMessage) -> None: ...
@@ -67,14 +67,14 @@ class AmqpEvents(Protocol):
     def on_channel_closed(self, channel: int, why: AmqpRefused) -> None: ...
     def on_blocked(self, blocked: bool) -> None: ...
     def on_closed(self, why: AmqpRefused) -> None:
-        """The server closes the connection; code 0 when it answers our own close."""
+        """The connection is closed; code 0: at our own request."""
 
 
 Done = Callable[[Any, "AmqpRefused | None"], None]
 
 
 def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
-    """The header frame of a message, and its body in as many frames as it takes."""
+    """The header frame and the body frames of a message."""
     room = frame_max - HEAD - 1
     parts = [(CONTENT, struct.pack(">HHQ", CLASS_BASIC, 0, len(body)) + properties)]
     parts += [(BODY, body[at:at + room]) for at in range(0, len(body), room)]
@@ -82,8 +82,8 @@ def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int)
 
 
 class AmqpMachine:
-    """out: bytes to send, for the owner of the socket. open: methods may be sent. server: its properties, once it has
-    greeted. unread: bytes that came and were not processed yet."""
+    """out: bytes to send, for the owner of the socket. open: methods may be sent. server: server properties from
+    Connection.Start. unread: received bytes that are not processed yet."""
 
     def __init__(self, login: AmqpLogin, events: AmqpEvents) -> None:
         self.login, self.events = login, events
@@ -92,28 +92,28 @@ class AmqpMachine:
         self.frame_max = FRAME_MAX
         self.server: dict[str, Any] = {}
         self.unread = bytearray()
-        self._asked: dict[int, deque[tuple[str, Done]]] = {}     # channel: names of answers, and who waits for them
-        self._contents: dict[int, list[Any]] = {}      # channel: method, bytes to come, properties, pieces
+        self._asked: dict[int, deque[tuple[str, Done]]] = {}     # by channel: names of the answers, callbacks
+        self._contents: dict[int, list[Any]] = {}      # by channel: method, missing bytes, properties, pieces
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, channel: int, method: m.Method, done: Done) -> None:
-        """Sends what is answered; done(answer, None) or done(None, why not)."""
+        """Sends a method with an answer. Calls done(answer, None) or done(None, error)."""
         self._asked.setdefault(channel, deque()).append((method.name + "-ok", done))
         self.out += method.frame(channel)
 
     def cast(self, channel: int, method: m.Method) -> None:
-        """Sends what is not answered."""
+        """Sends a method without an answer."""
         self.out += method.frame(channel)
 
     def publish(self, channel: int, method: m.BasicPublish, properties: bytes, body: bytes) -> None:
-        """A message, its body in as many frames as the server wants. properties: as encode_properties gives them."""
+        """Sends a message. properties: as from encode_properties."""
         self.out += method.frame(channel)
         for frame in content_frames(channel, properties, body, self.frame_max):
             self.out += frame
 
     def close(self, text: str = "") -> None:
-        """Sends connection.close, with a text for people; `on_closed` is called with the answer."""
+        """Sends connection.close with a reply text; the answer calls `on_closed`."""
         self.call(0, m.ConnectionClose(reply_code=200, reply_text=text), self._left)
 
     def _left(self, _answer: Any, why: AmqpRefused | None) -> None:
@@ -122,7 +122,7 @@ class AmqpMachine:
     # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def feed(self, data: bytes) -> None:
-        """Processes all complete frames of what was read. Raises ProtocolError for what is no AMQP 0-9-1."""
+        """Processes all complete frames in the received bytes. Raises ProtocolError for invalid ones."""
         self.unread += data
         while self.step():
             pass
@@ -243,7 +243,7 @@ class AmqpMachine:
             self.fail(why)
 
     def fail(self, why: AmqpRefused) -> None:
-        """No answer comes any more: everything that waits hears so."""
+        """Fails all pending calls."""
         self.open = False
         asked, self._asked = self._asked, {}
         for waiting in asked.values():

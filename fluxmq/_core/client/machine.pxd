@@ -1,11 +1,12 @@
 # cython: language_level=3
-"""The client's end of one MQTT connection: the protocol machine, without socket and clock.
+"""The client's side of one MQTT connection: the protocol machine, without socket and clock.
 
     NEW ──start──► CONNECTING ──CONNACK──► OPEN ──end──► CLOSED
     CONNECTING ──CONNACK with an error──► CLOSED
     NEW, CONNECTING, CLOSED ──end──► CLOSED
 
-TRANSITIONS in writer.pyx is the table. A connection ends when either side leaves, with a breach, and with its socket.
+TRANSITIONS in writer.pyx is the table. A connection ends when either side closes it, at a protocol violation, and with
+its socket.
 """
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -17,26 +18,26 @@ cdef class ClientMachine(ClientWriter):
     cdef readonly Session session
     cdef public object on_message
     cdef readonly bint manual_ack
-    cdef readonly bint republish        # session not there: unacknowledged publishes again, as new ones; else failed
-    cdef readonly object told           # properties of the acknowledgement that a `done` hears of, [] before MQTT 5
-    cdef readonly int keep_alive        # seconds, what the server decided; 0 = off
-    # What the server takes
+    cdef readonly bint republish        # session lost: resend unacknowledged publishes as new ones; else fail
+    cdef readonly object answer_properties  # properties of the acknowledgement that `done` reports; [] before MQTT 5
+    cdef readonly int keep_alive        # seconds, as the server decided; 0 = off
+    # Limits of the server
     cdef readonly int receive_maximum
     cdef readonly int maximum_qos
     cdef readonly bint retain_available
-    # What we told the server that we take
+    # Limits that this client sent in CONNECT
     cdef int receive_maximum_in
     cdef size_t packet_bytes_max_in
     cdef int alias_max_in
     cdef bint clean_start
-    cdef bint ended             # the session is let go of
+    cdef bint ended             # the session may belong to another machine
     cdef unsigned long long serial
     cdef set inbound            # identifiers of PUBLISH that count against our Receive Maximum
-    cdef set unacknowledged     # of these QoS 2 that nobody acknowledged yet (manual_ack)
+    cdef set unacknowledged     # QoS 2 ones of these without acknowledge() (manual_ack)
     cdef dict aliases_in
-    cdef object pings           # deque of what PINGRESP calls, None for nobody
-    cdef bytes topic_seen       # the last topic that came in: the same bytes are the same object
-    # The packet that is not complete yet
+    cdef object pings           # deque of callbacks for PINGRESP, or None
+    cdef bytes topic_seen       # the last received topic: equal bytes reuse the object
+    # The incomplete packet
     cdef uint8_t* carry
     cdef size_t carry_bytes
     cdef size_t carry_room

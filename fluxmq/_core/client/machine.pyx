@@ -1,18 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""Machine. The client's end of one MQTT connection: bytes in, packets and bytes out. No socket, no clock.
+"""Machine. The client's side of one MQTT connection: bytes in, packets and bytes out. No socket, no clock.
 
 The states of a connection are at the top of client/machine.pxd, those of a packet identifier of client/session.pxd.
 
-Whoever owns it feeds what the socket gave (`feed`), sends what `take_output` gives, and overrides, beside output_ready
-and output_full of ClientWriter:
+The owner passes received bytes to `feed`, sends the bytes of `take_output`, and overrides, besides output_ready and
+output_full of ClientWriter:
 
-    accepted(present)     CONNACK came, before anything is sent again
-    connected(connack)    CONNACK, accepted or not
-    dismissed(packet)     the server's DISCONNECT
+    accepted(present)     a CONNACK that accepts has arrived; nothing has been resent yet
+    connected(connack)    CONNACK has arrived, accepting or not
+    dismissed(packet)     the server has sent DISCONNECT
 
-Order: what is written goes out in the order of the calls; acknowledgements in the order of what they acknowledge
-[MQTT-4.6.0-2]. A breach by the server is a ProtocolError out of feed, after a DISCONNECT was written (MQTT 5).
+Packets are sent in the order of the calls, acknowledgements in the order of the packets that they acknowledge
+[MQTT-4.6.0-2]. If the server violates the protocol, feed writes a DISCONNECT (MQTT 5) and raises ProtocolError.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -45,11 +45,11 @@ STATE_NEW = NEW
 STATE_CONNECTING = CONNECTING
 STATE_OPEN = OPEN
 STATE_CLOSED = CLOSED
-SESSION_LOST = -1       # reason that a `done` hears: the session is not there any more, and republish is off
+SESSION_LOST = -1       # passed to `done`: the server has lost the session, and republish is off
 
 cdef enum:
-    CARRY_BYTES_KEPT = 65536    # room that a connection without an incomplete packet may keep
-    INFLIGHT_MAX = 65535 - 1024     # packet identifiers for publishes: the rest is for subscriptions
+    CARRY_BYTES_KEPT = 65536    # buffer that is kept while no packet is incomplete
+    INFLIGHT_MAX = 65535 - 1024     # packet identifiers for publishes; the others are for SUBSCRIBE and UNSUBSCRIBE
     FROM_SERVER = (1 << CONNACK | 1 << PUBLISH | 1 << PUBACK | 1 << PUBREC | 1 << PUBREL | 1 << PUBCOMP | 1 << SUBACK
                    | 1 << UNSUBACK | 1 << PINGRESP | 1 << DISCONNECT | 1 << AUTH)
 
@@ -58,7 +58,7 @@ cdef object no_properties = []
 
 
 cdef bytes filter_of(object text):
-    """A topic filter with its length, as the wire has it."""
+    """The topic filter as on the wire, with its length."""
     if isinstance(text, bytes):
         try:
             text = text.decode()
@@ -72,7 +72,7 @@ cdef bytes filter_of(object text):
 
 
 cdef bytes payload_of(object payload):
-    """What is neither bytes nor str."""
+    """The bytes of a payload that is neither bytes nor str."""
     if payload is None:
         return b""
     try:
@@ -82,14 +82,14 @@ cdef bytes payload_of(object payload):
 
 
 cdef int check_list(object filters) except -1:
-    """A string would be taken apart into its letters."""
+    """Rejects a str, which would be iterated by characters."""
     if isinstance(filters, (str, bytes)):
         raise UsageError(f"a list of topic filters is needed, not {filters!r} alone")
     return 0
 
 
 cdef object old_refusal(const uint8_t* body, uint32_t n):
-    """The CONNACK of a server that knows nothing of MQTT 5: a return code, no properties. None: it is none.
+    """The CONNACK of a server without MQTT 5: a return code, no properties. None: it is not one.
     MQTT 3.1.1 section 3.2.2.3."""
     if n != 2 or body[0] or not 1 <= body[1] <= 5:
         return None
@@ -99,11 +99,11 @@ cdef object old_refusal(const uint8_t* body, uint32_t n):
 cdef class ClientMachine(ClientWriter):
     """Machine. One connection of a client, for one CONNECT.
 
-    on_message(message): called for every PUBLISH, in order. session: that of an earlier connection, to go on with;
-    none: a new one. manual_ack: PUBACK and PUBREC are sent by acknowledge() and not when on_message returns.
-    republish: what happens to unacknowledged publishes when the server has no session any more: sent again, or their
-    `done` hears SESSION_LOST. topic_aliases: how many topics may get an alias, as far as the server allows (MQTT 5).
-    max_inflight: publishes on their way, as far as the server's Receive Maximum allows.
+    on_message(message): called for every PUBLISH, in order. session: the session of an earlier connection; None: a new
+    one. manual_ack: PUBACK and PUBREC are sent by acknowledge(), not when on_message returns. republish: whether
+    unacknowledged publishes are sent again if the server has lost the session; if not, their `done` gets SESSION_LOST.
+    topic_aliases: maximum number of aliases, limited further by the server (MQTT 5). max_inflight: maximum number of
+    unacknowledged publishes, limited further by the server's Receive Maximum.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -131,7 +131,7 @@ cdef class ClientMachine(ClientWriter):
         self.unacknowledged = set()
         self.aliases_in = {}
         self.pings = deque()
-        self.told = no_properties
+        self.answer_properties = no_properties
 
     def __dealloc__(self):
         free(self.carry)
@@ -139,10 +139,10 @@ cdef class ClientMachine(ClientWriter):
     # What the owner overrides
 
     def accepted(self, bint session_present) -> None:
-        """The server accepted; nothing was resumed yet. What is written here goes before what is sent again."""
+        """The server has accepted; nothing has been resent yet. Packets written here precede the resent ones."""
 
     def connected(self, connack) -> None:
-        """The server answered CONNECT; reason_code 0 or a refusal. What was resumed is written already."""
+        """The server has answered CONNECT, with reason_code 0 or a refusal. Resent packets are already written."""
 
     def dismissed(self, disconnect) -> None:
         """The server sent DISCONNECT (MQTT 5 only)."""
@@ -150,7 +150,7 @@ cdef class ClientMachine(ClientWriter):
     # What a client does
 
     def start(self, connect) -> None:
-        """Write CONNECT (mqtt_packets.Connect). Once. Raises UsageError."""
+        """Write CONNECT (mqtt_packets.Connect). May be called once. Raises UsageError."""
         cdef object value
         if self.state != NEW:
             raise UsageError("a machine is for one connection")
@@ -169,19 +169,19 @@ cdef class ClientMachine(ClientWriter):
 
     @property
     def window(self) -> int:
-        """How many publishes with QoS 1 and 2 may be sent now."""
+        """Number of publishes with QoS 1 and 2 that may be sent now."""
         if self.state != OPEN or self.session.waiting:
             return 0
         return max(0, self.receive_maximum - self.session.outstanding)
 
     def publish(self, object topic, object payload=b"", int qos=0, bint retain=False, object properties=None,
                 object done=None) -> int:
-        """Write PUBLISH; its packet identifier, 0 with QoS 0.
+        """Write PUBLISH. Returns its packet identifier, 0 with QoS 0.
 
         topic, payload: bytes or str. properties: bytes as on the wire without their length, or (identifier, value)s.
-        done(packet_id, reason): at PUBACK or PUBCOMP, reason as MQTT 5 has it; `told` has their properties then. Not
-        called with QoS 0, nor when the connection ends first. Raises WindowFull, NotConnected, UsageError (a value that
-        cannot be sent, or that the server said it does not take). MQTT 5.0 section 3.3.
+        done(packet_id, reason): called at PUBACK or PUBCOMP with the reason code of MQTT 5, while `answer_properties`
+        has the properties. Not called with QoS 0, nor if the connection ends first. Raises WindowFull, NotConnected,
+        UsageError (a value that cannot be sent, or that the server does not accept). MQTT 5.0 section 3.3.
         """
         cdef Slot slot
         cdef bytes wire = None
@@ -202,7 +202,7 @@ cdef class ClientMachine(ClientWriter):
             raise WindowFull(f"{self.session.outstanding} publishes are not acknowledged; the server takes "
                              f"{self.receive_maximum} at a time")
         slot = self.session.take()
-        # Before the bytes are written: that may flush, and whoever flushes may see the session.
+        # Set before the bytes are written, because writing may flush, and output_full may read the session.
         enter(slot, SENT_1 if qos == 1 else SENT_2)
         slot.qos = qos
         slot.retain = retain
@@ -219,9 +219,9 @@ cdef class ClientMachine(ClientWriter):
         return slot.packet_id
 
     def subscribe(self, filters, object done=None, object properties=None) -> int:
-        """Write SUBSCRIBE; its packet identifier. filters: [(filter, options byte), …], section 3.8.3.1.
+        """Write SUBSCRIBE. Returns its packet identifier. filters: [(filter, options byte), …], section 3.8.3.1.
 
-        done(packet_id, codes): at SUBACK. Raises NotConnected, UsageError.
+        done(packet_id, codes): called at SUBACK. Raises NotConnected, UsageError.
         """
         cdef list parts = []
         check_list(filters)
@@ -233,12 +233,13 @@ cdef class ClientMachine(ClientWriter):
         return self.ask(SUBSCRIBE, SUBSCRIBING, parts, done, properties)
 
     def unsubscribe(self, filters, object done=None, object properties=None) -> int:
-        """Write UNSUBSCRIBE; its packet identifier. done(packet_id, codes): at UNSUBACK, [] before MQTT 5."""
+        """Write UNSUBSCRIBE. Returns its packet identifier. done(packet_id, codes): called at UNSUBACK; [] before
+        MQTT 5."""
         check_list(filters)
         return self.ask(UNSUBSCRIBE, UNSUBSCRIBING, [filter_of(text) for text in filters], done, properties)
 
     cdef object ask(self, int kind, int state, list parts, object done, object properties):
-        """SUBSCRIBE and UNSUBSCRIBE: what they share."""
+        """Write SUBSCRIBE or UNSUBSCRIBE."""
         cdef Slot slot
         cdef bytes extra = b""
         if self.state != OPEN:
@@ -263,13 +264,14 @@ cdef class ClientMachine(ClientWriter):
             self.session.give_back(slot)
             raise UsageError(f"a packet of {len(packet)} bytes; the server takes {self.packet_bytes_max_out}")
         enter(slot, state)
-        slot.qos = <int>(len(parts) // 2 if kind == SUBSCRIBE else len(parts))      # how many answers are due
+        slot.qos = <int>(len(parts) // 2 if kind == SUBSCRIBE else len(parts))      # number of reason codes expected
         slot.done = done
         self.write(packet)
         return slot.packet_id
 
     def ping(self, object done=None) -> None:
-        """Write PINGREQ; done() at its PINGRESP, when all that was written before was read. Raises NotConnected."""
+        """Write PINGREQ. done(): called at PINGRESP; the server has then read everything written before. Raises
+        NotConnected."""
         if self.state != OPEN:
             raise NotConnected("the connection is not open")
         self.pings.append(done)
@@ -278,7 +280,8 @@ cdef class ClientMachine(ClientWriter):
     def acknowledge(self, Message message not None, int reason=0) -> bool:
         """Acknowledge a message of QoS 1 or 2 (manual_ack). reason: 0x80 and above refuses it (MQTT 5).
 
-        False: it was acknowledged already, needs it not, or came by another connection, and nothing was sent.
+        Returns False if nothing was sent: the message was acknowledged before, needs no acknowledgement, or arrived
+        on another connection.
         """
         if message.qos == 0 or message.acknowledged or message.connection != self.serial or self.state != OPEN:
             return False
@@ -295,7 +298,7 @@ cdef class ClientMachine(ClientWriter):
         return True
 
     def leave(self, int reason=0, properties=None) -> None:
-        """Write DISCONNECT; nothing may follow. Nothing happens when the connection is not open."""
+        """Write DISCONNECT as the last packet. Does nothing if the connection is not open."""
         if self.state == OPEN:
             packet = encode_packet(Disconnect(reason_code=reason if self.version >= LEVEL_5 else 0,
                                               properties=None if properties is None else list(properties)),
@@ -304,21 +307,21 @@ cdef class ClientMachine(ClientWriter):
         enter_state(self, CLOSED)
 
     def end(self) -> None:
-        """The connection is gone. What cannot be answered any more is forgotten; the session stays as it is.
+        """The connection has ended: drops requests that cannot be answered any more and keeps the session.
 
-        Once: from then on the session may be another machine's.
+        Only the first call counts: afterwards the session may belong to another machine.
         """
         cdef Slot slot
         enter_state(self, CLOSED)
         if self.ended:
             return
         self.ended = 1
-        # A socket may be closed late, when the session goes on over another one already.
+        # The socket may close late, when another machine has the session.
         if self.session.owner == self.serial:
             for slot in self.session.in_order():
                 if slot.state == SUBSCRIBING or slot.state == UNSUBSCRIBING:
                     self.session.give_back(slot)
-        # Not acknowledged is not received: the server sends it again, and then it is a message again.
+        # The server resends unacknowledged publishes, which then count as new messages.
         self.session.received.difference_update(self.unacknowledged)
         self.unacknowledged.clear()
         self.inbound.clear()
@@ -328,9 +331,9 @@ cdef class ClientMachine(ClientWriter):
     # Bytes in
 
     def feed(self, object data) -> None:
-        """What came, any number of bytes. Raises ProtocolError; what on_message and `done` raise comes out too.
+        """Processes received bytes, any number. Raises ProtocolError; errors of on_message and `done` propagate.
 
-        After either the machine is closed. Not to be called from within itself.
+        After an error the machine is closed. Must not be called from within a callback.
         """
         cdef Py_buffer buffer
         if self.state == CLOSED or self.state == NEW:
@@ -354,7 +357,7 @@ cdef class ClientMachine(ClientWriter):
             PyBuffer_Release(&buffer)
 
     cdef int keep(self, const uint8_t* data, size_t n) except -1:
-        """Append to the packet that is not complete."""
+        """Appends to the incomplete packet."""
         cdef uint8_t* grown
         cdef size_t wanted
         if self.carry_bytes + n > self.carry_room:
@@ -387,7 +390,7 @@ cdef class ClientMachine(ClientWriter):
         return 0
 
     cdef Py_ssize_t parse(self, const uint8_t* data, Py_ssize_t n) except -1:
-        """How many bytes were whole packets."""
+        """Processes all complete packets. Returns how many bytes they had."""
         cdef Cursor c
         cdef const uint8_t* at = data
         cdef const uint8_t* end = data + n
@@ -397,7 +400,7 @@ cdef class ClientMachine(ClientWriter):
             if not FROM_SERVER >> (at[0] >> 4) & 1:
                 forbidden(f"a server sends no packet of type {at[0] >> 4}")
             if at[0] >> 4 != PUBLISH and at[0] & 15 != (2 if at[0] >> 4 == PUBREL else 0):
-                malformed("reserved bits in the first byte of a packet")    # before its bytes are waited for
+                malformed("reserved bits in the first byte of a packet")    # checked before the rest arrives
             c.at = at + 1
             c.end = end
             taken = take_varint(&c, &remaining)
@@ -424,7 +427,7 @@ cdef class ClientMachine(ClientWriter):
             return self.publish_came(first, body, n)
         if PUBACK <= kind <= PUBCOMP and first & 15 == (2 if kind == PUBREL else 0) and n >= 2 and (body[0] or body[1]):
             if n == 2 or (n == 3 and body[2] == 0 and self.version >= LEVEL_5):
-                self.told = no_properties
+                self.answer_properties = no_properties
                 return self.ack_came(kind, peek_u16(body), 0)
         return self.cold_packet(first, body, n)
 
@@ -434,7 +437,7 @@ cdef class ClientMachine(ClientWriter):
         if packet is None:
             packet = decode_packet(first, PyBytes_FromStringAndSize(<const char*>body, n), self.version)
         if PUBACK <= kind <= PUBCOMP:
-            self.told = packet.properties
+            self.answer_properties = packet.properties
             self.ack_came(kind, packet.packet_id, packet.reason_code)
         elif kind == PINGRESP:
             if not self.pings:
@@ -488,14 +491,14 @@ cdef class ClientMachine(ClientWriter):
         if packet.reason_codes and len(packet.reason_codes) != slot.qos:
             forbidden("an acknowledgement with another number of reason codes than topic filters")
         done = slot.done
-        self.told = packet.properties
+        self.answer_properties = packet.properties
         self.session.give_back(slot)
         if done is not None:
             done(packet.packet_id, packet.reason_codes)
         return 0
 
     cdef bytes topic_of(self, const uint8_t* text, size_t n, int alias):
-        """The topic name of a PUBLISH; None: it is none."""
+        """The topic name of a PUBLISH; None: it is invalid."""
         cdef bytes topic = self.topic_seen
         if n == 0:
             topic = self.aliases_in.get(alias)
@@ -544,7 +547,7 @@ cdef class ClientMachine(ClientWriter):
         if sound and (text_bytes or seen.topic_alias):
             topic = self.topic_of(text, text_bytes, <int>seen.topic_alias)
         if topic is None:
-            decode_packet(first, PyBytes_FromStringAndSize(<const char*>body, n), self.version)     # says what is wrong
+            decode_packet(first, PyBytes_FromStringAndSize(<const char*>body, n), self.version)     # raises the reason
             malformed("a PUBLISH that cannot be read")
         if qos and not self.count_in(packet_id, qos):
             return 0
@@ -565,13 +568,13 @@ cdef class ClientMachine(ClientWriter):
         return 0
 
     cdef int count_in(self, int packet_id, int qos) except -1:
-        """Room within our Receive Maximum, and QoS 2 that came before. 0: it is no message."""
+        """Counts a PUBLISH against our Receive Maximum. Returns 0 if it is a repeated QoS 2 publish, not a message."""
         if qos == 2 and packet_id in self.session.received:
             if packet_id not in self.unacknowledged:
                 self.write_ack(PUBREC, packet_id, 0)
             return 0
         if qos == 1 and not self.manual_ack:
-            return 1            # acknowledged before the next packet is looked at
+            return 1            # acknowledged before the next packet is parsed
         if len(self.inbound) >= self.receive_maximum_in and packet_id not in self.inbound:
             raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED,
                                 f"more than {self.receive_maximum_in} messages that are not acknowledged")
@@ -596,7 +599,7 @@ cdef class ClientMachine(ClientWriter):
         if kind == PUBREC:
             return self.pubrec_came(slot, packet_id, reason)
         if slot is None:
-            return 0            # of an earlier connection, or said twice: nothing depends on it
+            return 0            # from an earlier connection, or repeated: has no effect
         if kind == PUBACK and slot.state == SENT_1:
             return self.finish(slot, reason)
         if kind == PUBCOMP and slot.state == RELEASED:
@@ -630,7 +633,7 @@ cdef class ClientMachine(ClientWriter):
     # A session that goes on
 
     cdef int resume(self, bint present) except -1:
-        """What the earlier connection left. Section 4.4."""
+        """Resends packets of the earlier connection. Section 4.4."""
         cdef Slot slot
         cdef list ended = []
         cdef list left = self.session.in_order()
@@ -643,7 +646,7 @@ cdef class ClientMachine(ClientWriter):
                 self.session.outstanding += 1
                 self.write_ack(PUBREL, slot.packet_id, 0)       # [MQTT-4.4.0-1]
             elif slot.state == RELEASED or not (present or self.republish):
-                # PUBREC came: the server has had the message, and nobody asks for the PUBCOMP any more.
+                # PUBREC arrived, so the server has the message; without the session there will be no PUBCOMP.
                 ended.append((slot.done, slot.packet_id, slot.reason if slot.state == RELEASED else -1))
                 self.session.give_back(slot)
             elif slot.state in (SENT_1, SENT_2, WAITING):
@@ -657,7 +660,7 @@ cdef class ClientMachine(ClientWriter):
         return 0
 
     cdef int pump(self) except -1:
-        """Send again what waits, as far as the window goes."""
+        """Resends waiting publishes, as far as the window permits."""
         cdef Slot slot
         cdef int reason
         while self.session.waiting and self.session.outstanding < self.receive_maximum and self.state == OPEN:
@@ -671,7 +674,8 @@ cdef class ClientMachine(ClientWriter):
         return 0
 
     cdef int send_again(self, Slot slot) except -1:
-        """0: sent. Else the reason why this server would not take it, which may allow less than the last one."""
+        """Returns 0 if it was sent, else the reason why it exceeds the limits of this server, which may be lower than
+        those of the last one."""
         if slot.qos > self.maximum_qos:
             return REASON_QOS_NOT_SUPPORTED
         if slot.retain and not self.retain_available:

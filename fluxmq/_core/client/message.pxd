@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A message as the client gets it, made by the machine for each PUBLISH that arrives."""
+"""A message that the client received; the machine makes one for each PUBLISH."""
 
 
 cdef class Message:

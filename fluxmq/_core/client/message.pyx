@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""A message as the client gets it. The fields are in client/message.pxd."""
+"""A message that the client received. The fields are in client/message.pxd."""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
@@ -18,7 +18,7 @@ cdef class Message:
     """Value. A PUBLISH that arrived; made by the machine, never by callers. MQTT 5.0 section 3.3.
 
     topic: bytes, UTF-8, checked; aliases are resolved. packet_id: 0 with QoS 0. properties: as on the wire, without
-    their length. acknowledged: PUBACK or PUBREC was sent (QoS 0: never).
+    their length. acknowledged: PUBACK or PUBREC was sent; always False with QoS 0.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Properties of MQTT 5 for people: a list of (identifier, value) as the codec takes it, with names on top."""
+"""MQTT 5 properties: a list of (identifier, value), as the codec takes it, with access by name."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -11,16 +11,16 @@ __all__ = ["Properties"]
 _IDENTIFIERS = {name: identifier for identifier, name, *_ in property_table()}
 _NAMES = {identifier: name for name, identifier in _IDENTIFIERS.items()}
 _USER_PROPERTY = _IDENTIFIERS["user_property"]
-_BARE = 0x7F        # a Property Length up to this is one byte
+_BARE = 0x7F        # a Property Length up to this takes one byte
 
 
 class Properties(list[tuple[int, PropertyValue]]):
     """Properties in wire order: a list of (identifier, value). MQTT 5.0 section 2.2.2.
 
     Properties(content_type="text/plain", user=[("a", "1")]): the names are the specification's in lower case with
-    underscores; `user` is a mapping or pairs (name, value), and may name the same one twice. Reading: `p.content_type`
-    (None when it is not there), `p.user` (pairs), `p.user_dict` (the last of a name wins). Raises UsageError for a
-    name that there is not.
+    underscores; `user` is a mapping or pairs (name, value), where names may repeat. Reading: `p.content_type` (None:
+    not present), `p.user` (pairs), `p.user_dict` (the last value of a name wins). Raises UsageError for an unknown
+    name.
     """
 
     __slots__ = ()
@@ -45,7 +45,7 @@ class Properties(list[tuple[int, PropertyValue]]):
         return next((value for found, value in self if found == identifier), None)
 
     def text(self, name: str) -> str:
-        """The value of a property that is text, "" when it is not there."""
+        """The value of a text property; "" if it is not present."""
         value = getattr(self, name)
         return value if isinstance(value, str) else ""
 
@@ -56,11 +56,11 @@ class Properties(list[tuple[int, PropertyValue]]):
 
     @property
     def user_dict(self) -> dict[str, str]:
-        """The user properties by name; the last of a name wins."""
+        """The user properties by name; the last value of a name wins."""
         return dict(self.user)
 
     def wire(self, packet_type: int = -1) -> bytes:
-        """As bytes, without their length. packet_type as in encode_properties. Raises UsageError."""
+        """Encodes them, without their length. packet_type: as in encode_properties. Raises UsageError."""
         encoded = encode_properties(list(self), packet_type)
         start = 1
         while encoded[start - 1] > _BARE:

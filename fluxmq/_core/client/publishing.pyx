@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""A publish on its way: what publish_nowait gives, to be awaited or not."""
+"""A publish under way, as publish_nowait returns it."""
 cimport cython
 
 __all__ = ["Publishing"]
@@ -11,31 +11,31 @@ cdef enum:
 @cython.final
 @cython.freelist(1024)
 cdef class Publishing:
-    """Machine. PENDING until the acknowledgement or a failure; await it for the outcome, as often as one likes.
+    """Machine. Pending until the acknowledgement or a failure. Awaiting it gives the outcome, any number of times.
 
-    owner provides: new_future(), waiting(±1) around every wait, told (properties of what is being heard of), and
-    outcome(publishing), which gives what an await gives or raises.
+    owner provides: new_future(), waiting(±1) around every wait, answer_properties (of the acknowledgement that is being
+    handled), and outcome(publishing), which returns or raises the result of an await.
     """
 
     cdef object owner
-    cdef object future              # of who awaits it
-    cdef list others                # of those who do besides: one that is cancelled must not cancel the rest
+    cdef object future              # of the first that awaits it
+    cdef list others                # of further ones: cancelling one must not cancel the others
     cdef readonly int packet_id
-    cdef readonly int reason        # of the acknowledgement; -2 while there is none
-    cdef readonly object told       # its properties, None when it has none or says just success
-    cdef readonly object error      # why there will be none
-    cdef readonly bint abandoned    # nobody wants it any more: it is not sent, if it was not yet
+    cdef readonly int reason        # of the acknowledgement; -2: none yet
+    cdef readonly object answer_properties  # None: it has none, or it is plain success
+    cdef readonly object error      # why there will be no acknowledgement
+    cdef readonly bint abandoned    # must not be sent any more
 
     def __init__(self, owner) -> None:
         self.owner = owner
         self.reason = PENDING
 
     def __call__(self, int packet_id, int reason) -> None:
-        """The acknowledgement came: a `done` of the machine."""
+        """The `done` of the machine: the acknowledgement arrived."""
         self.packet_id = packet_id
         self.reason = reason
         if reason:
-            self.told = self.owner.told
+            self.answer_properties = self.owner.answer_properties
         self.wake()
 
     def fail(self, error) -> None:
@@ -45,7 +45,7 @@ cdef class Publishing:
             self.wake()
 
     def abandon(self) -> None:
-        """Not to be sent, if it was not yet."""
+        """Cancels the publish if it was not sent yet."""
         self.abandoned = True
 
     def done(self) -> bool:

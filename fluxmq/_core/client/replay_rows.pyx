@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""What a replay does and sees, as columns: a row for each publish, delivery and session operation.
+"""Events of a replay as columns: a row for each publish, delivery and session operation.
 
-A row is open until what it asks for is acknowledged; a chunk of rows can be taken when it is full and none of its rows
-is open. A row's number is (chunk << CHUNK_BITS) | place.
+A row is open until its operation is acknowledged; a chunk of rows can be taken when it is full and none of its rows is
+open. A row's number is (chunk << CHUNK_BITS) | place.
 
-The first bytes of a replayed payload say which publish it is, so that each delivery names it (all big-endian):
+The first bytes of a replayed payload identify the publish, so that a delivery can be matched with it (big-endian):
 
     0    run         u32
     4    publisher   u32
@@ -32,7 +32,7 @@ cdef enum:
     CHUNK_ROWS = 1 << CHUNK_BITS
     CHUNK_MASK = CHUNK_ROWS - 1
     TRACE = 16
-    PING_EVERY = 256            # QoS 0 publishes of a connection between two round trips
+    PING_EVERY = 256            # QoS 0 publishes of a connection between two PINGREQs
 
 cdef int64_t NONE = -0x7FFFFFFFFFFFFFFF - 1
 NO_VALUE = NONE
@@ -44,7 +44,7 @@ cdef enum:                      # as in fluxmq.spark.result.EVENTS
 
 cdef bytes QUEUE_PREFIX = PREFIX
 
-cdef bytes PATTERN = bytes(range(32, 127)) * 700        # printable, so that a dump of traffic can be read
+cdef bytes PATTERN = bytes(range(32, 127)) * 700        # printable, so that traffic dumps are readable
 
 cdef tuple INT64 = ("client_number", "op", "size", "publisher", "publisher_op", "due", "sent", "acked")
 cdef tuple INT32 = ("event", "client", "connection", "topic", "reason")
@@ -53,8 +53,8 @@ cdef tuple INT8 = ("qos", "retain", "dup")
 
 @cython.final
 cdef class Chunk:
-    """CHUNK_ROWS rows at most, as arrays of C. `columns` by name, `details` by place, `rows` used. NO_VALUE is
-    no value; of `topic` and `qos` -1."""
+    """At most CHUNK_ROWS rows, as C arrays. columns: by name. details: by place. rows: number of used ones. NO_VALUE,
+    or -1 in `topic` and `qos`, means null."""
     cdef readonly dict columns, details
     cdef readonly int rows
     cdef int unfinished
@@ -79,10 +79,10 @@ cdef class Chunk:
 
 @cython.final
 cdef class ReplayRows:
-    """All rows of one player. run: the tag of its traces. `unfinished`: rows that wait for an acknowledgement."""
+    """All rows of one player. run: identifies the run in payloads. unfinished: rows that are not acknowledged."""
     cdef readonly uint32_t run
     cdef readonly int64_t unfinished, deliveries, publishes, late_max
-    cdef readonly list clients, topics          # what the numbers in `client` and `topic` stand for
+    cdef readonly list clients, topics          # values by the numbers in the columns `client` and `topic`
     cdef dict topic_numbers, chunks
     cdef list finished, busy, listening
     cdef object clock
@@ -113,7 +113,7 @@ cdef class ReplayRows:
         return number
 
     cdef int64_t add(self, int event, Lane lane, int64_t op, bytes topic, bint unfinished):
-        """A row of which the rest is to be set in the last chunk, at the place in the low bits of its number."""
+        """Adds a row to the last chunk. Returns its number, whose low bits are its place; the caller sets the rest."""
         if self.last.rows == CHUNK_ROWS:
             full = self.last_number
             self.turn_over()
@@ -134,7 +134,7 @@ cdef class ReplayRows:
         return self.last_number << CHUNK_BITS | at
 
     cdef void finish(self, int64_t row, int64_t acked, int reason):
-        """acked: NONE, it never will be."""
+        """acked: NONE: it never will be."""
         cdef Chunk chunk = self.chunks[row >> CHUNK_BITS]
         cdef int at = row & CHUNK_MASK
         chunk.acked[at], chunk.reason[at] = acked, reason
@@ -149,7 +149,8 @@ cdef class ReplayRows:
             self.finished.append(self.chunks.pop(number))
 
     def take(self, bint everything=False):
-        """Chunks whose rows are final. everything: at the end, also the others, their open rows not acknowledged."""
+        """Removes and returns chunks whose rows are final. everything: at the end, also the others, with their open
+        rows unacknowledged."""
         if everything:
             self.finished.extend(self.chunks.values())
             self.chunks.clear()
@@ -159,22 +160,23 @@ cdef class ReplayRows:
         return [chunk for chunk in taken if chunk.rows]
 
     def prove(self):
-        """Asks for a round trip on each lane with QoS 0 that nothing has proved. Lanes with open rows."""
+        """Sends PINGREQ on each lane with unproven QoS 0 publishes. Returns the lanes with open rows."""
         self.busy = [lane for lane in self.busy if (<Lane>lane).still_busy()]
         for lane in self.busy:
             (<Lane>lane).ping()
         return list(self.busy)
 
-    def heard(self):
-        """Lanes that got deliveries since this was asked last."""
+    def take_delivered(self):
+        """Lanes that got deliveries since the last call."""
         for lane in self.listening:
-            (<Lane>lane).heard = False
+            (<Lane>lane).delivered = False
         found, self.listening = self.listening, []
         return found
 
     def record(self, int event, Lane lane, int64_t op, bytes topic, int64_t sent, *, int64_t due=NONE, int qos=-1,
                bint retain=False, int64_t size=0, int reason=0, bint unfinished=False, str detail=None):
-        """A row of a session operation; its number, for `acknowledge`. topic: of a subscription its filter."""
+        """Adds a row of a session operation. Returns its number for `acknowledge`. topic: of a subscription, its
+        filter."""
         row = self.add(event, lane, op, topic, unfinished)
         cdef Chunk chunk = self.last
         cdef int at = row & CHUNK_MASK
@@ -187,7 +189,7 @@ cdef class ReplayRows:
         return row
 
     def acknowledge(self, int64_t row, acked, int reason=0, int qos=-1, str detail=None):
-        """Ends a row that `record` left open. acked: None, it was not. qos, detail: -1, None, as they are."""
+        """Ends a row that `record` left open. acked: None: it was not. qos -1, detail None: unchanged."""
         cdef Chunk chunk = self.chunks.get(row >> CHUNK_BITS)
         if chunk is None:
             return
@@ -201,7 +203,7 @@ cdef class ReplayRows:
 
 @cython.final
 cdef class ReplayClient:
-    """One replayed client: its number in traces and rows, and the counts that go on over its connections."""
+    """One replayed client: its number in payloads and rows, and counts over all of its connections."""
     cdef readonly int64_t number
     cdef readonly int32_t index
     cdef readonly str name
@@ -216,13 +218,13 @@ cdef class ReplayClient:
 
 @cython.final
 cdef class QueueCredit:
-    """Since when the broker could have delivered what comes to a consumer of a queue: when the consumer was there, and
-    it had settled enough of what it had. `ready`: its SUBACK. `prefetch`: how many may be unsettled, 0: any number.
-    `automatic`: what comes is settled as it comes. `settled(now)`: one more was."""
+    """Calculates from when on the broker could have delivered a message to a consumer of a queue: the consumer was
+    subscribed and had settled enough messages. ready: time of its SUBACK. prefetch: maximum number of unsettled ones;
+    0: any number. automatic: messages are settled on arrival. settled(now): one more message is settled."""
     cdef public int64_t ready, prefetch
     cdef public bint automatic
     cdef int64_t came
-    cdef object instants            # of settlements that no delivery has used
+    cdef object instants            # of settlements not yet used by a delivery
 
     def __init__(self, int64_t ready, int64_t prefetch, bint automatic):
         self.ready, self.prefetch, self.automatic = ready, prefetch, automatic
@@ -233,7 +235,7 @@ cdef class QueueCredit:
             self.instants.append(now)
 
     cdef int64_t since(self, int64_t now):
-        """Of a delivery that came now."""
+        """When a delivery that arrived now could have arrived earliest."""
         cdef int64_t found = self.ready
         self.came += 1
         if self.prefetch:
@@ -248,20 +250,20 @@ cdef class QueueCredit:
 cdef class Lane:
     """One network connection of a replayed client: publishes go through it and deliveries arrive.
 
-    wake: called when something was acknowledged after `stalled` was set, which it clears. credits: of queues that it
-    consumes, by name, a QueueCredit each.
+    wake: called when something is acknowledged after `stalled` was set, which is then cleared. credits: the QueueCredit
+    of each queue that it consumes, by name.
     """
     cdef readonly ReplayRows rows
     cdef readonly ReplayClient client
     cdef readonly int32_t number
     cdef readonly int64_t unfinished
     cdef public bint stalled
-    cdef bint closed, listed, kept, heard
+    cdef bint closed, listed, kept, delivered
     cdef object connection, publish_on, wake, on_done, on_ping, proves
     cdef dict pending               # packet identifier: row
     cdef list unproven              # rows of QoS 0 since the last PINGREQ
     cdef readonly dict credits
-    cdef object trips               # lists of rows, one for each PINGREQ on its way
+    cdef object trips               # lists of rows, one for each PINGREQ without PINGRESP
 
     def __init__(self, ReplayRows rows, ReplayClient client, int number, wake):
         self.rows, self.client, self.number, self.wake = rows, client, number, wake
@@ -271,19 +273,19 @@ cdef class Lane:
         self.closed = True
 
     def attach(self, connection):
-        """The connection is open. One that has `prove()` asks for round trips by itself, when it is told to."""
+        """The connection is open. Its `prove()`, if it has one, replaces PINGREQ."""
         self.connection = connection
         self.proves = getattr(connection, "prove", None)
         self.publish_on = connection.publish
         self.closed = False
 
     def publish(self, bytes topic, int qos, bint retain, int64_t size, bytes recorded, bytes properties, int64_t due,
-                str detail=None, int told=-1):
-        """Publishes; False when it cannot be sent now: the window is used up, or the connection does not take more.
+                str detail=None, int row_qos=-1):
+        """Publishes. Returns False if it cannot be sent now: the window or the output buffer is full.
 
-        recorded: the payload, or None when only its size is known. properties: as on the wire, or None. due: ns since
-        1970, NO_VALUE for none. told: the QoS that the row says, -1: that one. What the connection raises is
-        passed on: then nothing was sent and there is no row.
+        recorded: the payload; None: only its size is known. properties: as on the wire, or None. due: ns since 1970,
+        NO_VALUE: none. row_qos: the QoS in the row; -1: `qos`. Errors of the connection propagate; then nothing was
+        sent and there is no row.
         """
         cdef ReplayRows rows = self.rows
         connection = self.connection
@@ -295,7 +297,7 @@ cdef class Lane:
             self.stalled = True
             return False
         cdef int64_t op = self.client.next_op
-        self.client.next_op = op + 1        # also when the connection does not take it: the recording counts it
+        self.client.next_op = op + 1        # counted even if the connection refuses it: the recording counts it too
         payload = self.traced(op, size, recorded)
         cdef int64_t now = rows.clock()
         if qos:
@@ -305,7 +307,7 @@ cdef class Lane:
         cdef int64_t row = rows.add(PUBLISH, self, op, topic, True)
         cdef Chunk chunk = rows.last
         cdef int at = row & CHUNK_MASK
-        chunk.qos[at], chunk.retain[at], chunk.dup[at] = qos if told < 0 else told, retain, False
+        chunk.qos[at], chunk.retain[at], chunk.dup[at] = qos if row_qos < 0 else row_qos, retain, False
         chunk.size[at] = PyBytes_GET_SIZE(payload)
         chunk.due[at], chunk.sent[at], chunk.reason[at] = due, now, 0
         if detail is not None:
@@ -330,7 +332,7 @@ cdef class Lane:
         return self.listed
 
     cpdef bytes traced(self, int64_t op, int64_t size, bytes recorded):
-        """The payload of a publish: empty stays empty."""
+        """The payload of a publish. An empty one stays empty."""
         if recorded is not None:
             size = PyBytes_GET_SIZE(recorded)
         if size == 0:
@@ -353,12 +355,12 @@ cdef class Lane:
         return payload
 
     def done(self, packet_id, int reason):
-        """PUBACK or PUBCOMP."""
+        """Called at PUBACK or PUBCOMP."""
         row = self.pending.pop(packet_id, None)
         if row is None:
             return
         if self.kept:
-            self.rows.unfinished += 1       # it was taken off when the connection ended
+            self.rows.unfinished += 1       # it was subtracted when the connection ended
         else:
             self.unfinished -= 1
         self.rows.finish(row, self.rows.clock() if reason >= 0 else NONE, reason)
@@ -367,21 +369,20 @@ cdef class Lane:
             self.wake()
 
     def ping(self):
-        """A round trip, after which all QoS 0 publishes up to here have been read by the broker. Nothing when there
-        are none."""
+        """Sends PINGREQ if there are unproven QoS 0 publishes; its answer proves that the broker has read them."""
         if self.proves is not None and not self.closed:
             self.proves()
         elif self.unproven and not self.closed:
             try:
                 self.connection.ping(self.on_ping)
             except NotConnected:
-                return                      # its end is on its way here
+                return                      # close() will be called
             self.trips.append(self.unproven)
             self.unproven = []
 
     def echo(self, done):
-        """A round trip of its own: done() when all before it was read, and what the broker had to send has come. False
-        when there is no connection."""
+        """Sends a PINGREQ. done(): called when the broker has read everything before it, and what it had to send has
+        arrived. Returns False if there is no connection."""
         if self.closed:
             return False
         try:
@@ -391,7 +392,7 @@ cdef class Lane:
         return True
 
     def ping_done(self):
-        """PINGRESP."""
+        """Called at PINGRESP."""
         if not self.trips:
             return
         cdef int64_t now = self.rows.clock()
@@ -404,11 +405,11 @@ cdef class Lane:
             self.wake()
 
     def take(self, Message message not None):
-        """A delivery."""
+        """Adds a row for a delivery."""
         self.take_parts(message.topic, message.payload, message.qos, message.dup, message.retain)
 
     cpdef take_parts(self, bytes topic, bytes body, int qos, bint dup, bint retain=False, int64_t due=NONE):
-        """A delivery, of whatever protocol. due: since when it could have come, where the caller knows."""
+        """Adds a row for a delivery of either protocol. due: when it could have arrived earliest, if known."""
         cdef ReplayRows rows = self.rows
         cdef int64_t op = self.client.arrived
         self.client.arrived = op + 1
@@ -428,13 +429,13 @@ cdef class Lane:
                 due = (<QueueCredit>credit).since(now)
         chunk.due[at] = due
         rows.deliveries += 1
-        if not self.heard:
-            self.heard = True
+        if not self.delivered:
+            self.delivered = True
             rows.listening.append(self)
 
     def close(self, bint keep=False):
-        """The connection is gone. keep: the session lives on, and with it publishes that may be acknowledged later;
-        what else is open never will be."""
+        """The connection has ended. keep: the session continues, so publishes may be acknowledged later. Other open
+        rows are ended unacknowledged."""
         self.closed = True
         for proven in [*self.trips, self.unproven]:
             for row in proven:

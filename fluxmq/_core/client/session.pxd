@@ -1,15 +1,15 @@
 # cython: language_level=3
-"""What a client must remember of its session beyond one connection: publishes on their way, QoS 2 that came in.
+"""Session state of a client that outlives a connection: unacknowledged publishes, and QoS 2 publishes received.
 
-A packet identifier is a slot, and TRANSITIONS in the .pyx the table of what it goes through. Whatever is not here is a
-mistake of the server's:
+Each packet identifier is a slot. TRANSITIONS in the .pyx is its table; any other packet is a protocol violation by the
+server:
 
     FREE ──publish, QoS 1──► SENT_1 ──PUBACK──► FREE
     FREE ──publish, QoS 2──► SENT_2 ──PUBREC──► RELEASED ──PUBCOMP──► FREE        SENT_2 ──PUBREC with an error──► FREE
     FREE ──subscribe──► SUBSCRIBING ──SUBACK──► FREE            FREE ──unsubscribe──► UNSUBSCRIBING ──UNSUBACK──► FREE
 
-A new connection. With the session present WAITING goes out with DUP, and PUBREL of RELEASED again; without the session
-RELEASED is done, and the others are either new messages or have failed:
+A new connection. With the session present, WAITING is resent with DUP and RELEASED resends PUBREL. Without the session,
+RELEASED is done, and the others become new messages or fail:
 
     SENT_1, SENT_2, WAITING ──resume──► WAITING ──window, QoS 1──► SENT_1       WAITING ──window, QoS 2──► SENT_2
     SENT_1, SENT_2, WAITING, RELEASED ──session lost──► FREE                    WAITING ──more than it takes──► FREE
@@ -36,13 +36,13 @@ cdef class Slot:
     cdef int qos
     cdef bint retain
     cdef int reason             # of PUBREC, while RELEASED
-    cdef bint dup               # WAITING: how it goes out again
-    cdef int next_free          # 0 = the last free one
+    cdef bint dup               # WAITING: resent with DUP
+    cdef int next_free          # 0 = last free slot
     cdef uint64_t sequence      # order of sending
-    cdef object topic           # bytes or str, as it was given
+    cdef object topic           # bytes or str, as given
     cdef object payload
     cdef bytes properties
-    cdef object done            # called at the end, or None
+    cdef object done            # callback at the end, or None
 
 
 cdef bint may_follow(int state, int after) noexcept
@@ -54,12 +54,12 @@ cdef inline void enter(Slot slot, int state) noexcept:
 
 cdef class Session:
     cdef list slots             # by packet identifier; 0 is None
-    cdef int free               # the first free slot, 0 = none
+    cdef int free               # first free slot; 0 = none
     cdef uint64_t sequence
-    cdef readonly int outstanding       # SENT_1, SENT_2, RELEASED: what the peer's Receive Maximum bounds
+    cdef readonly int outstanding       # SENT_1, SENT_2, RELEASED: limited by the peer's Receive Maximum
     cdef set received           # QoS 2 identifiers between PUBREC and PUBREL
     cdef object waiting         # deque of slots that are WAITING, in order
-    cdef unsigned long long owner       # serial number of the machine that goes on with it
+    cdef unsigned long long owner       # serial number of the machine that has it
 
     cdef Slot take(self)
     cdef void give_back(self, Slot slot)

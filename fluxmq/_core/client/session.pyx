@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""The session of a client. Its transitions are in client/session.pxd; the machine makes them."""
+"""The session of a client. client/session.pxd draws its transitions; the machine performs them."""
 cimport cython
 from collections import deque
 
@@ -43,7 +43,7 @@ cdef enum:
 
 @cython.final
 cdef class Slot:
-    """Value. One packet identifier. Kept and used again, so a publish allocates none."""
+    """Value. One packet identifier. Slots are reused, so a publish allocates none."""
 
 
 cdef object sequence_of(Slot slot):
@@ -65,7 +65,7 @@ cdef class Session:
         return len(self.waiting)
 
     cdef Slot take(self):
-        """A free slot; its state is the caller's to set. Raises WindowFull when all 65535 are in use."""
+        """A free slot, whose state the caller sets. Raises WindowFull if all 65535 are in use."""
         cdef Slot slot
         if self.free:
             slot = <Slot>self.slots[self.free]
@@ -90,17 +90,17 @@ cdef class Session:
         self.free = slot.packet_id
 
     cdef Slot at(self, int packet_id):
-        """The slot with this identifier, or None when there was never one."""
+        """The slot with this identifier; None: it was never used."""
         if packet_id >= len(self.slots):
             return None
         return <Slot>self.slots[packet_id]
 
     cdef list in_order(self):
-        """The slots that are in use, the first that was sent first."""
+        """The slots in use, in the order in which they were sent."""
         return sorted([slot for slot in self.slots[1:] if (<Slot>slot).state != FREE], key=sequence_of)
 
     def abandon(self) -> list:
-        """Forget everything; the `done` of what was on its way, in order."""
+        """Clears the session. Returns the `done` of all unacknowledged publishes, in order."""
         cdef Slot slot
         cdef list found = []
         for slot in self.in_order():

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a client's connection writes, and what limits it. The states are drawn in client/machine.pxd."""
+"""The output of a client's connection, and its limits. client/machine.pxd draws the states."""
 from libc.stdint cimport uint8_t
 
 from fluxmq._core.debug cimport check
@@ -20,10 +20,10 @@ cdef class ClientWriter:
     cdef readonly size_t packet_bytes_max_out
     cdef int alias_max_out
     cdef dict aliases_out
-    cdef object topic_checked   # the last topic that was published to: the same object is not checked again
+    cdef object topic_checked   # last published topic: the same object is not checked again
     cdef object properties_checked
     cdef bint feeding
-    # Bytes that went to nobody yet
+    # Output that has not been taken
     cdef uint8_t* out
     cdef size_t out_bytes
     cdef size_t out_room

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""Machine. The client's half of a connection that writes: bytes gathered, PUBLISH and acknowledgements encoded.
+"""Machine. The output of a client's connection: encodes PUBLISH and acknowledgements into a buffer.
 
-The hot half; what is cold is encoded by mqtt_encode. The fields are in client/writer.pxd.
+This is the hot path; mqtt/encode encodes other packets. The fields are in client/writer.pxd.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -35,12 +35,12 @@ cdef bint may_follow(int state, int after) noexcept:
     return is_transition(STATES, TRANSITIONS, state, after)
 
 cdef enum:
-    OUT_BYTES_FULL = 131072     # so much is worth a system call of its own
-    OUT_BYTES_KEPT = 65536      # room that an idle connection may keep
+    OUT_BYTES_FULL = 131072     # worth a system call of its own
+    OUT_BYTES_KEPT = 65536      # buffer that an idle connection keeps
 
 
 cdef int view_of(object value, const char** data, Py_ssize_t* n, str what) except -1:
-    """The bytes of a bytes or str, borrowed for as long as the object lives."""
+    """The bytes of a bytes or str, borrowed while the object lives."""
     if type(value) is bytes:
         data[0] = PyBytes_AS_STRING(value)
         n[0] = PyBytes_GET_SIZE(value)
@@ -55,7 +55,7 @@ cdef int view_of(object value, const char** data, Py_ssize_t* n, str what) excep
 
 
 cdef bytes without_length(bytes encoded):
-    """Properties without the varint in front of them."""
+    """Properties without the leading varint."""
     cdef Py_ssize_t start = 1
     while <uint8_t>encoded[start - 1] & 0x80:
         start += 1
@@ -63,7 +63,7 @@ cdef bytes without_length(bytes encoded):
 
 
 cdef class ClientWriter:
-    """Machine. Root of ClientMachine; never built itself."""
+    """Machine. Base class of ClientMachine; never instantiated itself."""
 
     def __cinit__(self, *args, **kwargs):
         self.out = NULL
@@ -76,18 +76,18 @@ cdef class ClientWriter:
         free(self.out)
 
     def output_ready(self) -> None:
-        """There are bytes to take. Called once until they are taken, and not from within feed; to be overridden."""
+        """There is output. Called once until it is taken, and not from within feed. Override it."""
 
     def output_full(self) -> None:
-        """There are so many bytes that they should be taken now; to be overridden."""
+        """There is so much output that it should be taken now. Override it."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that take_output would give."""
+        """Number of bytes that take_output would return."""
         return self.out_bytes
 
     def take_output(self) -> bytes:
-        """What is to be sent, b"" when nothing is."""
+        """Removes and returns the output; b"" if there is none."""
         cdef bytes taken = PyBytes_FromStringAndSize(<const char*>self.out, self.out_bytes)
         self.out_bytes = 0
         if self.out_room > OUT_BYTES_KEPT:
@@ -97,7 +97,7 @@ cdef class ClientWriter:
         return taken
 
     cdef uint8_t* room(self, size_t n) except NULL:
-        """Room for n bytes; `appended` says how many were written."""
+        """Reserves n bytes; call `appended` with the number written."""
         cdef size_t wanted
         cdef uint8_t* grown
         if self.out_bytes + n > self.out_room:
@@ -141,7 +141,7 @@ cdef class ClientWriter:
         return 0
 
     cdef int alias_for(self, object topic) except? -65536:
-        """The alias of a topic: > 0 it has one, < 0 it gets it now, 0 none."""
+        """The alias of a topic. > 0: it has one; < 0: a new one; 0: none."""
         cdef object known
         if self.alias_max_out == 0:
             return 0
@@ -202,7 +202,7 @@ cdef class ClientWriter:
         return 0
 
     cdef bytes properties_of(self, object properties):
-        """Properties of a PUBLISH as the wire has them, without length; checked once per object."""
+        """Properties of a PUBLISH as on the wire, without length; checked once per object."""
         cdef publish_props_t seen
         cdef uint8_t* scratch
         cdef int reason

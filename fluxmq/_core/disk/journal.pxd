@@ -63,7 +63,7 @@ cdef class Journal:
     # ---- shared, under `lock`
     cdef pthread_mutex_t lock
     cdef pthread_cond_t wake            # work for the writer
-    cdef pthread_cond_t gone            # run() has returned
+    cdef pthread_cond_t writer_ended    # run() has returned
     cdef bint running
     cdef bint stopping
     cdef bint pending                   # `writing` is the writer's; otherwise the loop may exchange it for `gather`

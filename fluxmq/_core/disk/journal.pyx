@@ -159,7 +159,7 @@ cdef class Journal:
         self.recycling = True
         pthread_mutex_init(&self.lock, NULL)
         fluxmq_cond_init(&self.wake)
-        pthread_cond_init(&self.gone, NULL)
+        pthread_cond_init(&self.writer_ended, NULL)
 
     def __init__(self, directory, *, uint64_t identity, uint64_t first_batch=1, uint64_t first_file=1, files=(),
                  str mode="fsync", double interval=1.0, uint64_t file_bytes_max=64 * 1024 * 1024,
@@ -211,7 +211,7 @@ cdef class Journal:
         free(self.gather.data)
         free(self.writing.data)
         free(self.old)
-        pthread_cond_destroy(&self.gone)
+        pthread_cond_destroy(&self.writer_ended)
         pthread_cond_destroy(&self.wake)
         pthread_mutex_destroy(&self.lock)
 
@@ -502,7 +502,7 @@ cdef class Journal:
             self.stopping = True
             pthread_cond_broadcast(&self.wake)
             while self.running:
-                pthread_cond_wait(&self.gone, &self.lock)
+                pthread_cond_wait(&self.writer_ended, &self.lock)
             pthread_mutex_unlock(&self.lock)
             # If no thread ran the writer, or it ended early, this thread writes the rest.
             self.serve(True)
@@ -551,7 +551,7 @@ cdef class Journal:
         while self.step(True):
             pass
         self.running = False
-        pthread_cond_broadcast(&self.gone)
+        pthread_cond_broadcast(&self.writer_ended)
         pthread_mutex_unlock(&self.lock)
         return 0
 

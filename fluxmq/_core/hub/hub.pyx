@@ -9,7 +9,7 @@ from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.hub.retained_store cimport of_broker
 from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
-    HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_object, held_t,
+    HELD_ACK, HELD_BYTES, HELD_CALL, HELD_NOTIFY, HELD_SEND, Commits, Line, Waiter, held_object, held_t,
     link_owner, ticket_t,
 )
 from fluxmq._core.memory.link cimport (
@@ -482,8 +482,8 @@ cdef class Hub(Waiter):
                 elif held.kind == HELD_BYTES:
                     data = <bytes>held_object(&held, HELD_BYTES)
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
-                elif held.kind == HELD_TOLD:
-                    (<Waiter>held_object(&held, HELD_TOLD)).on_committed(held.line, held.position)
+                elif held.kind == HELD_NOTIFY:
+                    (<Waiter>held_object(&held, HELD_NOTIFY)).on_committed(held.line, held.position)
                 elif held.kind == HELD_CALL:
                     self.cold = True
                     call = <object>held_object(&held, HELD_CALL)
@@ -507,8 +507,8 @@ cdef class Hub(Waiter):
         """A line has given up what this waited for: refuses it, instead of confirming it."""
         if held.kind == HELD_SEND:
             (<Session>held_object(held, HELD_SEND)).refuse(held.packet_id, held.line)
-        elif held.kind == HELD_TOLD:
-            (<Waiter>held_object(held, HELD_TOLD)).on_given_up(held.line, held.position, 0, 0, why)
+        elif held.kind == HELD_NOTIFY:
+            (<Waiter>held_object(held, HELD_NOTIFY)).on_given_up(held.line, held.position, 0, 0, why)
         elif held.kind == HELD_CALL:
             self.cold = True
             call = <object>held_object(held, HELD_CALL)
@@ -524,9 +524,9 @@ cdef class Hub(Waiter):
     def take_losing(self) -> list:
         """[(session, messages)] of sessions for which messages were dropped, for lack of room, since the last call."""
         cdef Session session
-        losing = [(session, session.lost) for session in self.ledger.losing]
+        losing = [(session, session.unlogged_drops) for session in self.ledger.losing]
         for session in self.ledger.losing:
-            session.lost = 0
+            session.unlogged_drops = 0
         self.ledger.losing.clear()
         return losing
 

@@ -27,7 +27,7 @@ cdef enum:
     HELD_SEND = 2           # session: its QoS 2 PUBLISH, PUBREL, or a queue's message under this packet id may leave
     HELD_CALL = 3           # call a Python callable; or (call, refused) of two
     HELD_BYTES = 4          # link: write a bytes object (SUBACK, UNSUBACK, CONNACK)
-    HELD_TOLD = 5           # Waiter: call on_committed(line, position), or on_given_up
+    HELD_NOTIFY = 5         # Waiter: call on_committed(line, position), or on_given_up
     HELD_ENTRY = 6          # an entry_t of a link's queue or of a call misses one ticket less (inside this module only)
 
 cdef struct ticket_t:
@@ -64,9 +64,9 @@ cdef struct given_t:        # a ticket of another line than the journal
 
 cdef class Waiter:
     """Base class: gets a callback when a position is decided."""
-    # HELD_TOLD: everything up to the position is decided.
+    # HELD_NOTIFY: everything up to the position is decided.
     cdef int on_committed(self, uint32_t line, uint64_t position) except -1
-    # HELD_TOLD: the position was given up. For the owner of a link: the change that an answer confirms (packet_type,
+    # HELD_NOTIFY: the position was given up. For the owner of a link: the change that an answer confirms (packet_type,
     # packet_id; 0: HELD_BYTES) was given up, so the answer must be replaced by a refusal.
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1

@@ -32,8 +32,8 @@ cdef enum:
     RING_CAPACITY = 8
     RING_HEAD = 16
     RING_BROKER_END = 24
-    RING_UNTOLD_ENTRIES = 32
-    RING_UNTOLD_BYTES = 40
+    RING_UNREPORTED_ENTRIES = 32
+    RING_UNREPORTED_BYTES = 40
     RING_TAIL = 64
     RING_WRITER_END = 72
     ENTRY_HEAD = 32
@@ -46,8 +46,8 @@ cdef struct tap_t:
     uint64_t made           # end of the entry being written
     uint64_t entry_max      # bytes; a larger entry is lost
     uint64_t cut            # a run of outbound chunks longer than this becomes several entries
-    uint64_t untold_entries     # lost entries that no LOST entry reports yet
-    uint64_t untold_bytes
+    uint64_t unreported_entries  # lost entries that no LOST entry reports yet
+    uint64_t unreported_bytes
     uint64_t entries        # written since the recording began
     uint64_t bytes          # of their data
     uint64_t lost_entries

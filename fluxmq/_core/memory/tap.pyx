@@ -77,43 +77,43 @@ cdef uint8_t* place(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, 
     return entry + ENTRY_HEAD
 
 
-cdef void note_untold(tap_t* tap) noexcept:
+cdef void note_unreported(tap_t* tap) noexcept:
     """Publishes the unreported losses for a reader that finds no LOST entry. The number of entries is stored last,
     because the reader checks that one."""
-    store_release(word(tap, RING_UNTOLD_BYTES), tap.untold_bytes)
-    store_release(word(tap, RING_UNTOLD_ENTRIES), tap.untold_entries)
+    store_release(word(tap, RING_UNREPORTED_BYTES), tap.unreported_bytes)
+    store_release(word(tap, RING_UNREPORTED_ENTRIES), tap.unreported_entries)
 
 
-cdef void tell_lost(tap_t* tap, int64_t time) noexcept:
+cdef void write_lost_entry(tap_t* tap, int64_t time) noexcept:
     """A LOST entry, if it fits."""
     cdef uint8_t* data = place(tap, TAP_LOST, 0, 0, 0, time, 16)
     if data != NULL:
-        memcpy(data, &tap.untold_entries, 8)
-        memcpy(data + 8, &tap.untold_bytes, 8)
-        tap.untold_entries = tap.untold_bytes = 0
+        memcpy(data, &tap.unreported_entries, 8)
+        memcpy(data + 8, &tap.unreported_bytes, 8)
+        tap.unreported_entries = tap.unreported_bytes = 0
         tap.head = tap.made
         store_release(word(tap, RING_HEAD), tap.head)
         # Stored after the entry: a reader that finds 0 here finds the LOST entry in the ring.
-        store_release(word(tap, RING_UNTOLD_ENTRIES), 0)
-        store_release(word(tap, RING_UNTOLD_BYTES), 0)
+        store_release(word(tap, RING_UNREPORTED_ENTRIES), 0)
+        store_release(word(tap, RING_UNREPORTED_BYTES), 0)
 
 
 cdef uint8_t* tap_begin(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
                         uint64_t length) noexcept:
     cdef uint8_t* data = NULL
     # A gap ends only when there is plenty of room, so that a slow reader gets a few long gaps.
-    if tap.untold_entries and length <= tap.entry_max and has_room(
+    if tap.unreported_entries and length <= tap.entry_max and has_room(
             tap, max(tap.capacity // 4, 2 * (length + ENTRY_HEAD + LOST_ENTRY))):
-        tell_lost(tap, time)
+        write_lost_entry(tap, time)
     # While losses are unreported no entry is written, to keep the LOST entry in its place in the stream.
-    if not tap.untold_entries and length + ENTRY_HEAD <= tap.entry_max:
+    if not tap.unreported_entries and length + ENTRY_HEAD <= tap.entry_max:
         data = place(tap, kind, protocol, flags, connection, time, length)
     if data == NULL:
-        tap.untold_entries += 1
-        tap.untold_bytes += length
+        tap.unreported_entries += 1
+        tap.unreported_bytes += length
         tap.lost_entries += 1
         tap.lost_bytes += length
-        note_untold(tap)
+        note_unreported(tap)
         return NULL
     tap.entries += 1
     tap.bytes += length
@@ -172,16 +172,16 @@ cdef class Tap:
     def lose(self, uint64_t entries, uint64_t data_bytes, uint64_t lost_entries=0, uint64_t lost_bytes=0):
         """Takes over the result of RingReader.discard for an earlier ring whose reader died: the next entry is a LOST
         one with all of it. That ring's Tap has counted its own losses already."""
-        self.tap.untold_entries += entries + lost_entries
-        self.tap.untold_bytes += data_bytes + lost_bytes
+        self.tap.unreported_entries += entries + lost_entries
+        self.tap.unreported_bytes += data_bytes + lost_bytes
         self.tap.lost_entries += entries
         self.tap.lost_bytes += data_bytes
-        note_untold(&self.tap)
+        note_unreported(&self.tap)
 
     def end(self):
         """Ends the recording: the reader gets everything written so far, and nothing more."""
-        if self.tap.untold_entries:
-            tell_lost(&self.tap, tap_now())
+        if self.tap.unreported_entries:
+            write_lost_entry(&self.tap, tap_now())
         store_release(word(&self.tap, RING_BROKER_END), 1)
 
     @property

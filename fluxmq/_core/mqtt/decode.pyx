@@ -4,14 +4,14 @@
 
     type and flags (1) | Remaining Length (varint, 1 to 4) | body
 
-Which reason a bad packet gets follows the definitions of section 1.2: what cannot be parsed is a Malformed Packet,
-0x81 (short, bytes left over, reserved bits, a length or text that is none, a property where it does not belong); what
-parses and is forbidden is a Protocol Error, 0x82. Where the specification names a code itself, that one is used: 0x84
-for a protocol name or level, 0x85 for a client identifier, 0x94 for topic alias 0, 0x95 for the packet size. Version
-3.1.1 knows only "close the connection"; the codes are the same there, for the log.
+Reason codes of errors follow section 1.2: a packet that cannot be parsed is a Malformed Packet, 0x81 (too short, bytes
+left over, reserved bits, an invalid length or text, a property that does not belong there); one that parses but is
+forbidden is a Protocol Error, 0x82. If the specification names a code, that one is used: 0x84 for protocol name or
+level, 0x85 for the client identifier, 0x94 for topic alias 0, 0x95 for the packet size. MQTT 3.1.1 only closes the
+connection; there the same codes appear in the log.
 
-Three things are left to the broker on purpose: the grammar of topic filters (answered per filter), which packets may
-come in which state and direction, and a PUBLISH with no topic and an alias that nobody set.
+The broker checks three things itself: the grammar of topic filters (answered per filter), which packets are valid in
+which state and direction, and a PUBLISH without topic whose alias is unknown.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -32,8 +32,8 @@ from fluxmq._core.mqtt.props cimport read_properties
 from fluxmq._core.wire.primitives cimport VARINT_MAX, Cursor, take_bytes16, take_u8, take_varint
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
-# Reason code -> packets of version 5 that may carry it (section 2.4 and the tables of section 3). Where those tables
-# leave out a code that the text elsewhere asks for (0x8C in DISCONNECT, section 4.12), it is let in.
+# Reason code -> packets of version 5 that may carry it (section 2.4 and the tables of section 3). If those tables
+# lack a code that the text elsewhere requires (0x8C in DISCONNECT, section 4.12), it is accepted.
 _REASONS = {
     0x00: (CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH),
     0x01: (SUBACK,), 0x02: (SUBACK,), 0x04: (DISCONNECT,), 0x10: (PUBACK, PUBREC), 0x11: (UNSUBACK,),
@@ -96,7 +96,7 @@ cdef int check_type(int kind, int version) except -1:
 
 
 cdef int check_flags(int first, int version) except -1:
-    """The flags of every packet but PUBLISH are fixed [MQTT-2.1.3-1]; 3.1 sets DUP on what it sends again."""
+    """The flags of every packet but PUBLISH are fixed [MQTT-2.1.3-1]; 3.1 sets DUP on resent packets."""
     cdef int kind = first >> 4
     cdef int want = 2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0
     cdef int flags = first & 0x0F
@@ -235,7 +235,7 @@ cdef Packet decode_ack(Cursor* c, int kind, int version):
     cdef int reason = 0
     cdef int packet_id = read_packet_id(c)
     properties = []
-    # The reason code may be left out when it is 0 and there are no properties, the property length also behind a
+    # The reason code may be omitted if it is 0 and there are no properties; the property length may be omitted after a
     # reason code: sections 3.4.2.1 and 3.4.2.2.1.
     if version >= LEVEL_5 and c.at != c.end:
         reason = read_reason(c, kind, version)
@@ -318,7 +318,7 @@ cdef UnsubAck decode_unsuback(Cursor* c, int version):
 cdef Disconnect decode_disconnect(Cursor* c, int version):
     cdef int reason = 0
     properties = []
-    # Both may be left out from the end: sections 3.14.2.1 and 3.14.2.2.1.
+    # The properties, or both, may be omitted: sections 3.14.2.1 and 3.14.2.2.1.
     if version >= LEVEL_5 and c.at != c.end:
         reason = read_reason(c, DISCONNECT, version)
         if c.at != c.end:
@@ -330,7 +330,7 @@ cdef Disconnect decode_disconnect(Cursor* c, int version):
 cdef Auth decode_auth(Cursor* c, int version):
     if version < LEVEL_5:
         forbidden("AUTH needs MQTT 5")
-    # Only both together may be left out here: section 3.15.2.1.
+    # Only both together may be omitted: section 3.15.2.1.
     if c.at == c.end:
         return Auth()
     reason = read_reason(c, AUTH, version)
@@ -377,10 +377,10 @@ cdef int check_version(int version) except -1:
 
 
 def decode_packet(first_byte: int, body: object, version: int) -> Packet:
-    """One packet from its first byte and its body, of either direction.
+    """Decodes one packet of either direction from its first byte and its body.
 
-    body: bytes-like, the Remaining Length bytes behind the fixed header. version: 3, 4 or 5; 0 when it is not known
-    yet, which only CONNECT survives; CONNECT finds the version itself.
+    body: bytes-like, the Remaining Length bytes behind the fixed header. version: 3, 4 or 5; 0: not
+    known yet, which only CONNECT may have, because it contains the version.
     Raises ProtocolError with the reason code to answer with (section 4.13).
     """
     cdef Py_buffer buffer
@@ -398,9 +398,9 @@ def decode_packet(first_byte: int, body: object, version: int) -> Packet:
 
 
 def connect_level(bytes body not None) -> int:
-    """Protocol level at the front of a CONNECT's body: 3, 4 or 5; 0 when it is none of them.
+    """Protocol level at the front of a CONNECT's body: 3, 4 or 5; 0: unknown.
 
-    How to answer a CONNECT that decode_packet refused: its level decides the form of the CONNACK.
+    If decode_packet refused the CONNECT, this level determines the form of the CONNACK.
     """
     cdef const uint8_t* at = <const uint8_t*><const char*>body
     return connect_level_at(at, at + len(body))
@@ -408,11 +408,11 @@ def connect_level(bytes body not None) -> int:
 
 @cython.final
 cdef class Decoder:
-    """Machine. Packets from a stream of bytes: feed, then next_packet until it is None.
+    """Machine. Packets from a stream of bytes: feed, then next_packet until it returns None.
 
     version: 3, 4 or 5 for a stream that does not begin with CONNECT (a client's side), else 0: the first CONNECT
-    sets it, even one that is then refused, so that the answer can have the right form. packet_size_max: bytes, fixed
-    header included. After a ProtocolError the stream has no meaning any more: next_packet raises the same error again.
+    sets it, even a refused one, so that the answer has the right form. packet_size_max: bytes, including the fixed
+    header. After a ProtocolError, next_packet raises the same error again.
     """
     cdef readonly int version
     cdef readonly size_t packet_size_max
@@ -435,7 +435,7 @@ cdef class Decoder:
         self.error = None
 
     def feed(self, data: object) -> None:
-        """Append what came: bytes-like, any number of bytes. It is copied."""
+        """Appends received bytes (bytes-like, any number), which are copied."""
         if self.start:
             del self.buffer[:self.start]
             self.start = 0
@@ -461,7 +461,7 @@ cdef class Decoder:
         if self.header == 0:
             if held < 2:
                 return None
-            check_type(at[0] >> 4, self.version)    # what is no MQTT is seen before its bytes are waited for
+            check_type(at[0] >> 4, self.version)    # rejects other protocols before the rest arrives
             c.at = at + 1
             c.end = at + held
             taken = take_varint(&c, &self.remaining)
@@ -470,7 +470,7 @@ cdef class Decoder:
             if taken < 0:
                 malformed("the remaining length is not a Variable Byte Integer in its shortest form")
             if <size_t>(c.at - at) + self.remaining > self.packet_size_max:
-                # Before its bytes are waited for [MQTT-3.1.2-24].
+                # Checked before the rest arrives [MQTT-3.1.2-24].
                 raise ProtocolError(REASON_PACKET_TOO_LARGE,
                                     f"a packet of {<size_t>(c.at - at) + self.remaining} bytes; at most "
                                     f"{self.packet_size_max} are taken")

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""MQTT packets to bytes. The mirror of mqtt_decode: what this writes, that reads back as an equal packet.
+"""MQTT packets to bytes. mqtt/decode reads them back as equal packets.
 
-Fields are checked here, and a field that the version cannot carry (properties before 5, a reason code in a 3.1.1
-PUBACK) is a UsageError, not dropped: the caller decides what a peer of an older version gets. A reason code of 0
-without properties takes the short form.
+Fields are checked here. A field that the version cannot carry (properties before 5, a reason code in a 3.1.1 PUBACK)
+raises UsageError: the caller decides what a peer of an older version gets. A reason code of 0 without properties is
+written in the short form.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
@@ -100,7 +100,7 @@ cdef bytes encode_connack(ConnAck packet, int version):
 
 
 cdef bytes encode_publish(Publish packet, int version):
-    """Whole, with its fixed header, in one allocation: the payload is copied once."""
+    """The whole packet in one allocation: the payload is copied once."""
     cdef bytes topic, middle, whole
     cdef size_t size
     cdef uint8_t* p
@@ -228,8 +228,8 @@ cdef bytes encode_body(Packet packet, int version):
 def encode_packet(Packet packet not None, version: int) -> bytes:
     """The wire bytes of one packet, fixed header included.
 
-    version: protocol level 3, 4 or 5; for CONNECT its own protocol_level counts and version must be that or 0.
-    Raises UsageError when a field does not fit the wire or the version.
+    version: protocol level 3, 4 or 5; CONNECT uses its own protocol_level, and version must be that or 0.
+    Raises UsageError if a field does not fit the wire or the version.
     """
     cdef int kind = packet.packet_type
     cdef uint8_t[5] header

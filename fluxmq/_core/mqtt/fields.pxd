@@ -3,7 +3,7 @@
 
 A reader takes one value of section 1.5 from a Cursor over the body of a complete packet, so that a short read is a
 Malformed Packet (ProtocolError 0x81). `what` names the field in the error. A writer returns the wire bytes of one
-value and raises UsageError when the value does not fit: what we encode is our own doing.
+value and raises UsageError if the value does not fit.
 """
 from libc.stdint cimport uint8_t
 
@@ -19,7 +19,7 @@ cdef object read_varint(Cursor* c, str what)
 cdef str read_text(Cursor* c, str what)       # checked: UTF-8, no U+0000
 cdef bytes read_binary(Cursor* c, str what)
 cdef bytes read_rest(Cursor* c)
-cdef int expect_end(Cursor* c, str what) except -1    # bytes left over are malformed
+cdef int expect_end(Cursor* c, str what) except -1    # raises if bytes are left over
 
 cdef bytes write_number(object value, int size, str what)    # big-endian, size bytes
 cdef bytes write_varint(object value, str what)

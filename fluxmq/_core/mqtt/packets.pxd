@@ -1,8 +1,8 @@
 # cython: language_level=3
 """MQTT control packets as values, both versions. Cold path, tests and client; the hot path reads the wire directly.
 
-Fields carry the specification's names. What a version does not have stays at its default: properties are [] and
-reason codes 0 in 3.1.1. A field is not checked here but by encode_packet, which is where it must fit the wire.
+Fields carry the specification's names. Fields that a version lacks keep their defaults: properties [] and reason
+codes 0 in 3.1.1. encode_packet checks the fields; the classes do not.
 """
 
 
@@ -47,7 +47,7 @@ cdef class Publish(Packet):
 
 
 cdef class Ack(Packet):
-    """What PUBACK, PUBREC, PUBREL and PUBCOMP have in common: all of it but the packet type."""
+    """Base class of PUBACK, PUBREC, PUBREL and PUBCOMP, which differ only in the packet type."""
     cdef readonly int packet_id
     cdef readonly int reason_code
     cdef readonly list properties
@@ -70,7 +70,7 @@ cdef class PubComp(Ack):
 
 
 cdef class Subscription(Packet):
-    cdef readonly str filter              # as it came: its grammar is the broker's to judge
+    cdef readonly str filter              # as received; the broker checks its grammar
     cdef readonly int qos
     cdef readonly bint no_local
     cdef readonly bint retain_as_published

@@ -13,7 +13,7 @@ Properties = list[tuple[int, PropertyValue]]    # for annotations
 
 
 cdef class Packet:
-    """Value. Root of the packet classes; carries what they share and is never built itself.
+    """Value. Base class of the packet classes; never instantiated itself.
 
     packet_type: high nibble of the first byte; 0 for the parts of packets, Will and Subscription.
     """
@@ -130,7 +130,7 @@ cdef class Publish(Packet):
 
 
 cdef class Ack(Packet):
-    """Value. What PUBACK, PUBREC, PUBREL and PUBCOMP share. Sections 3.4 to 3.7."""
+    """Value. Base class of PUBACK, PUBREC, PUBREL and PUBCOMP. Sections 3.4 to 3.7."""
 
     fields = ("packet_id", "reason_code", "properties")
 

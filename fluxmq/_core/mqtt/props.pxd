@@ -9,12 +9,12 @@ cdef struct publish_props_t:
     uint32_t topic_alias          # 0 = absent; a 0 on the wire is refused with 0x94
     bint has_expiry
     uint32_t expiry_s             # Message Expiry Interval, seconds
-    uint8_t has_subscription_id   # how many were seen, at most 255; from a client any is for the caller to refuse, 0x82
-    const uint8_t* forward        # what travels on to subscribers unaltered: payload format, content type, response
-                                  # topic, correlation data, user properties; wire bytes, in the order they came.
-                                  # Inside the input while they are one run of bytes, else gathered in scratch.
+    uint8_t has_subscription_id   # number seen, at most 255; the caller refuses any from a client with 0x82
+    const uint8_t* forward        # forwarded to subscribers unaltered: payload format, content type, response topic,
+                                  # correlation data, user properties; wire bytes in their order. Points into the
+                                  # input if they are contiguous, else into scratch.
     uint32_t forward_length
-    uint32_t user_properties      # how many
+    uint32_t user_properties      # number
     uint8_t payload_format        # 0 or 1
 
 # Reads the property bytes at..end of a PUBLISH (without their length) and validates all of them: identifiers, types,
@@ -25,9 +25,9 @@ cdef struct publish_props_t:
 cdef int scan_publish_props(const uint8_t* at, const uint8_t* end, publish_props_t* out,
                             uint8_t* scratch) noexcept nogil
 
-# Reads the length and the properties that stand at the cursor. `where` is a packet type or WILL.
+# Reads length and properties at the cursor. `where` is a packet type or WILL.
 # ProtocolError as above, its text naming the property.
 cdef list read_properties(Cursor* c, int where)
 
-# Length and properties as wire bytes. UsageError when a property does not belong to `where` or does not fit.
+# Length and properties as wire bytes. UsageError if a property does not belong to `where` or does not fit.
 cdef bytes write_properties(list properties, int where)

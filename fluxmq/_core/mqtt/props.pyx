@@ -4,11 +4,11 @@
 
     Property Length (varint) | Identifier (one byte in this version) | value | Identifier | value | ...
 
-TABLE below is the one source of which property has which type, where it may stand and what values it may have. A
-property where it does not belong is malformed, 0x81 (section 2.2.2.2); one that comes twice is a protocol error,
-0x82 (said for each of them in section 3). The user property may repeat everywhere, the subscription identifier in
-PUBLISH. The identifier is formally a varint, but each defined one fits a byte, and the longer forms of these are not
-minimal [MQTT-1.5.5-1]; so a first byte that is not in the table is malformed either way.
+TABLE below defines the type, the permitted packets and the permitted values of each property. A property in the wrong
+packet is malformed, 0x81 (section 2.2.2.2); a repeated one is a protocol error, 0x82 (section 3, for each of them). The
+user property may repeat everywhere, the subscription identifier in PUBLISH. The identifier is formally a varint, but
+each defined one fits a byte, and longer forms are not minimal [MQTT-1.5.5-1]; so a first byte that is not in the table
+is malformed either way.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -32,7 +32,7 @@ cdef enum:            # types of values
     BINARY = 6
     PAIR = 7
 
-cdef enum:            # rules for values beyond their type; a breach is a protocol error
+cdef enum:            # rules for values beyond their type; a violation is a protocol error
     ANY = 0
     FLAG = 1          # 0 or 1
     NONZERO = 2
@@ -176,7 +176,7 @@ cdef int scan_publish_props(const uint8_t* at, const uint8_t* end, publish_props
                     return REASON_MALFORMED_PACKET
             elif not take_bytes16(&c, &text, &n):    # correlation data
                 return REASON_MALFORMED_PACKET
-        # start..c.at travels on. It continues the run, or the run moves to scratch and it is appended there.
+        # start..c.at is forwarded: it extends the run, or the run moves to scratch and it is appended there.
         if out.forward_length == 0:
             out.forward = start
         elif gathered or out.forward + out.forward_length != start:
@@ -190,7 +190,7 @@ cdef int scan_publish_props(const uint8_t* at, const uint8_t* end, publish_props
 
 
 cdef object read_value(Cursor* c, int identifier):
-    """The value of a property, of the right type and within its rule."""
+    """Reads the value of a property and checks its type and rule."""
     cdef str name = names[identifier]
     cdef int kind = specs[identifier].kind, rule = specs[identifier].rule
     cdef int verdict
@@ -245,7 +245,7 @@ cdef list read_properties(Cursor* c, int where):
             forbidden(f"{names[identifier]} comes more than once")
         seen |= <uint64_t>1 << identifier
         found.append((identifier, read_value(&inner, identifier)))
-    # Only now: a failure above leaves the cursor where the length stood.
+    # Only now: after an error the cursor must still be at the length.
     c.at = inner.end
     return found
 
@@ -277,7 +277,7 @@ cdef bytes write_value(int identifier, object value):
 
 
 cdef bytes write_bare(list properties, int where):
-    """Property bytes without their length; where = -1 asks only that each property is well formed."""
+    """Property bytes without their length; where = -1 only checks that each property is well formed."""
     cdef uint64_t seen = 0
     cdef int identifier
     cdef list parts = []
@@ -330,8 +330,8 @@ def decode_properties(view: object, packet_type: int) -> list[tuple[int, object]
 def encode_properties(properties: list, packet_type: int = -1) -> bytes:
     """Property Length and properties as wire bytes; decode_properties reads them back.
 
-    packet_type: 1 to 15, or 16 for a will, checks that each property may stand there, and how often; -1 does not.
-    Raises UsageError when a property is unknown, of the wrong type, forbidden or too long. Section 2.2.2.
+    packet_type: 1 to 15, or 16 for a will, checks that each property is permitted there, and how often; -1 does not.
+    Raises UsageError if a property is unknown, of the wrong type, forbidden or too long. Section 2.2.2.
     """
     if packet_type != -1 and not 1 <= packet_type <= WILL:
         raise UsageError(f"packet_type must be -1 or 1 to 16, not {packet_type!r}")

@@ -4,9 +4,9 @@
        │            │             consumer, claim, record     sent: everything up to `sent`; the rest waits for the disk
        │            │             A full ring is compacted (make_room): settled deliveries behind an unsettled one leave
        │            │             it. So tags are consecutive only from `dense` on; below, a binary search finds a tag.
-       │            └── marks ──► runs of tags and the commits they wait for; deliveries are sent in the order of their
+       │            └── runs ───► runs of tags and the commits they wait for; deliveries are sent in the order of their
        │                          tags, because a client may acknowledge all up to a tag
-       ├── confirms ─── marks ──► the same for Basic.Ack, but a run that waits for another line than the journal
+       ├── confirms ─── runs ───► the same for Basic.Ack, but a run that waits for another line than the journal
        │                          does not delay the runs behind it
        └── consumers: ChannelMember of a group, ChannelReader of a stream's partition
 
@@ -20,7 +20,7 @@ from fluxmq._core.memory.commits cimport Waiter, ticket_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport body_t
-from fluxmq._core.net.amqp091_marks cimport marks_t
+from fluxmq._core.net.amqp091_tag_runs cimport tag_runs_t
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.queue.queue cimport Queue
@@ -34,8 +34,8 @@ cdef struct delivery_t:
     int64_t at_ms               # monotonic time of the delivery
     uint32_t awaited            # bytes counted in link.awaited while the delivery waits for the disk
     uint8_t reads               # consumer is a ChannelReader
-    uint8_t asked               # settled in a transaction that is not committed yet
-    uint8_t lost                # sent, then taken from this channel: one acknowledgement is accepted and ignored
+    uint8_t in_transaction      # settled in a transaction that is not committed yet
+    uint8_t withdrawn           # sent, then taken from this channel: one acknowledgement is accepted and ignored
 
 cdef class ChannelMember(Member):
     """A consumer of a queue; with tag None, a pull-only member for Basic.Get (queue_heads.pull_one)."""
@@ -76,14 +76,14 @@ cdef class Channel(Waiter):
     cdef Ledger ledger
     cdef link_t* link                       # counted
     cdef uint32_t frame_max
-    cdef uint64_t told                      # newest journal batch for which on_committed is registered
-    cdef ticket_t told_other                # last ticket of another line for which it is registered
+    cdef uint64_t registered_batch          # newest journal batch for which on_committed is registered
+    cdef ticket_t registered_ticket         # last ticket of another line for which it is registered
     cdef bint starved                       # this channel or its link made a consumer stop
     # publishing
     cdef readonly uint64_t published        # tag of the last publish since Confirm.Select
     cdef uint64_t confirmed                 # all tags up to this one are answered
     cdef uint64_t confirm_now               # all up to this one may be answered at the end of this read
-    cdef marks_t confirms
+    cdef tag_runs_t confirms
     cdef list tx_publishes                  # (address, properties, payload, mandatory)
     cdef list tx_settles                    # (tag, how)
     cdef uint64_t tx_bytes                  # of tx_publishes
@@ -97,11 +97,11 @@ cdef class Channel(Waiter):
     cdef readonly uint64_t first            # oldest tag in the ring
     cdef readonly uint64_t next             # tag of the next delivery
     cdef uint64_t sent                      # all tags up to this one were sent
-    cdef uint64_t lost_at                   # place at which forget_claim starts to search
+    cdef uint64_t forget_at                 # place at which forget_claim starts to search
     cdef uint64_t settling                  # last tag of a multiple settle that spans several rounds; 0: none
     cdef uint64_t automatic                 # below this tag, deliveries without acknowledgement are settled
     cdef readonly uint32_t unacknowledged   # deliveries to consumers that acknowledge
-    cdef marks_t deliveries
+    cdef tag_runs_t deliveries
 
     cdef int on_committed(self, uint32_t line, uint64_t position) except -1
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,

@@ -24,11 +24,11 @@ from fluxmq._core.amqp091.consts cimport (
 from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.header cimport header_add
 from fluxmq._core.bridge.translate cimport to_amqp
-from fluxmq._core.memory.commits cimport HELD_TOLD, Commits, ticket_t
+from fluxmq._core.memory.commits cimport HELD_NOTIFY, Commits, ticket_t
 from fluxmq._core.memory.link cimport link_commit, link_drop, link_hold, link_mark, link_room
 from fluxmq._core.memory.message cimport FORMAT_AMQP091
-from fluxmq._core.net.amqp091_marks cimport (
-    add_mark, close_gaps, drop_first, empty_mark, extend_last, free_marks, give_up_marks, mark_at, mark_done, mark_t,
+from fluxmq._core.net.amqp091_tag_runs cimport (
+    add_tag, close_gaps, drop_first, empty_run, extend_last, free_runs, give_up, run_at, run_done, tag_run_t,
 )
 from fluxmq._core.net.transport cimport Transport
 from fluxmq._core.queue.claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
@@ -204,15 +204,15 @@ cdef class Channel(Waiter):
         if self.link != NULL:
             link_drop(self.link)
         free(self.ring)
-        free_marks(&self.confirms)
-        free_marks(&self.deliveries)
+        free_runs(&self.confirms)
+        free_runs(&self.deliveries)
 
     def rollback(self):
         """Tx.Rollback: discards what was published and settled since the last commit."""
         cdef uint64_t tag
         for tag, _ in self.tx_settles:
             if self.find(tag) != NULL:
-                self.find(tag).asked = 0
+                self.find(tag).in_transaction = 0
         self.tx_publishes = []
         self.tx_settles = []
         self.tx_bytes = 0
@@ -245,14 +245,14 @@ cdef class Channel(Waiter):
 
     cdef int wait_for(self, ticket_t ticket) except -1:
         if ticket.line == 0:
-            if self.told >= ticket.position:
+            if self.registered_batch >= ticket.position:
                 return 0
-            self.told = ticket.position
-        elif self.told_other.line == ticket.line and self.told_other.position == ticket.position:
+            self.registered_batch = ticket.position
+        elif self.registered_ticket.line == ticket.line and self.registered_ticket.position == ticket.position:
             return 0
         else:
-            self.told_other = ticket
-        return self.ledger.commits.hold_at(ticket, HELD_TOLD, self.link, self, 0, 0)
+            self.registered_ticket = ticket
+        return self.ledger.commits.hold_at(ticket, HELD_NOTIFY, self.link, self, 0, 0)
 
     cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
         if not self.closed:
@@ -264,21 +264,21 @@ cdef class Channel(Waiter):
 
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1:
-        give_up_marks(&self.deliveries, line, position)
-        give_up_marks(&self.confirms, line, position)
+        give_up(&self.deliveries, line, position)
+        give_up(&self.confirms, line, position)
         return self.on_committed(line, position)
 
     cdef int take_deliveries(self) except -1:
         """Sends deliveries whose commits are decided, in the order of their tags."""
         cdef uint64_t tag = 0
-        cdef mark_t* mark
+        cdef tag_run_t* run
         while self.deliveries.count:
-            mark = mark_at(&self.deliveries, 0)
-            if not mark_done(self.ledger.commits, mark):
+            run = run_at(&self.deliveries, 0)
+            if not run_done(self.ledger.commits, run):
                 break
-            if mark.given_up:
-                self.drop_unsent(mark.first, mark.tag)
-            tag = mark.tag
+            if run.given_up:
+                self.drop_unsent(run.first, run.tag)
+            tag = run.tag
             drop_first(&self.deliveries)
         return self.send_up_to(tag) if tag else 0
 
@@ -328,22 +328,22 @@ cdef class Channel(Waiter):
             self.wait_for(commits.needed[i])
         if count == 1 and extend_last(&self.confirms, commits.needed[0], self.published):
             return 0
-        return add_mark(&self.confirms, commits.needed, <uint32_t>count, self.published)
+        return add_tag(&self.confirms, commits.needed, <uint32_t>count, self.published)
 
     cdef int take_confirms(self) except -1:
         """Confirms what is committed, in as few frames as possible, and refuses what a line gave up. While the oldest
         run still waits for its line, runs behind it that are decided are answered tag by tag."""
         cdef Commits commits = self.ledger.commits
-        cdef mark_t* mark
+        cdef tag_run_t* run
         cdef uint64_t upto = 0
         cdef uint64_t tag
         cdef uint32_t i
         while self.confirms.count:
-            mark = mark_at(&self.confirms, 0)
-            if not mark_done(commits, mark):
+            run = run_at(&self.confirms, 0)
+            if not run_done(commits, run):
                 break
-            tag = mark.tag
-            if mark.given_up:
+            tag = run.tag
+            if run.given_up:
                 if upto:
                     self.write_confirm(upto)
                     upto = 0
@@ -358,11 +358,11 @@ cdef class Channel(Waiter):
             return 0
         try:
             for i in range(1, self.confirms.count):
-                mark = mark_at(&self.confirms, i)
-                if mark_done(commits, mark):
-                    for tag in range(mark.first, mark.tag + 1):
-                        self.write_answer(BASIC_NACK if mark.given_up else BASIC_ACK, tag, 0)
-                    empty_mark(&self.confirms, i)
+                run = run_at(&self.confirms, i)
+                if run_done(commits, run):
+                    for tag in range(run.first, run.tag + 1):
+                        self.write_answer(BASIC_NACK if run.given_up else BASIC_ACK, tag, 0)
+                    empty_run(&self.confirms, i)
         finally:
             close_gaps(&self.confirms, 1)
         return 0
@@ -458,7 +458,7 @@ cdef class Channel(Waiter):
         delivery.record = record
         delivery.consumer = consumer
         delivery.reads = reads
-        delivery.asked = delivery.lost = 0
+        delivery.in_transaction = delivery.withdrawn = 0
         delivery.awaited = 0
         delivery.at_ms = self.ledger.node.mono_ms
         self.unacknowledged += not acknowledges_itself(delivery)
@@ -468,7 +468,7 @@ cdef class Channel(Waiter):
             if ticket.position:
                 self.wait_for(ticket)
             if not extend_last(&self.deliveries, ticket, tag):
-                add_mark(&self.deliveries, &ticket, ticket.position != 0, tag)
+                add_tag(&self.deliveries, &ticket, ticket.position != 0, tag)
             return DELIVER_KEPT                 # the record is read when the delivery is sent
         self.sent = tag
         self.send_one(delivery, tag)
@@ -494,7 +494,7 @@ cdef class Channel(Waiter):
                     self.ring[to & (self.ring_room - 1)] = self.ring[at & (self.ring_room - 1)]
                     to += 1
             self.ring_end = self.dense = to
-            self.lost_at = self.ring_at
+            self.forget_at = self.ring_at
             while (self.dense > self.ring_at and self.ring[(self.dense - 1) & (self.ring_room - 1)].tag
                     == self.next - (self.ring_end - self.dense) - 1):
                 self.dense -= 1
@@ -621,9 +621,9 @@ cdef class Channel(Waiter):
             if delivery.tag > last:
                 break
             if is_waited_for(delivery):
-                delivery.asked = 1
+                delivery.in_transaction = 1
                 self.tx_settles.append((delivery.tag, how))
-            delivery.lost = 0
+            delivery.withdrawn = 0
             at += 1
         self.advance()
         return 0
@@ -640,7 +640,7 @@ cdef class Channel(Waiter):
         settles, self.tx_settles = self.tx_settles, []
         for tag, how in settles:
             delivery = self.find(tag)
-            if delivery != NULL and delivery.consumer != NULL and delivery.asked:
+            if delivery != NULL and delivery.consumer != NULL and delivery.in_transaction:
                 if not delivery.reads:
                     groups.add((<ChannelMember>delivery.consumer).group)
                 self.settle_one(delivery, how)
@@ -661,7 +661,7 @@ cdef class Channel(Waiter):
             self.unknown(tag)
         else:
             delivery = self.find(tag)
-            if delivery == NULL or (not delivery.lost and not is_waited_for(delivery)):
+            if delivery == NULL or (not delivery.withdrawn and not is_waited_for(delivery)):
                 self.unknown(tag)
         return 0
 
@@ -682,7 +682,7 @@ cdef class Channel(Waiter):
                 delivery = &self.ring[at & (self.ring_room - 1)]
                 if delivery.tag > last:
                     break
-                delivery.lost = 0
+                delivery.withdrawn = 0
                 if is_waited_for(delivery):
                     if multiple:
                         if work[0] >= work_end:
@@ -730,7 +730,7 @@ cdef class Channel(Waiter):
     cdef int forget_claim(self, claim_t* claim) noexcept:
         """Removes a claim that the channel no longer owns. A consumer loses its claims from the oldest on, interleaved
         with others' deliveries, so each search starts where the last one ended."""
-        cdef uint64_t at = max(self.lost_at, self.ring_at)
+        cdef uint64_t at = max(self.forget_at, self.ring_at)
         cdef uint64_t left = self.ring_end - self.ring_at
         cdef delivery_t* delivery
         while left:
@@ -739,11 +739,11 @@ cdef class Channel(Waiter):
             delivery = &self.ring[at & (self.ring_room - 1)]
             if delivery.consumer != NULL and delivery.claim == claim:
                 self.awaits_no_more(delivery)
-                delivery.lost = not acknowledges_itself(delivery)
-                self.unacknowledged -= delivery.lost
-                delivery.lost &= delivery.tag <= self.sent
+                delivery.withdrawn = not acknowledges_itself(delivery)
+                self.unacknowledged -= delivery.withdrawn
+                delivery.withdrawn &= delivery.tag <= self.sent
                 delivery.consumer = NULL
-                self.lost_at = at + 1
+                self.forget_at = at + 1
                 break
             at += 1
             left -= 1
@@ -797,7 +797,7 @@ cdef class Channel(Waiter):
 
 cdef inline bint is_kept(const delivery_t* delivery) noexcept:
     """Whether the ring still needs this delivery."""
-    return delivery.consumer != NULL or delivery.lost
+    return delivery.consumer != NULL or delivery.withdrawn
 
 
 cdef inline bint acknowledges_itself(const delivery_t* delivery) noexcept:
@@ -808,4 +808,4 @@ cdef inline bint acknowledges_itself(const delivery_t* delivery) noexcept:
 
 cdef inline bint is_waited_for(const delivery_t* delivery) noexcept:
     """Whether the client may acknowledge a delivery that was sent."""
-    return delivery.consumer != NULL and not delivery.asked and not acknowledges_itself(delivery)
+    return delivery.consumer != NULL and not delivery.in_transaction and not acknowledges_itself(delivery)

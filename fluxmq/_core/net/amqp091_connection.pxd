@@ -24,10 +24,10 @@ cdef enum:
 cdef class Bodies:
     """Memory limit for incomplete contents of all connections of a node.
 
-    message_max: maximum bytes of one body. most: total above which every further growth calls the handler's
+    message_max: maximum bytes of one body. held_max: total above which every further growth calls the handler's
     on_bodies(). held: bytes in use now."""
     cdef public uint64_t message_max
-    cdef public uint64_t most
+    cdef public uint64_t held_max
     cdef readonly uint64_t held
 
 cdef class Content:
@@ -66,7 +66,7 @@ cdef class AmqpConnection(Transport):
     cdef readonly str vhost
     cdef readonly uint32_t method       # class << 16 | method of the one that ended the connection; 0: none did
     cdef public Bodies bodies           # the node's; None: its own
-    cdef public bint favoured           # may go on publishing although Bodies.most is exceeded
+    cdef public bint favoured           # may go on publishing although Bodies.held_max is exceeded
     cdef public bytes user              # the only value allowed in the property user-id; None: any
     cdef dict contents                  # number -> Content
     cdef Content last                   # content of the previous frame
@@ -99,6 +99,6 @@ cdef class AmqpConnection(Transport):
     cdef object decide(self, bytes topic)
     cdef dict decide_all(self, list publishes)
     cdef int commit_all(self, Channel channel) except -1
-    cdef int tell_method(self, uint16_t number, const uint8_t* at, size_t size) except -1
+    cdef int call_on_method(self, uint16_t number, const uint8_t* at, size_t size) except -1
     cdef bint answers_pile_up(self) noexcept
     cdef int end_read(self) except -1

@@ -13,8 +13,8 @@ PROTOCOL_HEADER: bytes
 @final
 class Bodies:
     message_max: int
-    most: int
-    def __init__(self, message_max: int = 16777216, most: int = ...) -> None: ...
+    held_max: int
+    def __init__(self, message_max: int = 16777216, held_max: int = ...) -> None: ...
     @property
     def held(self) -> int: ...
 

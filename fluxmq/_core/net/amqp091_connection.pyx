@@ -30,7 +30,7 @@ from fluxmq._core.amqp091.consts cimport (
 )
 from fluxmq._core.amqp091.properties cimport amqp_properties_t, properties_read
 from fluxmq._core.amqp091.topics cimport ADDRESS_BYTES_MAX, reply_route
-from fluxmq._core.bridge.telling cimport TELLING, copies, has_copies, judge, shown
+from fluxmq._core.bridge.publish_properties cimport CHECKED_PROPERTIES, check_properties, copy_keys, has_copies, shown
 from fluxmq._core.exchange.exchange cimport Route
 from fluxmq._core.hub.amqp091_bridge cimport hub_publish_amqp
 from fluxmq._core.hub.hub cimport Hub
@@ -71,9 +71,9 @@ HEARTBEAT_FRAME[:] = [FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, FRAME_END]
 cdef class Bodies:
     """See net/amqp091_connection.pxd."""
 
-    def __init__(self, uint64_t message_max=16777216, uint64_t most=<uint64_t>1 << 62):
+    def __init__(self, uint64_t message_max=16777216, uint64_t held_max=<uint64_t>1 << 62):
         self.message_max = message_max
-        self.most = most
+        self.held_max = held_max
 
 
 @cython.final
@@ -345,7 +345,7 @@ cdef class AmqpConnection(Transport):
                 raise ProtocolError(REPLY_UNEXPECTED_FRAME, "content on channel 0")
             self.hub.cold = True
             self.hub.node.work += WORK_CONNECT
-            return self.tell_method(0, at, size)
+            return self.call_on_method(0, at, size)
         if self.phase != PHASE_OPEN:
             raise ProtocolError(REPLY_COMMAND_INVALID, f"a frame on channel {number} before connection.open")
         content = self.last
@@ -356,7 +356,7 @@ cdef class AmqpConnection(Transport):
                 if method == CHANNEL_OPEN or method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
                     self.hub.cold = True
                     self.hub.node.work += WORK_COLD
-                    return self.tell_method(number, at, size)
+                    return self.call_on_method(number, at, size)
                 self.method = method
                 raise ProtocolError(REPLY_CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
             self.last = content
@@ -402,9 +402,9 @@ cdef class AmqpConnection(Transport):
             return self.on_settle(content.channel, method, at, end)
         self.hub.cold = True
         self.hub.node.work += WORK_COLD
-        return self.tell_method(content.channel.number, at - 4, end - at + 4)
+        return self.call_on_method(content.channel.number, at - 4, end - at + 4)
 
-    cdef int tell_method(self, uint16_t number, const uint8_t* at, size_t size) except -1:
+    cdef int call_on_method(self, uint16_t number, const uint8_t* at, size_t size) except -1:
         return ASK if self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size)) is True \
             else DONE
 
@@ -480,7 +480,7 @@ cdef class AmqpConnection(Transport):
             if result == ASK:
                 content.body_have -= size       # this frame will be handled again
             return result
-        if content.bodies.held > content.bodies.most and not self.favoured:
+        if content.bodies.held > content.bodies.held_max and not self.favoured:
             self.handler.on_bodies(self)
         return 0                        # a content not copied yet is in `unfinished` since its header
 
@@ -502,8 +502,8 @@ cdef class AmqpConnection(Transport):
         code = properties_read(body.properties, body.properties + body.properties_length, &properties)
         if code:
             raise ProtocolError(code, "the properties of a content header cannot be read")
-        if properties.flags & TELLING:
-            other = judge(&body, &properties, self.user, channel.reply_to)
+        if properties.flags & CHECKED_PROPERTIES:
+            other = check_properties(&body, &properties, self.user, channel.reply_to)
             if other is not None:
                 body.properties = <const uint8_t*><const char*><bytes>other
                 body.properties_length = <uint32_t>len(<bytes>other)
@@ -515,7 +515,7 @@ cdef class AmqpConnection(Transport):
             content.expects = EXPECT_BODY
             return ASK
         content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents))
-                     if content.bodies.held <= content.bodies.most else 0)
+                     if content.bodies.held <= content.bodies.held_max else 0)
         return 0
 
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
@@ -608,7 +608,7 @@ cdef class AmqpConnection(Transport):
         cdef bint routed
         cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
         self.hub.node.work += WORK_ASK
-        keys, written = copies(body)
+        keys, written = copy_keys(body)
         sent.properties = <const uint8_t*><const char*><bytes>written
         sent.properties_length = <uint32_t>len(<bytes>written)
         properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
@@ -678,7 +678,7 @@ cdef class AmqpConnection(Transport):
         cdef amqp_properties_t found
         cdef body_t body
         cdef uint32_t n
-        cdef int asked = 0
+        cdef int pending = 0
         decided = {}
         memset(&body, 0, sizeof(body))
         body.format = FORMAT_AMQP091
@@ -694,18 +694,18 @@ cdef class AmqpConnection(Transport):
             properties_read(body.properties, body.properties + body.properties_length, &found)
             if found.headers.length and has_copies(&found):
                 exchange = addresses[0][:1 + addresses[0][0]]
-                addresses += [exchange + <bytes>key[:255] for key in copies(&body)[0]]
+                addresses += [exchange + <bytes>key[:255] for key in copy_keys(&body)[0]]
             for address in addresses:
                 if address in decided:
                     continue
                 allowed = self.decide(address)
                 if allowed is None:
-                    asked += 1
-                    if asked == ASKED_AT_ONCE_MAX:
+                    pending += 1
+                    if pending == ASKED_AT_ONCE_MAX:
                         return None
                 else:
                     decided[address] = allowed
-        return decided if asked == 0 else None
+        return decided if pending == 0 else None
 
     def commit(self, Channel channel not None) -> bool:
         """Tx.Commit: applies everything published and settled since the last one, in one batch of the journal. Raises

@@ -32,7 +32,7 @@ cdef class RetainedNode:
     cdef uint64_t order         # when it was made: RetainedTree.stamp
     cdef uint64_t stamp         # when its value was set, from the same counter
     cdef uint32_t holes         # removed ones in `listed`
-    cdef bint gone              # removed from the tree
+    cdef bint removed           # removed from the tree
     cdef bint hidden            # a first level that begins with `$` [MQTT-4.7.2-1]
 
     cdef RetainedNode after(self, uint64_t order, Py_ssize_t* at)

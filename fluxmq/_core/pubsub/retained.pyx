@@ -83,7 +83,7 @@ cdef class RetainedNode:
             high = len(self.listed)
         while low < high:
             child = <RetainedNode>self.listed[low]
-            if not child.gone:
+            if not child.removed:
                 at[0] = low
                 return child
             low += 1
@@ -103,7 +103,7 @@ cdef class RetainedNode:
 
     cdef int remove(self, bytes level) except -1:
         cdef RetainedNode child = self.children.pop(level)
-        child.gone = True
+        child.removed = True
         if not self.children:
             self.children = None
         if self.listed is not None:

@@ -107,7 +107,7 @@ cdef class Session:
     cdef readonly uint64_t queued_bytes
     cdef public uint64_t queue_bytes_max
     cdef readonly uint64_t dropped
-    cdef uint64_t lost                  # dropped, QoS 0 too, and not logged yet; in Ledger.losing while not 0
+    cdef uint64_t unlogged_drops        # dropped, QoS 0 too, and not logged yet; in Ledger.losing while not 0
     # messages of queues: in the window like others, never on disk; docs/internals/queues.md
     cdef public ClaimKeeper claim_keeper
     cdef uint32_t claimed               # slots that came from a queue

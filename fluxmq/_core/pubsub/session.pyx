@@ -332,9 +332,9 @@ cdef class Session:
 
     cdef int lose(self) except -1:
         """Counts a message dropped for lack of room, until Hub.take_losing, for the log."""
-        if self.lost == 0:
+        if self.unlogged_drops == 0:
             self.ledger.losing.append(self)
-        self.lost += 1
+        self.unlogged_drops += 1
         return 0
 
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:

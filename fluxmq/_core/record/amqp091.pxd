@@ -16,11 +16,11 @@ cdef struct name_t:     # a short string, kept
     uint8_t n
     uint8_t[255] text
 
-cdef struct content_t:  # a message that is not whole yet
+cdef struct content_t:  # an incomplete message
     int state
     uint32_t code       # of its method
     uint64_t tag        # delivery tag
-    uint64_t left       # bytes of the body to come
+    uint64_t left       # missing bytes of the body
     uint64_t size       # of the body
     int64_t bytes       # of its frames so far
     int reply           # basic.return
@@ -32,26 +32,26 @@ cdef struct content_t:  # a message that is not whole yet
     name_t key
     name_t consumer     # basic.deliver: its tag; basic.return: the reply text
     room_t properties   # flags and list
-    room_t payload      # in pieces; used only where it is wanted
+    room_t payload      # in pieces; used only if payloads are recorded
     xxh64_t digest
 
-# What is remembered of a channel.
+# State of a channel.
 cdef class Channel:
     cdef content_t[2] contents          # by direction
-    cdef window_t publishes             # that wait for their confirm, by number
-    cdef window_t deliveries            # that wait for their acknowledgement, by tag
-    cdef bint known                     # it was opened while we looked
-    cdef bint confirms                  # numbers are given, and known
-    cdef uint64_t published             # the last number
-    cdef set unacknowledged             # consumer tags that take without acknowledging
-    cdef list unnamed                   # no_ack of basic.consume whose tag the broker chooses, in order
-    cdef bint get_unacknowledged        # the last basic.get did
-    cdef list asked                     # [answer awaited, direction of it, seq, time] of methods that are answered
+    cdef window_t publishes             # without confirm, by number
+    cdef window_t deliveries            # without acknowledgement, by tag
+    cdef bint known                     # it was opened during the recording
+    cdef bint confirms                  # in confirm mode, with known numbers
+    cdef uint64_t published             # number of the last publish
+    cdef set unacknowledged             # consumer tags with no_ack
+    cdef list unnamed                   # no_ack of each basic.consume without tag, in order
+    cdef bint get_unacknowledged        # no_ack of the last basic.get
+    cdef list pending_calls             # [expected answer, its direction, seq, time]
 
-# Whole frames, or the protocol header, that went one way on the connection.
+# Complete frames, or the protocol header, of one direction of the connection.
 cdef int amqp_rows(Recording recording, Peer peer, int direction, int64_t time, const uint8_t* at,
                    const uint8_t* end) except -1
 
-# Bytes from `at` on that are whole frames (or the header of the protocol); -1: there are none, and what stands there is
-# no frame, whatever comes.
+# Number of bytes from `at` on that are complete frames or the protocol header; -1: there is no valid frame, even with
+# more bytes.
 cdef int64_t amqp_whole(const uint8_t* at, const uint8_t* end) noexcept nogil

@@ -2,15 +2,15 @@
 # cython: embedsignature=True, auto_pickle=False
 """Rows of AMQP 0-9-1.
 
-basic.publish, deliver and the three acknowledgements are read in place; other methods become values.
+basic.publish, basic.deliver and the acknowledgements are read in place; other methods are decoded to values.
 
-    method ──► header ──► body, in any number of frames ──► the row of the message
+    method ──► header ──► body, in any number of frames ──► row of the message
 
     in   basic.publish  waits under its number on a confirm channel ──► out  basic.ack, basic.nack
     out  basic.deliver, get-ok  wait under their tag                ──► in   basic.ack, nack, reject
     a method that is answered waits for its answer, per channel and in order
 
-The row of a message stands where its last frame does. An acknowledgement of many answers the last of them.
+The row of a message is written at its last frame. An acknowledgement of several messages answers the last of them.
 """
 cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -44,21 +44,21 @@ from fluxmq._core.wire.xxh64 cimport xxh64_begin, xxh64_end, xxh64_more
 
 cdef enum:
     FRAME_HEAD = 7          # type, channel, size
-    ASKED_MAX = 1024        # methods of a channel that wait for an answer
+    PENDING_CALLS_MAX = 1024  # methods of a channel that wait for an answer
 
-# Never in a recording: what SASL says, in both directions, and secrets.
+# Never recorded: SASL responses of both sides, and secrets.
 cdef frozenset SECRET = frozenset({"response", "challenge", "new_secret"})
 
 
 @cython.final
 cdef class Channel:
-    """Machine. What is remembered of a channel."""
+    """Machine. State of a channel."""
 
     def __cinit__(self):
         memset(self.contents, 0, sizeof(self.contents))
         memset(&self.publishes, 0, sizeof(self.publishes))
         memset(&self.deliveries, 0, sizeof(self.deliveries))
-        self.asked = []
+        self.pending_calls = []
         self.unnamed = []
 
     def __dealloc__(self):
@@ -182,7 +182,7 @@ cdef int content_begin(Channel channel, int direction, uint32_t code, const uint
 
 cdef int content_header(Recording recording, Peer peer, int direction, int64_t time, int number, const uint8_t* at,
                         const uint8_t* end, int64_t size) except -1:
-    """0: nobody knows what it belongs to. Raises ProtocolError."""
+    """Returns 0 if its message is unknown. Raises ProtocolError."""
     cdef content_t* content = &channel_of(peer, number).contents[direction]
     cdef amqp_properties_t found
     if content.state == NO_CONTENT:
@@ -206,7 +206,7 @@ cdef int content_header(Recording recording, Peer peer, int direction, int64_t t
 
 cdef int content_body(Recording recording, Peer peer, int direction, int64_t time, int number, const uint8_t* at,
                       const uint8_t* end, int64_t size) except -1:
-    """0: nobody knows what it belongs to. Raises ProtocolError."""
+    """Returns 0 if its message is unknown. Raises ProtocolError."""
     cdef content_t* content = &channel_of(peer, number).contents[direction]
     cdef size_t n = <size_t>(end - at)
     if content.state == NO_CONTENT:
@@ -229,7 +229,7 @@ cdef int content_body(Recording recording, Peer peer, int direction, int64_t tim
 
 cdef int content_payload(Recording recording, row_t* row, const content_t* content, const uint8_t* at,
                          size_t n) except -1:
-    """at: the whole body, or NULL when it came in pieces, or is empty."""
+    """at: the whole body; NULL: it arrived in pieces or is empty."""
     if at != NULL or content.size == 0:
         return row_payload(recording, row, at, n)
     row.has |= HAS_SIZE
@@ -268,7 +268,7 @@ cdef int content_detail(Recording recording, row_t* row, const content_t* conten
 
 
 cdef int content_names(Recording recording, row_t* row, const content_t* content) except -1:
-    """Words of the batch, of a row that is wanted."""
+    """Sets the indices of names in the batch, for a row that is written."""
     row.has |= HAS_TOPIC | HAS_EXCHANGE
     row.topic = recording.columns.topics.index(content.key.text, content.key.n)
     row.exchange = recording.columns.exchanges.index(content.exchange.text, content.exchange.n)
@@ -277,7 +277,7 @@ cdef int content_names(Recording recording, row_t* row, const content_t* content
 
 cdef int content_end(Recording recording, Peer peer, int direction, int64_t time, int number, const uint8_t* at,
                      size_t n) except -1:
-    """The message is whole."""
+    """The message is complete."""
     cdef row_t row
     cdef Channel channel = channel_of(peer, number)
     cdef content_t* content = &channel.contents[direction]
@@ -371,7 +371,7 @@ cdef int settle_row(Recording recording, Peer peer, int direction, int64_t time,
 
 
 cdef uint32_t answer_to(Method method) except? 0:
-    """The method that answers this one; of basic.get, which has two, the first. 0: none does."""
+    """The method that answers this one, of basic.get the first of two; 0: none."""
     cdef uint32_t code = method.code()
     if not type(method).synchronous or kind_of_method(code + 1) < 0 or getattr(method, "no_wait", False):
         return <uint32_t>EXCHANGE_UNBIND_OK if code == EXCHANGE_UNBIND and not method.no_wait else 0
@@ -379,11 +379,11 @@ cdef uint32_t answer_to(Method method) except? 0:
 
 
 cdef int answer_of(Channel channel, row_t* row, uint32_t code, int direction) except -1:
-    """Fills in what this method answers."""
+    """Sets the fields about the method that this one answers."""
     cdef uint32_t wanted = <uint32_t>BASIC_GET_OK if code == BASIC_GET_EMPTY else code
-    for index, (answer, way, seq, time) in enumerate(channel.asked):
+    for index, (answer, way, seq, time) in enumerate(channel.pending_calls):
         if answer == wanted and way == direction:
-            del channel.asked[index]
+            del channel.pending_calls[index]
             if seq >= 0:
                 row.has |= HAS_ANSWERS | HAS_LATENCY
                 row.answers = seq
@@ -393,7 +393,7 @@ cdef int answer_of(Channel channel, row_t* row, uint32_t code, int direction) ex
 
 
 cdef dict detail_of(Method method):
-    """The fields of a method, by name; never a secret."""
+    """The fields of a method by name, without secrets."""
     found = {}
     for name, value in zip(type(method).fields, method.values()):
         if name not in SECRET:
@@ -402,12 +402,12 @@ cdef dict detail_of(Method method):
 
 
 cdef int learn(Peer peer, Channel channel, Method method, int direction, int number) except -1:
-    """What the method says of its channel."""
+    """Updates the state of the channel from the method."""
     cdef uint32_t code = method.code()
     if code == CHANNEL_OPEN:
         channel.known = 1
     elif code == CONFIRM_SELECT and direction == WAY_IN:
-        # On a channel that was there before, or behind a gap, nobody knows how many messages were published.
+        # If the channel is older than the recording, or after a gap, the number of published messages is unknown.
         if not channel.confirms:
             channel.confirms = channel.known
             channel.published = 0
@@ -417,7 +417,7 @@ cdef int learn(Peer peer, Channel channel, Method method, int direction, int num
         else:
             channel.unnamed.append(bool((<BasicConsume>method).no_ack))
     elif code == BASIC_CONSUME_OK and channel.unnamed:
-        # The answer to one with a tag may come between; it says nothing new then.
+        # The answer to a consume with a client-chosen tag may come between; it has no new information.
         if (<BasicConsumeOk>method).consumer_tag.encode("utf-8", "surrogateescape") not in (
                 channel.unacknowledged or ()):
             note_consumer(channel, (<BasicConsumeOk>method).consumer_tag, channel.unnamed.pop(0))
@@ -471,8 +471,8 @@ cdef int method_row(Recording recording, Peer peer, int direction, int64_t time,
     answer_of(channel, &row, code, direction)
     seq = row_end(recording, peer, &row, 1)
     answer = answer_to(method)
-    if answer and len(channel.asked) < ASKED_MAX:
-        channel.asked.append((answer, 1 - direction, seq, time))
+    if answer and len(channel.pending_calls) < PENDING_CALLS_MAX:
+        channel.pending_calls.append((answer, 1 - direction, seq, time))
     learn(peer, channel, method, direction, number)
     return 0
 
@@ -482,7 +482,7 @@ cdef int method_row(Recording recording, Peer peer, int direction, int64_t time,
 
 cdef int simple_row(Recording recording, Peer peer, int direction, int64_t time, int kind, int64_t size,
                     const uint8_t* version) except -1:
-    """The header of the protocol, whose last four bytes say the version; or a heartbeat, NULL."""
+    """A row for the protocol header, whose last four bytes are the version, or (NULL) for a heartbeat."""
     cdef row_t row
     cdef bytes detail
     row_packet(recording, peer, &row, time, kind, direction, size)
@@ -497,7 +497,7 @@ cdef int simple_row(Recording recording, Peer peer, int direction, int64_t time,
 
 cdef int frame_rows(Recording recording, Peer peer, int direction, int64_t time, uint8_t kind, int number,
                     const uint8_t* at, const uint8_t* end, int64_t size) except -1:
-    """The rows of one frame, none or one. Raises ProtocolError."""
+    """Writes the row of one frame, if it has one. Raises ProtocolError."""
     cdef int placed = 1
     if kind == FRAME_METHOD:
         method_row(recording, peer, direction, time, number, at, end, size)
@@ -510,7 +510,7 @@ cdef int frame_rows(Recording recording, Peer peer, int direction, int64_t time,
     else:
         raise ProtocolError(501, f"there is no frame type {kind}")
     if not placed:
-        recording.undecoded += <uint64_t>size       # the rest of a message whose beginning is not there
+        recording.undecoded += <uint64_t>size       # rest of a message that began before the recording
     return 0
 
 

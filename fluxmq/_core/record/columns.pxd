@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""The rows of a recording as columns, in the buffers that Arrow wants: one batch at a time, no Python object per row.
+"""The rows of a recording as columns in Arrow's buffers: one batch at a time, no Python object per row.
 
-A column of few different values is an index and a list of words, which begins anew with every batch. Which columns
-a row has is a bit for each; a value that is not there may be anything.
+A column with few distinct values is dictionary-encoded; its words begin anew with every batch. A row has one bit per
+column; where the bit is clear, the value is undefined.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -70,7 +70,7 @@ cdef struct row_t:
     int64_t bytes
     int64_t answers
     int64_t latency
-    text_t properties       # the three are copied
+    text_t properties       # add() copies all three
     text_t detail
     text_t payload
 
@@ -78,7 +78,7 @@ cdef struct strings_t:      # one column of strings: offsets[i] to offsets[i + 1
     int32_t* offsets
     room_t data
 
-# Machine. Different byte strings, numbered from 0 in the order in which they came.
+# Machine. Distinct byte strings, numbered from 0 in order of insertion.
 cdef class Words:
     cdef room_t data
     cdef int32_t* offsets       # count + 1
@@ -89,7 +89,7 @@ cdef class Words:
     cdef uint32_t mask
 
     cdef int32_t find(self, const uint8_t* at, size_t n) noexcept       # -1: not there
-    cdef int32_t add(self, const uint8_t* at, size_t n) except -1       # one that is not there
+    cdef int32_t add(self, const uint8_t* at, size_t n) except -1       # must not be present
     cdef int32_t index(self, const uint8_t* at, size_t n) except -1     # find or add
     cdef void clear(self) noexcept
     cdef void place(self, uint64_t hashed, uint32_t entry) noexcept
@@ -100,7 +100,7 @@ cdef class Columns:
     cdef int64_t first          # seq of row 0 of this batch
     cdef size_t rows            # in this batch
     cdef size_t room
-    cdef uint64_t batch         # changes when words begin anew
+    cdef uint64_t batch         # changes when the words begin anew
     cdef uint32_t any           # bits that some row has
     cdef uint32_t all           # bits that every row has
     cdef uint32_t* has
@@ -141,8 +141,8 @@ cdef class Columns:
     cdef tuple few(self, uint32_t bit, const int8_t* values, Words words)
     cdef bytes numbered(self)
 
-    cdef int64_t add(self, const row_t* row) except -1      # its seq
+    cdef int64_t add(self, const row_t* row) except -1      # returns its seq
     cdef size_t held(self) noexcept                         # bytes of strings and words
-    cdef dict taken(self)                                   # buffers by column, and a new batch begins
+    cdef dict taken(self)                                   # buffers by column; begins a new batch
 
-cdef int kind_of_method(uint32_t code) noexcept             # class << 16 | method; -1: there is none
+cdef int kind_of_method(uint32_t code) noexcept             # code: class << 16 | method; -1: unknown

@@ -15,15 +15,15 @@ from fluxmq._core.amqp091 import methods as amqp091_methods
 from fluxmq._core.errors import CorruptError
 
 cdef enum:
-    ROOM_MIN = 4096         # rows; doubled when they are used up
+    ROOM_MIN = 4096         # rows; doubled when full
     SLOTS_MIN = 256         # a power of two
     CLASSES = 128
-    LONGS = 8               # arrays of numbers of eight bytes, of four, and all of them
+    LONGS = 8               # number of arrays with 8-byte numbers, with 4-byte numbers, and of all arrays
     INTS = 10
     ARRAYS = 24
     TEXT_MAX = 0x7FFFFFFF   # bytes of one column in one batch: Arrow's offsets have 32 bits
-    # Words are found by a hash whose seed is no secret: who records his own broker is not his own enemy, and a chain
-    # that somebody makes long costs the writer's processor alone.
+    # The hash of words has a public seed: a client that forces collisions costs only processor time of the recorder's
+    # process.
     SEED = 0x5EED
 
 cdef tuple PACKETS = ("", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE",
@@ -47,7 +47,7 @@ cdef Words words_of(names):
 
 
 cdef list kind_names():
-    """In the order of row_t.kind; on the way, the kind of each method."""
+    """Names in the order of row_t.kind. Also fills the table of kinds of methods."""
     names = [*PACKETS, *EVENTS]
     memset(method_kinds, 0xFF, sizeof(method_kinds))
     for number, method in sorted(amqp091_methods.METHODS.items()):
@@ -64,7 +64,7 @@ cdef int kind_of_method(uint32_t code) noexcept:
 
 @cython.final
 cdef class Words:
-    """Machine. Byte strings, numbered."""
+    """Machine. Numbered byte strings."""
 
     def __cinit__(self):
         self.room = SLOTS_MIN
@@ -178,7 +178,7 @@ cdef inline int keep_text(strings_t* column, size_t row, const text_t* text, bin
 
 @cython.final
 cdef class Columns:
-    """Machine. One batch of rows; `add` until it is taken."""
+    """Machine. One batch of rows."""
 
     def __cinit__(self):
         self.clients = Words()
@@ -200,7 +200,7 @@ cdef class Columns:
         room_free(&self.payloads.data)
 
     cdef void arrays(self, void*** out) noexcept:
-        """Where each array is, those of eight bytes first, then those of four, then those of one."""
+        """The address of each array: first those with 8-byte elements, then 4, then 1."""
         cdef void*** one = [
             <void**>&self.times, <void**>&self.connections, <void**>&self.packet_ids, <void**>&self.digests,
             <void**>&self.sizes, <void**>&self.bytes, <void**>&self.answers, <void**>&self.latencies,
@@ -264,7 +264,7 @@ cdef class Columns:
                 + self.clients.data.used + self.topics.data.used + self.exchanges.data.used)
 
     cdef bytes validity(self, uint32_t bit):
-        """A bit for each row, as Arrow wants them; None: each has it."""
+        """Arrow's validity bitmap of a column; None: all rows have a value."""
         cdef size_t i
         cdef uint8_t* out
         if self.all & bit:
@@ -305,7 +305,7 @@ cdef class Columns:
         return (self.validity(bit) if bit else None, copied(values, self.rows * sizeof(int32_t)), *words.taken())
 
     cdef tuple few(self, uint32_t bit, const int8_t* values, Words words):
-        """words of a column that is held in bytes."""
+        """Index and words of a column whose values are small integers."""
         cdef size_t i
         cdef int32_t* out
         if not self.any & bit:

@@ -34,7 +34,7 @@ cdef tuple REPEATED = (PROPERTY_SUBSCRIPTION_IDENTIFIER, PROPERTY_USER_PROPERTY)
 
 cdef enum:
     TABLE_BYTES_MAX = 4096
-    TABLES_MAX = 4096       # headers whose JSON is remembered: most publishers send the same again and again
+    TABLES_MAX = 4096       # cached JSON of headers: most publishers repeat them
 cdef dict tables = {}
 
 
@@ -98,7 +98,7 @@ cdef int put_number(room_t* out, uint64_t value) except -1:
 
 
 cdef int put_name(room_t* out, const char* name) except -1:
-    """The comma that may be due, the name, the colon."""
+    """Writes a comma if needed, the name and a colon."""
     if out.data[out.used - 1] != c'{':
         put_text(out, b",")
     put_text(out, b'"')
@@ -107,7 +107,7 @@ cdef int put_name(room_t* out, const char* name) except -1:
 
 
 cdef const uint8_t* behind(const uint8_t* at) noexcept nogil:
-    """Where the next property of a PUBLISH begins."""
+    """The position of the next property of a PUBLISH."""
     cdef uint8_t identifier = at[0]
     cdef Cursor c
     cdef uint32_t number = 0
@@ -128,7 +128,7 @@ cdef const uint8_t* behind(const uint8_t* at) noexcept nogil:
 
 
 cdef int put_repeated(room_t* out, const uint8_t* at, const uint8_t* end, uint8_t wanted, const char* name) except -1:
-    """All properties of an identifier that may repeat, as a list; nothing when there is none."""
+    """All properties of an identifier that may repeat, as a list; writes nothing if there is none."""
     cdef bint some = 0
     cdef Cursor c
     cdef uint32_t number = 0

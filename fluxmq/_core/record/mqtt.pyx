@@ -2,11 +2,12 @@
 # cython: embedsignature=True, auto_pickle=False
 """Rows of MQTT packets.
 
-PUBLISH, plain acknowledgements and pings are read in place. Everything else, and what of these is out of the ordinary,
-goes through decode_packet, which also says what is wrong with it.
+PUBLISH, plain acknowledgements and pings are read in place. Other packets, and unusual or invalid ones of these, go
+through decode_packet, which also reports errors.
 
-    PUBLISH ──► waits under (direction, packet identifier) ──► PUBREC, PUBREL answer it ──► PUBACK, PUBCOMP, or a PUBREC
-    that refuses: it waits no longer, and that is its latency. SUBSCRIBE, UNSUBSCRIBE, CONNECT, PINGREQ likewise.
+    PUBLISH ──► pending under (direction, packet identifier) ──► PUBREC, PUBREL answer it ──► PUBACK, PUBCOMP, or a
+    PUBREC with an error: pending no more; the time until then is its latency. SUBSCRIBE, UNSUBSCRIBE, CONNECT and
+    PINGREQ likewise.
 """
 from base64 import b64encode
 
@@ -34,10 +35,10 @@ from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 from fluxmq._core.mqtt.decode import decode_packet
 
 cdef enum:
-    COLD = 0                # not for the fast way: decode_packet says what it is
+    COLD = 0                # not for the fast path: use decode_packet
     DONE = 1
-    REFUSED = 0x80          # reason codes from here on
-    FROM_BROKER = 1 << 16   # numbers of what waits: packet identifiers of the broker's publishes,
+    REFUSED = 0x80          # reason codes from here on are errors
+    FROM_BROKER = 1 << 16   # pending numbers: packet identifiers of publishes by the broker,
     PINGS = 1 << 17         # pings,
     CONNECTS = 1 << 18      # and the connection itself
 
@@ -77,7 +78,7 @@ cdef bytes connect_client(const uint8_t* at, const uint8_t* end):
     return connect.client_id.encode() or None
 
 
-# ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── pending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 cdef inline uint64_t number_of(int direction, uint64_t packet_id) noexcept:
@@ -86,7 +87,8 @@ cdef inline uint64_t number_of(int direction, uint64_t packet_id) noexcept:
 
 
 cdef inline bint answered(Peer peer, row_t* row, uint64_t number, bint last) noexcept:
-    """Fills in what the row answers. False: that was left out, and so is this."""
+    """Sets the fields about the packet that the row answers. Returns False if that packet was left out, as this must
+    be then."""
     cdef sent_t sent = pending_get(&peer.pending, number, last)
     if sent.seq == NOTHING:
         return 1
@@ -105,7 +107,7 @@ cdef inline bint answered(Peer peer, row_t* row, uint64_t number, bint last) noe
 
 cdef int topic_of_alias(Recording recording, Peer peer, int direction, row_t* row, const uint8_t** topic,
                         uint16_t* n, uint32_t alias) except -1:
-    """Remembers the alias of a topic, or finds the topic of an alias: 1, or 0 when nobody has said it."""
+    """Stores the alias of a topic, or finds the topic of an alias. Returns 0 if the alias is unknown."""
     cdef dict aliases = peer.aliases_in if direction == WAY_IN else peer.aliases_out
     cdef bytes known
     if aliases is None:
@@ -120,14 +122,14 @@ cdef int topic_of_alias(Recording recording, Peer peer, int direction, row_t* ro
     known = aliases.get(alias)
     if known is None:
         return 0
-    topic[0] = <const uint8_t*><const char*>known       # held by the dict
+    topic[0] = <const uint8_t*><const char*>known       # kept alive by the dict
     n[0] = <uint16_t>len(known)
     return 1
 
 
 cdef int publish_row(Recording recording, Peer peer, int direction, int64_t time, uint8_t first, Cursor* c,
                      int64_t size) except -1:
-    """COLD: let decode_packet say what is wrong."""
+    """Returns COLD if decode_packet must decide."""
     cdef row_t row
     cdef const uint8_t* topic = NULL
     cdef uint16_t n = 0, packet_id = 0
@@ -178,7 +180,7 @@ cdef int publish_row(Recording recording, Peer peer, int direction, int64_t time
     if qos:
         row.has |= HAS_PACKET_ID
         row.packet_id = packet_id
-    # Where the payload begins depends on the version.
+    # The version determines where the payload begins.
     if wanted and peer.version:
         row_payload(recording, &row, c.at, <size_t>(c.end - c.at))
     seq = row_end(recording, peer, &row, wanted)
@@ -189,7 +191,7 @@ cdef int publish_row(Recording recording, Peer peer, int direction, int64_t time
 
 cdef int ack_row(Recording recording, Peer peer, int direction, int64_t time, uint8_t first, Cursor* c,
                  int64_t size) except -1:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP without properties. COLD otherwise."""
+    """PUBACK, PUBREC, PUBREL, PUBCOMP without properties; else returns COLD."""
     cdef int kind = first >> 4
     cdef uint16_t packet_id = 0
     cdef uint8_t reason = 0
@@ -197,7 +199,7 @@ cdef int ack_row(Recording recording, Peer peer, int direction, int64_t time, ui
     if first & 15 != (2 if kind == PUBREL else 0) or not take_u16(c, &packet_id) or packet_id == 0:
         return COLD
     if length != 2:
-        # A reason code, and an empty property length, which may be left out.
+        # A reason code and an optional property length of 0.
         if peer.version == 0 and length > 2:
             return DONE if acknowledged(recording, peer, direction, time, kind, packet_id, -1, size, None) else COLD
         if peer.version < LEVEL_5 or length > 4 or not take_u8(c, &reason) or (length == 4 and c.at[0] != 0):
@@ -211,9 +213,9 @@ cdef int ack_row(Recording recording, Peer peer, int direction, int64_t time, ui
 
 cdef int acknowledged(Recording recording, Peer peer, int direction, int64_t time, int kind, int packet_id, int reason,
                       int64_t size, bytes properties) except -1:
-    """The row of one of the four; reason: -1 for none."""
+    """Writes the row of one of the four. reason: -1: none."""
     cdef row_t row
-    # PUBREL goes the way of the PUBLISH, the others come back.
+    # PUBREL has the direction of the PUBLISH, the others the opposite one.
     cdef int way = direction if kind == PUBREL else 1 - direction
     cdef bint last = kind == PUBACK or kind == PUBCOMP or (kind == PUBREC and reason >= REFUSED)
     row_packet(recording, peer, &row, time, kind, direction, size)
@@ -260,7 +262,7 @@ cdef object will_of(Recording recording, Will will):
 
 
 cdef dict detail_of(Recording recording, Packet packet):
-    """What a cold packet says beyond its columns. Never a password."""
+    """Fields of a cold packet that have no column, without passwords."""
     if isinstance(packet, Connect):
         connect = <Connect>packet
         found = {"client_id": connect.client_id, "clean_start": bool(connect.clean_start),
@@ -289,7 +291,7 @@ cdef int options_of(Subscription one):
 
 
 cdef int learn(Peer peer, Packet packet) except -1:
-    """What the packet says of its connection."""
+    """Updates the state of the connection from the packet."""
     if isinstance(packet, Connect):
         peer.version = <int8_t>(<Connect>packet).protocol_level
         if (<Connect>packet).client_id:
@@ -304,7 +306,7 @@ cdef int learn(Peer peer, Packet packet) except -1:
 
 
 cdef bint cold_answers(Peer peer, row_t* row, int direction, int kind, Packet packet) except -1:
-    """Fills in packet identifier, reason and what is answered. False: leave the row out."""
+    """Sets packet identifier, reason and the answered packet. Returns False if the row must be left out."""
     if kind == CONNACK:
         row.has |= HAS_REASON
         row.reason = (<ConnAck>packet).reason_code
@@ -357,7 +359,7 @@ cdef int cold_row(Recording recording, Peer peer, int direction, int64_t time, u
 
 cdef int vague_row(Recording recording, Peer peer, int direction, int64_t time, uint8_t first, Cursor* c,
                    int64_t size) except -1:
-    """Of a version that nobody has said: what all versions have in common."""
+    """A packet of an unknown version: reads only what all versions have in common."""
     cdef row_t row
     cdef int kind = first >> 4
     cdef uint16_t packet_id = 0
@@ -371,7 +373,7 @@ cdef int vague_row(Recording recording, Peer peer, int direction, int64_t time, 
 
 cdef int packet_rows(Recording recording, Peer peer, int direction, int64_t time, uint8_t first, const uint8_t* body,
                      const uint8_t* end, int64_t size) except -1:
-    """The row of one packet. Raises ProtocolError."""
+    """Writes the row of one packet. Raises ProtocolError."""
     cdef Cursor c
     cdef int kind = first >> 4
     c.at = body

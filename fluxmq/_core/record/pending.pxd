@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""What waits for its acknowledgement on one connection: row and time of each, by number.
+"""Operations of one connection without acknowledgement: row and time of each, by number.
 
-pending_t is for numbers in any order (packet identifiers), window_t for numbers that rise (delivery tags).
+pending_t is for numbers in any order (packet identifiers), window_t for ascending ones (delivery tags).
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
-    LEFT_OUT = -2           # sent_t.seq: the row was not written, nor will be what acknowledges it
-    NOTHING = -1            # sent_t.seq: nothing waits here
+    LEFT_OUT = -2           # sent_t.seq: the row was left out; its acknowledgement will be too
+    NOTHING = -1            # sent_t.seq: nothing is pending
 
 cdef struct sent_t:
     int64_t seq
@@ -28,14 +28,14 @@ cdef struct window_t:       # all zero: empty
     uint32_t count
     uint64_t base
 
-# number is not 0; what waited under it before waits no longer.
+# number is not 0; replaces an earlier entry.
 cdef int pending_put(pending_t* pending, uint64_t number, int64_t seq, int64_t time) except -1
-# What waits under the number, seq NOTHING when nothing does; with `last` it waits no longer.
+# The entry of the number; seq NOTHING: none. last: removes it.
 cdef sent_t pending_get(pending_t* pending, uint64_t number, bint last) noexcept
 cdef void pending_free(pending_t* pending) noexcept         # empty again
 
-# Numbers that rise; one that does not is passed over. The oldest goes when there are too many.
+# Numbers must ascend; others are ignored. If there are too many, the oldest is dropped.
 cdef int window_put(window_t* window, uint64_t number, int64_t seq, int64_t time) except -1
-# As pending_get with `last`; `through`: nor does what has a lower number. Number 0 with `through`: the highest.
+# As pending_get with `last`. through: also removes lower numbers; number 0 then means the highest.
 cdef sent_t window_take(window_t* window, uint64_t number, bint through) noexcept
 cdef void window_free(window_t* window) noexcept

@@ -1,23 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""What waits for its acknowledgement. See record/pending.pxd."""
+"""Operations without acknowledgement. See record/pending.pxd."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 cdef enum:
     SIZE_MIN = 8
-    # Deliveries of one channel that wait: clients that take without acknowledging would make it grow without end.
+    # Pending deliveries of one channel: a client that never acknowledges must not make it grow without bound.
     WINDOW_MAX = 1 << 17
-cdef uint64_t NUMBER_MAX = <uint64_t>1 << 62    # no counter gets this high; sums of higher values would overflow
+cdef uint64_t NUMBER_MAX = <uint64_t>1 << 62    # higher numbers are ignored, as sums would overflow
 
 
 cdef inline uint32_t place_of(const pending_t* pending, uint64_t number) noexcept:
-    # Numbers come one after the other, so the lowest bits spread them well.
+    # Numbers are consecutive, so their lowest bits spread them evenly.
     return <uint32_t>(number ^ number >> 16) & (pending.size - 1)
 
 
 cdef slot_t* find(const pending_t* pending, uint64_t number) noexcept:
-    """The slot with that number, or the free one where it would go."""
+    """The slot with that number, or the free slot for it."""
     cdef uint32_t i = place_of(pending, number)
     while pending.slots[i].number and pending.slots[i].number != number:
         i = (i + 1) & (pending.size - 1)
@@ -54,7 +54,7 @@ cdef int pending_put(pending_t* pending, uint64_t number, int64_t seq, int64_t t
 
 
 cdef void forget(pending_t* pending, uint32_t hole) noexcept:
-    """Frees a slot, and moves back what had to go behind it, so that a search may end at a free one."""
+    """Frees a slot and moves displaced entries back, so that a search may end at a free slot."""
     cdef uint32_t mask = pending.size - 1, i = hole, home
     pending.count -= 1
     while True:
@@ -107,7 +107,7 @@ cdef int window_put(window_t* window, uint64_t number, int64_t seq, int64_t time
     if number > NUMBER_MAX:
         return 0
     if window.count and number - window.base >= WINDOW_MAX and number > window.base + window.count:
-        window.count = 0        # a jump that no peer makes
+        window.count = 0        # the number is implausibly far ahead
     if window.count == 0:
         window.base = number
     elif number < window.base + window.count:
@@ -133,13 +133,13 @@ cdef sent_t window_take(window_t* window, uint64_t number, bint through) noexcep
     sent.seq = NOTHING
     sent.time = 0
     if through and number == 0 and window.count:
-        # The first one waits, so this ends.
+        # The first one is pending, so this ends.
         number = window.base + window.count - 1
         while window.sent[number & (window.size - 1)].seq == NOTHING:
             number -= 1
     if number < window.base or number >= window.base + window.count:
         if through and number >= window.base:
-            window.count = 0    # a number that was never given; the peer will say so, what is below it is settled
+            window.count = 0    # an unknown number, which the peer will refuse; lower ones are settled
         return sent
     found = window.sent + (number & (window.size - 1))
     sent = found[0]

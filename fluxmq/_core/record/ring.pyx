@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Handle. The writer's end of a recording's ring: whole entries out. docs/internals/recording.md; the broker's end is
-memory/tap.pyx. It asks no system call either: who reads looks, and sleeps when there is nothing.
+"""Handle. Reads entries from the ring of a recording, which memory/tap.pyx writes. docs/internals/recording.md.
+
+It makes no system calls: the reader polls.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -9,8 +10,8 @@ from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.tap cimport (
-    ENTRY_HEAD, RING_BROKER_END, RING_CAPACITY, RING_DATA, RING_HEAD, RING_TAIL, RING_UNTOLD_BYTES,
-    RING_UNTOLD_ENTRIES, RING_WRITER_END, TAP_FILLER, TAP_LOST, load_acquire, store_release, tap_now,
+    ENTRY_HEAD, RING_BROKER_END, RING_CAPACITY, RING_DATA, RING_HEAD, RING_TAIL, RING_UNREPORTED_BYTES,
+    RING_UNREPORTED_ENTRIES, RING_WRITER_END, TAP_FILLER, TAP_LOST, load_acquire, store_release, tap_now,
 )
 
 __all__ = ["RingReader"]
@@ -18,16 +19,17 @@ __all__ = ["RingReader"]
 
 @cython.final
 cdef class RingReader:
-    """Handle. mapping: the whole ring, writable (mmap.mmap of the memory file). Raises CorruptError when it is none."""
+    """Handle. mapping: the whole ring, writable (mmap.mmap of the memory file). Raises CorruptError
+    if it is not a ring."""
 
     cdef Py_buffer view
     cdef bint viewed
     cdef object window          # memoryview of the data
-    cdef object given           # what take() gave last
+    cdef object given           # last result of take()
     cdef uint64_t capacity
-    cdef uint64_t tail          # everything before it is the broker's again
-    cdef uint64_t upto          # end of what take() gave last
-    cdef bint told              # of what was lost at the very end
+    cdef uint64_t tail          # everything before it belongs to the broker
+    cdef uint64_t upto          # end of the last result of take()
+    cdef bint end_reported      # the final LOST entry was returned
 
     def __cinit__(self, mapping):
         cdef uint8_t* ring
@@ -51,7 +53,7 @@ cdef class RingReader:
         return <uint64_t*>(<uint8_t*>self.view.buf + at)
 
     def release(self):
-        """What take() gave last goes back to the broker, who writes over it: its memoryview is good no longer."""
+        """Gives the last result of take() back to the broker, which overwrites it. Its memoryview becomes invalid."""
         if self.given is not None:
             self.given.release()
             self.given = None
@@ -60,7 +62,7 @@ cdef class RingReader:
             store_release(self.word(RING_TAIL), self.tail)
 
     cdef uint64_t positions(self) except? 0:
-        """Where the broker is."""
+        """The broker's write position."""
         cdef uint64_t head = load_acquire(self.word(RING_HEAD))
         if head - self.tail > self.capacity or head & 7:
             raise CorruptError("the ring of a recording is damaged: its positions contradict each other")
@@ -85,21 +87,21 @@ cdef class RingReader:
         return size
 
     def take(self, uint64_t limit=1 << 20):
-        """Whole entries, in order, without fillers: a memoryview of at most `limit` bytes (but at least one entry),
-        good until the next take() or release(). Empty: nothing is there. Raises CorruptError for what is no entry.
+        """Complete entries, in order, without fillers: a memoryview of at most `limit` bytes (but at least one entry),
+        valid until the next take() or release(). Empty: there are none. Raises CorruptError for an invalid entry.
 
-        What was lost at the very end, when there was no room to say so, comes as a last LOST entry (bytes)."""
+        Losses for which the ring had no room at the end are returned as a final LOST entry (bytes)."""
         cdef uint64_t head, at, start, end
         cdef uint32_t size, length
         cdef uint8_t kind = 0
         self.release()
-        # Before head: what was written before the end was told is seen.
+        # Read before head: entries written before the end must be seen.
         cdef bint over = load_acquire(self.word(RING_BROKER_END)) != 0
         head = self.positions()
         start = end = self.tail
         while end != head:
             if end != start and end & (self.capacity - 1) == 0:
-                break           # the last entry reached the ring's end to the byte: no filler stands between
+                break           # the last entry ends exactly at the ring's end, so there is no filler
             size = self.entry_at(end, head, &kind, &length)
             if kind == TAP_FILLER:
                 if end != start:
@@ -113,26 +115,26 @@ cdef class RingReader:
         self.upto = end
         if end == start:
             self.release()
-            if over and not self.told:
-                self.told = True
-                return self.untold()
+            if over and not self.end_reported:
+                self.end_reported = True
+                return self.unreported()
             return b""
         at = start & (self.capacity - 1)
         self.given = self.window[at:at + (end - start)]
         return self.given
 
     def take_lost(self):
-        """What was lost and stands in no entry yet, as one (bytes); empty: nothing. For who has taken everything and
-        reads no further, though the broker goes on, or went without ending the recording."""
-        if self.told:
+        """Losses that no entry reports yet, as a LOST entry (bytes); empty: none. For a reader that has taken
+        everything and stops, although the broker continues or has crashed."""
+        if self.end_reported:
             return b""
-        self.told = True
-        return self.untold()
+        self.end_reported = True
+        return self.unreported()
 
     def discard(self):
-        """Takes everything that is left when the broker has ended the recording. Returns how much that was, entries
-        and bytes of their data, and how much had been lost that nobody has read of: entries and bytes again."""
-        cdef uint64_t head, entries = 0, size = 0, lost = 0, lost_size = 0, told
+        """Discards the remaining entries after the broker has ended the recording. Returns their number and data bytes,
+        and number and data bytes of losses that were not read."""
+        cdef uint64_t head, entries = 0, size = 0, lost = 0, lost_size = 0, number
         cdef uint32_t length, step
         cdef uint8_t kind = 0
         cdef const uint8_t* data
@@ -142,27 +144,27 @@ cdef class RingReader:
             step = self.entry_at(self.upto, head, &kind, &length)
             if kind == TAP_LOST and length >= 16:
                 data = <const uint8_t*>self.view.buf + RING_DATA + (self.upto & (self.capacity - 1)) + ENTRY_HEAD
-                memcpy(&told, data, 8)
-                lost += told
-                memcpy(&told, data + 8, 8)
-                lost_size += told
+                memcpy(&number, data, 8)
+                lost += number
+                memcpy(&number, data + 8, 8)
+                lost_size += number
             elif kind != TAP_FILLER:
                 entries += 1
                 size += length
             self.upto += step
         self.release()
-        if not self.told:
-            self.told = True
-            lost += load_acquire(self.word(RING_UNTOLD_ENTRIES))
-            lost_size += load_acquire(self.word(RING_UNTOLD_BYTES))
+        if not self.end_reported:
+            self.end_reported = True
+            lost += load_acquire(self.word(RING_UNREPORTED_ENTRIES))
+            lost_size += load_acquire(self.word(RING_UNREPORTED_BYTES))
         return entries, size, lost, lost_size
 
-    cdef bytes untold(self):
+    cdef bytes unreported(self):
         cdef uint8_t[ENTRY_HEAD + 16] entry
         cdef uint32_t n = ENTRY_HEAD + 16
         cdef int64_t now = tap_now()
         cdef int i
-        if not load_acquire(self.word(RING_UNTOLD_ENTRIES)):
+        if not load_acquire(self.word(RING_UNREPORTED_ENTRIES)):
             return b""
         for i in range(ENTRY_HEAD):
             entry[i] = 0
@@ -171,22 +173,22 @@ cdef class RingReader:
         memcpy(entry + 16, &now, 8)
         n = 16
         memcpy(entry + 24, &n, 4)
-        memcpy(entry + ENTRY_HEAD, self.word(RING_UNTOLD_ENTRIES), 8)
-        memcpy(entry + ENTRY_HEAD + 8, self.word(RING_UNTOLD_BYTES), 8)
+        memcpy(entry + ENTRY_HEAD, self.word(RING_UNREPORTED_ENTRIES), 8)
+        memcpy(entry + ENTRY_HEAD + 8, self.word(RING_UNREPORTED_BYTES), 8)
         return (<const char*>entry)[:ENTRY_HEAD + 16]
 
     def stop(self):
-        """Says to the broker that nobody reads any more; what is in the ring stays there."""
+        """Tells the broker that there is no reader any more. The ring keeps its content."""
         self.release()
         store_release(self.word(RING_WRITER_END), 1)
 
     @property
     def ended(self) -> bool:
-        """The broker has ended the recording, and everything was taken."""
+        """Whether the broker has ended the recording and everything was taken."""
         return (load_acquire(self.word(RING_BROKER_END)) != 0 and load_acquire(self.word(RING_HEAD)) == self.upto
-                and (self.told or not self.word(RING_UNTOLD_ENTRIES)[0]))
+                and (self.end_reported or not self.word(RING_UNREPORTED_ENTRIES)[0]))
 
     @property
     def waiting(self) -> int:
-        """Bytes in the ring behind what take() gave last."""
+        """Bytes in the ring behind the last result of take()."""
         return load_acquire(self.word(RING_HEAD)) - self.upto

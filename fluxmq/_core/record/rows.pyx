@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""Entries of a recording's ring in, columns out. docs/internals/recording.md, "Ring" and "Rows".
+"""Converts entries of a recording's ring to columns. docs/internals/recording.md, "Ring" and "Rows".
 
     entry ──► its connection ──► is it kept? ──► record_mqtt, record_amqp091 ──► record_columns ──► take()
 
-While clients are chosen by their name, a connection's entries are held until that is known; then they are gone through,
-or counted. So the row `opened` of such a connection may stand behind rows that are younger.
+If clients are selected by name, entries of a connection are held until its client is known, then processed or counted.
+So the row `opened` of such a connection may follow younger rows.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -57,7 +57,7 @@ cdef struct entry_t:
 
 
 cdef bint read_entry(const uint8_t* at, const uint8_t* end, entry_t* entry, size_t* size) except -1:
-    """False: a filler. Raises CorruptError for what is no entry."""
+    """Returns False for a filler. Raises CorruptError for an invalid entry."""
     cdef uint32_t whole = 0
     if end - at >= 8:
         memcpy(&whole, at, 4)
@@ -80,7 +80,7 @@ cdef bint read_entry(const uint8_t* at, const uint8_t* end, entry_t* entry, size
 
 
 cdef dict json_object(const uint8_t* at, size_t n):
-    """{} for what is none."""
+    """{} if it is not a JSON object."""
     try:
         found = json_decode((<const char*>at)[:n])
     except (DecodeError, UnicodeDecodeError):
@@ -90,17 +90,17 @@ cdef dict json_object(const uint8_t* at, size_t n):
 
 @cython.final
 cdef class RecordRows:
-    """Machine. Rows of what the broker read and wrote.
+    """Machine. Rows of the bytes that the broker read and wrote.
 
     payload: full, hash or size. topics, clients, protocols, sample: as in RecordOptions; empty and 1.0: all.
-    batch_rows, batch_bytes (of text and payloads): `full` says that so many are there. Raises UsageError.
+    batch_rows, batch_bytes (of text and payloads): limits at which `full` becomes true. Raises UsageError.
 
-    filtered_rows: left out by choice. lost_entries, lost_bytes: as the broker counted them. undecoded_bytes: of
-    connections whose bytes did not decode. All since the beginning.
+    filtered_rows: left out by the selection. lost_entries, lost_bytes: as counted by the broker. undecoded_bytes: bytes
+    of connections that could not be decoded. All are totals.
     """
     cdef Recording recording
     cdef dict peers
-    cdef Peer last              # of the entry before
+    cdef Peer last              # connection of the previous entry
     cdef tuple clients
     cdef frozenset protocols
     cdef double sample
@@ -127,12 +127,12 @@ cdef class RecordRows:
 
     @property
     def rows(self) -> int:
-        """In the batch that is being filled."""
+        """Rows in the current batch."""
         return self.recording.columns.rows
 
     @property
     def seq(self) -> int:
-        """Of the next row: how many there were."""
+        """Number of the next row, that is, of rows so far."""
         return self.recording.columns.first + <int64_t>self.recording.columns.rows
 
     @property
@@ -149,7 +149,7 @@ cdef class RecordRows:
 
     @property
     def connections(self) -> int:
-        """That are remembered."""
+        """Connections with state."""
         return len(self.peers)
 
     cdef inline bint is_full(self) noexcept:
@@ -157,9 +157,9 @@ cdef class RecordRows:
                 or self.recording.columns.held() >= self.batch_bytes)
 
     def feed(self, entries: object, start: int = 0) -> int:
-        """Takes entries, whole ones, from byte `start` on, until the batch is full. Returns how far it came.
+        """Processes complete entries from byte `start` on until the batch is full. Returns the position reached.
 
-        Raises CorruptError for what is no entry.
+        Raises CorruptError for an invalid entry.
         """
         cdef Py_buffer view
         cdef const uint8_t* at
@@ -181,8 +181,8 @@ cdef class RecordRows:
             PyBuffer_Release(&view)
 
     def take(self) -> tuple[int, dict[str, object]]:
-        """How many rows the batch has, and its columns as buffers (fluxmq.record.files.batch_of_columns); a new batch
-        begins."""
+        """Number of rows of the batch, and its columns as buffers (fluxmq.record.files.batch_of_columns). Begins a new
+        batch."""
         return self.recording.columns.rows, self.recording.columns.taken()
 
     cdef Peer peer_of(self, const entry_t* entry):
@@ -227,7 +227,7 @@ cdef class RecordRows:
     # ── whether a connection is kept ─────────────────────────────────────────────────────────────────────────
 
     cdef bint decided(self, Peer peer, const entry_t* entry) except -1:
-        """Whether this entry says who it is, or that it will never say; then what was held is gone through."""
+        """Whether this entry decides which client it is, or that it stays unknown. Then processes the held entries."""
         cdef bytes client = None
         if entry.kind == ENTRY_ACCEPTED:
             client = self.client_of(peer, json_object(entry.data, entry.length))
@@ -268,8 +268,8 @@ cdef class RecordRows:
 
     # ── session events ───────────────────────────────────────────────────────────────────────────────────────
 
-    cdef bytes client_of(self, Peer peer, dict told):
-        name = told.get("client_id")
+    cdef bytes client_of(self, Peer peer, dict details):
+        name = details.get("client_id")
         if isinstance(name, str) and name:
             return name.encode()
         return b"amqp091-%d" % peer.number if peer.protocol else None
@@ -278,25 +278,25 @@ cdef class RecordRows:
         cdef row_t row
         cdef int kind = (KIND_OPENED if entry.kind == ENTRY_OPENED else
                          KIND_ACCEPTED if entry.kind == ENTRY_ACCEPTED else KIND_CLOSED)
-        cdef dict told = {}
+        cdef dict details = {}
         if kind != KIND_OPENED and peer.kept:
-            told = json_object(entry.data, entry.length)
+            details = json_object(entry.data, entry.length)
         if kind == KIND_ACCEPTED and peer.kept:
-            client = self.client_of(peer, told)
+            client = self.client_of(peer, details)
             if client is not None:
                 peer.client = client
                 peer.client_batch = 0
-            version = told.get("version")
+            version = details.get("version")
             if isinstance(version, int) and (version == 91 if peer.protocol else 3 <= version <= 5):
                 peer.version = <int8_t>version
-            peer.aliases_in = aliases_told(told.get("aliases_in")) or peer.aliases_in
-            peer.aliases_out = aliases_told(told.get("aliases_out")) or peer.aliases_out
+            peer.aliases_in = aliases_of(details.get("aliases_in")) or peer.aliases_in
+            peer.aliases_out = aliases_of(details.get("aliases_out")) or peer.aliases_out
         row_begin(self.recording, peer, &row, entry.time, kind)
         if entry.length and utf8_valid(entry.data, entry.length):
             row.has |= HAS_DETAIL
             row.detail.at = entry.data
             row.detail.n = entry.length
-        code = told.get("code")
+        code = details.get("code")
         if kind == KIND_CLOSED and isinstance(code, int) and 0 <= code < 1 << 31:
             row.has |= HAS_REASON
             row.reason = code
@@ -307,7 +307,7 @@ cdef class RecordRows:
         return 0
 
     cdef int take_lost(self, const entry_t* entry) except -1:
-        """Of one connection, or, connection 0, of all: what a gap can make wrong is forgotten."""
+        """A gap in one connection, or (connection 0) in all: drops state that the gap may invalidate."""
         cdef row_t row
         cdef uint64_t entries = 0, lost = 0
         cdef Peer peer
@@ -336,8 +336,8 @@ cdef class RecordRows:
 
 
 def whole_packets(data: object, amqp091: bool = False) -> int:
-    """How many bytes at the front are whole packets (AMQP: frames); -1: none, and what stands there is no packet,
-    whatever comes behind it. For who has a stream, and must cut it into entries."""
+    """Number of bytes at the front that are complete packets (AMQP: frames); -1: there is no valid packet, even with
+    more bytes. For cutting a stream into entries."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -348,8 +348,8 @@ def whole_packets(data: object, amqp091: bool = False) -> int:
         PyBuffer_Release(&view)
 
 
-cdef dict aliases_told(found):
-    """Topic aliases that were in force when the recording began: topic by alias. None: there are none."""
+cdef dict aliases_of(found):
+    """Topic aliases in use when the recording began: topic by alias. None: there are none."""
     cdef dict aliases = {}
     for each in found if isinstance(found, list) else ():
         if isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str):

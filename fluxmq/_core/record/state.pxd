@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""What a recording knows: of itself (what is wanted, the batch being filled), and of each connection.
+"""State of a recording (selection, current batch) and of each connection.
 
-A connection that is left out has `kept` 0: its rows are counted, and of its bytes nothing else is looked at.
+A connection that is left out has `kept` 0: its rows are counted, its bytes are not decoded.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
@@ -14,7 +14,7 @@ cdef enum:                  # Recording.payload
     PAYLOAD_HASH = 1
     PAYLOAD_FULL = 2
 
-# Machine. Whether a topic is wanted.
+# Machine. Whether a topic is selected.
 cdef class TopicChoice:
     cdef list filters       # of bytes
     cdef Words known
@@ -26,23 +26,23 @@ cdef class TopicChoice:
 cdef class Recording:
     cdef Columns columns
     cdef int payload
-    cdef TopicChoice topics     # None: all are wanted
-    cdef room_t scratch         # for who is at work on one row
+    cdef TopicChoice topics     # None: all are selected
+    cdef room_t scratch         # for the current row
     cdef room_t text            # JSON being written
     cdef uint64_t filtered
     cdef uint64_t undecoded
 
-# What is remembered of a connection.
+# State of a connection.
 cdef class Peer:
     cdef int64_t number
     cdef int8_t protocol        # 0: mqtt, 1: amqp091
     cdef int8_t version         # 0: not known
     cdef bint kept
-    cdef bint[2] broken         # by direction: something did not decode, the rest is counted
+    cdef bint[2] broken         # by direction: decoding failed, the rest is only counted
     cdef bytes client           # None: not known
     cdef int32_t client_index   # in the batch's words, while client_batch is that batch
     cdef uint64_t client_batch
-    cdef list held              # entries of a connection of which it is not decided whether it is kept; else None
+    cdef list held              # entries while it is undecided whether it is kept; else None
     cdef size_t held_bytes
     cdef pending_t pending
     cdef uint64_t pings         # PINGREQ seen, and PINGRESP
@@ -53,17 +53,17 @@ cdef class Peer:
     cdef object channel         # the last one used
     cdef int32_t channel_number
 
-    cdef void forget(self) noexcept     # what a gap in the recording can make wrong
+    cdef void forget(self) noexcept     # drops state that a gap may invalidate
 
-# A row of that connection with all that is known without its packet.
+# Begins a row of that connection with all fields that do not depend on a packet.
 cdef int row_begin(Recording recording, Peer peer, row_t* row, int64_t time, int32_t kind) except -1
-# Writes it. Returns its seq; LEFT_OUT, and it is counted, when it is not wanted.
+# Writes it. Returns its seq, or LEFT_OUT if it is not selected, and counts it.
 cdef int64_t row_end(Recording recording, Peer peer, row_t* row, bint wanted) except? -1
-# A row of a packet: its direction and its bytes.
+# Begins a row of a packet, with its direction and bytes.
 cdef int row_packet(Recording recording, Peer peer, row_t* row, int64_t time, int32_t kind, int direction,
                     int64_t size) except -1
-# The direction is broken from here on: a row that says why, and how many bytes of the entry are not decoded.
+# Marks the direction as broken and writes a row with the reason and the number of undecoded bytes of the entry.
 cdef int row_malformed(Recording recording, Peer peer, int64_t time, int direction, size_t left, str why) except -1
-# digest, size, payload of a row, as wanted.
+# Sets digest, size and payload of a row, as configured.
 cdef int row_payload(Recording recording, row_t* row, const uint8_t* at, size_t n) noexcept
 cdef bytes json_of(object value)

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""What a recording knows. See record/state.pxd."""
+"""State of a recording. See record/state.pxd."""
 cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
@@ -15,8 +15,8 @@ from fluxmq._core.record.pending cimport LEFT_OUT, pending_free
 from fluxmq._core.wire.xxh64 cimport xxh64_of
 
 cdef enum:
-    KNOWN_MAX = 65536       # topics whose verdict is remembered
-    KNOWN_BYTES_MAX = 1 << 24       # of their names
+    KNOWN_MAX = 65536       # topics with cached verdict
+    KNOWN_BYTES_MAX = 1 << 24       # bytes of their names
 
 
 cdef bint matches(const uint8_t* filter, const uint8_t* filter_end, const uint8_t* topic,
@@ -39,7 +39,7 @@ cdef bint matches(const uint8_t* filter, const uint8_t* filter_end, const uint8_
                 topic += 1
             if topic != topic_end and topic[0] != c'/':
                 return 0
-        # Both stand at the end of a level.
+        # Both are at the end of a level.
         if filter == filter_end:
             return topic == topic_end
         if topic == topic_end:
@@ -94,7 +94,7 @@ cdef class TopicChoice:
 
 @cython.final
 cdef class Recording:
-    """Machine. What is wanted, and the batch being filled."""
+    """Machine. Selection and current batch."""
 
     def __cinit__(self):
         self.columns = Columns()
@@ -108,7 +108,7 @@ cdef class Recording:
 
 @cython.final
 cdef class Peer:
-    """Machine. What is remembered of a connection."""
+    """Machine. State of a connection."""
 
     def __cinit__(self):
         memset(&self.pending, 0, sizeof(self.pending))

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
-from fluxmq._core.memory.commits cimport HELD_ACK, HELD_TOLD, Line, Waiter, must_wait, ticket_t
+from fluxmq._core.memory.commits cimport HELD_ACK, HELD_NOTIFY, Line, Waiter, must_wait, ticket_t
 from fluxmq._core.memory.link cimport link_ack, link_close, link_drop, link_new, link_sent, link_t
 from fluxmq._core.mqtt.consts cimport PUBACK
 
@@ -12,7 +12,7 @@ __all__ = ["WaitingLink", "end_turn", "release", "wait_rounds"]
 
 
 @cython.final
-cdef class Told(Waiter):
+cdef class LineWaiter(Waiter):
     cdef WaitingLink link
     cdef int number
 
@@ -61,12 +61,12 @@ cdef class WaitingLink(Waiter):
         self.look()
         return False
 
-    def tell(self, int number, Line line not None, uint64_t position):
+    def notify_at(self, int number, Line line not None, uint64_t position):
         """As what a channel waits for: one ticket, behind nobody."""
-        cdef Told told = Told.__new__(Told)
-        told.link = self
-        told.number = number
-        self.hub.commits.hold_at(ticket_t(position, line.number, 1), HELD_TOLD, self.link, told, 0, 0)
+        cdef LineWaiter waiter = LineWaiter.__new__(LineWaiter)
+        waiter.link = self
+        waiter.number = number
+        self.hub.commits.hold_at(ticket_t(position, line.number, 1), HELD_NOTIFY, self.link, waiter, 0, 0)
 
     def close(self):
         """The connection ends: nothing leaves it any more."""

@@ -1,10 +1,10 @@
 # cython: language_level=3
 # A keyed 64-bit hash of byte strings for the core's own tables. Header only: every cimporter inlines it.
 #
-# Topics, filters and client ids come from strangers, so a table must not be driven into one chain by chosen keys.
+# Clients choose topics, filters and client identifiers, so chosen keys must not be able to collide in a table.
 # The construction is the folded multiply: two 64-bit words, each xored with secret key material, are multiplied to
-# 128 bits and the halves xored.  BOTH factors are keyed: with a public constant on either side a peer could send that
-# constant, make the product zero whatever the seed, and collide at will.  The result never leaves the process and is
+# 128 bits and the halves xored. Both factors are keyed: with a public constant on either side a peer could send that
+# constant, make the product zero whatever the seed, and collide at will. The result never leaves the process and is
 # never stored: it differs with byte order and may change between versions.
 #
 # 8 bytes or fewer cost two multiplications, then one more per further 16 bytes. Nothing outside data[0:length] is read.
@@ -45,7 +45,7 @@ cdef inline uint64_t load_u32(const uint8_t* data) noexcept nogil:
     return word
 
 
-# seed: any 64 bits, secret and the same for the life of the table.
+# seed: any 64 secret bits, constant for the life of the table.
 cdef inline uint64_t hash_bytes(const uint8_t* data, size_t length, uint64_t seed) noexcept nogil:
     cdef uint64_t key = (seed << 32 | seed >> 32) ^ HASH_K2
     cdef uint64_t state = seed ^ HASH_K1

@@ -4,10 +4,10 @@ from libc.string cimport memcmp
 
 
 cdef bint levels_match(const uint8_t* p, const uint8_t* p_end, const uint8_t* t, const uint8_t* t_end) noexcept nogil:
-    """Level by level; when one does not match, the last `#` takes one level more. So no pattern costs more than its
-    levels times the topic's."""
+    """Matches level by level; at a mismatch the last `#` takes one more level. So the cost is at most the product of
+    the numbers of levels."""
     cdef const uint8_t* again_p = NULL      # behind the last `#`
-    cdef const uint8_t* again_t = NULL      # where what follows it was tried
+    cdef const uint8_t* again_t = NULL      # where matching behind it began
     cdef const uint8_t* level
     cdef const uint8_t* p_next
     cdef bint p_done = 0
@@ -40,7 +40,7 @@ cdef bint levels_match(const uint8_t* p, const uint8_t* p_end, const uint8_t* t,
             return 1
         if again_t == NULL:
             return 0
-        # what is behind the last `#` is tried one level further
+        # matching behind the last `#` begins one level further
         while again_t < t_end and again_t[0] != 47:
             again_t += 1
         p = again_p

@@ -68,7 +68,7 @@ cdef inline bint take_u64(Cursor* c, uint64_t* out) noexcept nogil:
 
 
 cdef inline int take_varint(Cursor* c, uint32_t* out) noexcept nogil:
-    """1 and 0 as above; -1 = malformed, whatever follows: a fifth byte, or more bytes than the value needs."""
+    """1 and 0 as above; -1 = malformed: a fifth byte, or more bytes than the value needs."""
     cdef uint32_t value = 0
     cdef int i
     if c.at == c.end:

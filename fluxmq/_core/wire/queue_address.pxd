@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The address of a queue as a topic: `$queue/<name>`; below it, `$queue/<name>/<routing key>`.
 
-The functions are inlined by who cimports them; the module itself is for Python code.
+Modules that cimport the functions inline them; the module itself is for Python code.
 """
 from libc.stdint cimport uint8_t
 from libc.string cimport memcmp, memcpy

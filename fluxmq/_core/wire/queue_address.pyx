@@ -12,7 +12,7 @@ def queue_topic(str name not None, str key="") -> str:
 
 
 def split_queue_address(bytes topic not None) -> tuple[bytes, bytes] | None:
-    """(name of the queue, what is below it) of a topic or filter; None: it is no address of a queue."""
+    """(queue name, levels below it) of a topic or filter; None: it is not a queue address."""
     if not topic.startswith(QUEUE_PREFIX):
         return None
     name, _, rest = topic[QUEUE_PREFIX_BYTES:].partition(b"/")

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""UTF-8 strings, topic names and filters: is this text what the specification allows? The contract is in wire/text.pxd.
+"""Validation of UTF-8 strings, topic names and filters. The contract is in wire/text.pxd.
 
-Almost every topic is ASCII, so both hot functions look at eight bytes at a time and fall to a byte loop only for the
-last few bytes and from the first byte above 0x7F on. In a 64-bit word w of ASCII bytes, (w - 0x01..) & ~w & 0x80..
-is non-zero exactly when some byte of w is zero; XOR with a repeated character first and it asks for that character.
+Almost every topic is ASCII, so both hot functions process eight bytes at a time and use a byte loop only for the last
+bytes and from the first byte above 0x7F on. In a 64-bit word w of ASCII bytes, (w - 0x01..) & ~w & 0x80.. is non-zero
+exactly if some byte of w is zero; after XOR with a repeated character it finds that character.
 """
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
@@ -66,7 +66,7 @@ cdef bint text_valid(const uint8_t* p, size_t n) noexcept nogil:
             if word & HIGHS or holds_zero(word):
                 break
             p += 8
-        # At most eight characters by hand, then the words again: text that mixes scripts stays cheap.
+        # At most eight characters one by one, then words again, so that mixed scripts stay cheap.
         for _ in range(8):
             if p == end:
                 return 1
@@ -96,7 +96,7 @@ cdef int topic_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nog
             break
         if holds_zero(word ^ (ONES * 0x2B)) or holds_zero(word ^ (ONES * 0x23)):
             wild = 1
-        # Counting needs the exact form: no borrow runs from one byte into the next.
+        # Counting needs the exact form, in which no borrow crosses bytes.
         slash = word ^ (ONES * 0x2F)
         levels += <size_t>popcount64(~((slash & LOWS) + LOWS) & HIGHS)
         at += 8
@@ -108,7 +108,7 @@ cdef int topic_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nog
         elif at[0] == 0:
             return TEXT_BAD
         elif at[0] >= 0x80 and not checked:
-            # Once for all that follows; no byte of a longer sequence looks like "/", "+" or "#".
+            # Checked once for the rest; no byte of a longer sequence looks like "/", "+" or "#".
             if not text_valid(at, <size_t>(end - at)):
                 return TEXT_BAD
             checked = 1

@@ -4,7 +4,7 @@
     32 bytes at a time over four accumulators; then 8, 4 and 1 at a time; then the bits are mixed. Words are
     little-endian.
 
-xxh64_of is for bytes in one piece; a state takes them in any pieces.
+xxh64_of hashes bytes in one piece; a state takes them in pieces.
 """
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -18,4 +18,4 @@ cdef uint64_t xxh64_of(const uint8_t* at, size_t n, uint64_t seed) noexcept nogi
 
 cdef void xxh64_begin(xxh64_t* state, uint64_t seed) noexcept nogil
 cdef void xxh64_more(xxh64_t* state, const uint8_t* at, size_t n) noexcept nogil
-cdef uint64_t xxh64_end(const xxh64_t* state) noexcept nogil        # the state may go on afterwards
+cdef uint64_t xxh64_end(const xxh64_t* state) noexcept nogil        # the state may take further bytes

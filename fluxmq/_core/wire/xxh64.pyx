@@ -58,7 +58,7 @@ cdef inline void start(uint64_t* sums, uint64_t seed) noexcept nogil:
 
 
 cdef inline const uint8_t* stripes(uint64_t* sums, const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """Takes 32 bytes at a time while there are so many; returns what comes next."""
+    """Hashes 32 bytes at a time; returns the first byte that is left."""
     cdef uint64_t a = sums[0], b = sums[1], c = sums[2], d = sums[3]
     while end - at >= 32:
         a = round_of(a, le64(at))
@@ -82,7 +82,7 @@ cdef inline uint64_t merged(const uint64_t* sums) noexcept nogil:
 
 
 cdef inline uint64_t finished(uint64_t hashed, const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """The last bytes, fewer than 32, and the mixing."""
+    """Hashes the last bytes, fewer than 32, and mixes the bits."""
     while end - at >= 8:
         hashed = rotated(hashed ^ round_of(0, le64(at)), 27) * P1 + P4
         at += 8
@@ -139,7 +139,7 @@ cdef uint64_t xxh64_end(const xxh64_t* state) noexcept nogil:
 def xxh64(data: object, seed: int = 0, *, pieces: tuple[int, ...] = ()) -> int:
     """XXH64 of bytes, 0 to 2^64 - 1.
 
-    pieces: positions, rising, at which the bytes are taken apart on the way; it makes no difference.
+    pieces: ascending positions at which the bytes are split; they do not change the result.
     """
     cdef Py_buffer view
     cdef xxh64_t state

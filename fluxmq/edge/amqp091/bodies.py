@@ -1,9 +1,7 @@
 """Decides which connections may go on publishing while incomplete contents exceed their memory limit.
 
-    free ──held > most──► in turn ──held ≤ RELEASE × most──► free
-
-"In turn": connections that are sending a body are not read, except one at a time, in the order of arrival. So one body
-after the other is completed and its memory freed. Messages of one frame need no turn.
+From `held_max` held bytes on, until RELEASE times that, connections that are sending a body are read one at a time, in
+order of arrival. So one body after the other is completed and its memory freed. Messages of one frame need no turn.
 """
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class BodyTurns:
         if client not in self._waiting:
             if not self._waiting and self._turn is None:
                 self._on_log("warning", "bodies", "messages under way take too much memory: they are received one "
-                             "after the other", {"bytes": self.bodies.held, "limit": self.bodies.most})
+                             "after the other", {"bytes": self.bodies.held, "limit": self.bodies.held_max})
             self._waiting[client] = None
             client.hold(HOLD_BODY)
 
@@ -56,7 +54,7 @@ class BodyTurns:
             self._look(self._turn)
         if not self._waiting:
             return
-        if self.bodies.held <= RELEASE * self.bodies.most:
+        if self.bodies.held <= RELEASE * self.bodies.held_max:
             for client in self._waiting:
                 client.release(HOLD_BODY)
             self._waiting.clear()

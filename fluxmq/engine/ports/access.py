@@ -42,11 +42,11 @@ class Authority(Protocol):
 
     @property
     def open_publish(self) -> bool:
-        """Whether everybody may publish to every topic."""
+        """Whether every client may publish to every topic."""
 
     @property
     def open_subscribe(self) -> bool:
-        """Whether everybody may subscribe to every filter."""
+        """Whether every client may subscribe to every filter."""
 
     @property
     def generation(self) -> int:

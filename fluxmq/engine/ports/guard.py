@@ -1,7 +1,7 @@
 """The ports through which the edges report failed logins and ask who is banned (`Guard`), and the admin ring shows and
 lifts bans (`BansPort`). fluxmq/access/guard.py implements both.
 
-An origin is the key of an address, as model/origins.py makes it. Connections without one are exempt: nobody asks.
+An origin is the key of an address, as model/origins.py makes it. Connections without one are exempt.
 """
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,7 +17,7 @@ class Guard(Protocol):
     """Counts failed logins and bans origins and accounts."""
 
     def shuts_out(self, origin: bytes) -> bool:
-        """Whether everybody at this origin is banned, so that its connections need not be accepted."""
+        """Whether all users at this origin are banned, so that its connections need not be accepted."""
 
     def refusal(self, origin: bytes, account: str) -> AuthError | None:
         """AuthError(0x8A) for an account that is banned at this origin. The caller must ask before it checks a password
@@ -32,7 +32,7 @@ class Guard(Protocol):
 
 
 class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One ban. address: in readable form, for IPv6 a /64. user: None = everybody at the address. failures: that caused
+    """One ban. address: in readable form, for IPv6 a /64. user: None = all users at the address. failures: that caused
     it. until_ms: its end by the wall clock. seconds: until then."""
 
     address: str

@@ -1,12 +1,11 @@
 """What the admin ring asks of the queues, as a Protocol: `QueuesPort`. `engine.queues.admin.QueueAdmin` is one.
 
-Everything here happens on the loop's thread and returns at once: nothing waits for the disk. What must be read from
-disk first is said so (`loading`), and the caller asks again; what must be on disk before it is told to anybody waits by
-`when_durable`. Names of queues and groups are text as a user wrote it: of a queue outside "/" <namespace>/<name>, or a
-QueueName; positions are text as in `$queue` subscriptions: first, last, next, N, -N, offset=N, timestamp=<ms or ISO
-8601>.
-
-What is described comes as plain dicts that go out as JSON as they are, so a key may be added without a change here.
+Everything here happens on the loop's thread and returns at once: nothing waits for the disk. If something must be read
+from disk first, the answer is `loading`, and the caller asks again; answers that must wait until something is on disk
+wait by `when_durable`. Names of queues and groups are text as a user wrote it: of a queue outside "/"
+<namespace>/<name>, or a QueueName; positions are text as in `$queue` subscriptions: first, last, next, N, -N, offset=N,
+timestamp=<ms or ISO 8601>. What is described comes as plain dicts that go out as JSON as they are, so a key may be
+added without a change here.
 """
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A subscription is stored with the session like any other. While the client is connected, it is a member of its group (or
 a reader of a stream); when the connection ends it leaves, and its unsettled messages are ready for others.
-
-    subscribe ──► kept with the session ──► attached: member joins ◄──► detached: member leaves
 """
 from __future__ import annotations
 

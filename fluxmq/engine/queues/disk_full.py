@@ -1,12 +1,10 @@
 """Queues while the disk is full, or the journal lacks another resource: they refuse new messages, so that the stored
 ones can be consumed and settled.
 
-    held ──journal finds no space──► given ──the reserve can be taken again──► held
-    all is well                      durable queues refuse publishes (0x97); claims, settlements, dead letters and
-                                     sessions live on what the reserve gave
-
-A settlement needs a few bytes of journal, and frees the message's. The reserve is taken with the first durable queue: a
-node without queues has none. While the disk is full, journal files that are retired are not kept to be used again.
+When the journal finds no space, the reserve is freed for claims, settlements, dead letters and sessions, and durable
+queues refuse publishes (0x97) until the reserve can be allocated again. A settlement needs a few bytes of the journal
+and frees those of its message. The reserve is allocated with the first durable queue; a node without queues has none.
+While the disk is full, retired journal files are not kept for reuse.
 """
 from __future__ import annotations
 

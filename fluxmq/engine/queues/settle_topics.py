@@ -99,7 +99,7 @@ def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) 
         elsewhere = elsewhere or holder is not None
         if holder is None and verb != "$extend":
             free = free or (one.group, deliveries)
-    if free is not None:  # the claim had expired, but nobody else has claimed the message since
+    if free is not None:  # the claim had expired, but no other consumer has claimed the message since
         act(free[0], log.number, offset, free[1])
     elif elsewhere:
         raise CommandRefused("another consumer has this message by now: its visibility timeout had passed")

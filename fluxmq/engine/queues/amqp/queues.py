@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.bridge.telling import DIRECT_REPLY_TO
+from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.heads import PULL_STALLED, pull, purge_ready, ready_of

@@ -72,7 +72,7 @@ class QueueExport:
 
     def take(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """What is to be written to the view: (puts, deletes) since the last call. They go together all the same: there
-        may be so many that nobody should go through all of them in one go."""
+        may be too many to process in one turn."""
         found = self.puts, self.deletes
         self.puts, self.deletes = [], []
         return found
@@ -405,7 +405,7 @@ class QueueKeeper:
         return safe
 
     async def written(self) -> None:
-        """The view knows: files that nobody needs any more go."""
+        """The view is up to date: removes files that are not needed any more."""
         self._removal.written()
         await self._in_thread(self._removal.remove)
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""See bridge/telling.pxd. Names and texts are RabbitMQ's, because clients compare them."""
+"""See bridge/publish_properties.pxd. Names and texts are RabbitMQ's, because clients compare them."""
 from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.errors import ProtocolError
 
@@ -26,18 +26,18 @@ cdef bytes properties_of(const body_t* body):
     return (<const char*>body.properties)[:body.properties_length]
 
 
-cdef bytes judge(const body_t* body, const amqp_properties_t* properties, bytes user, bytes reply_to):
-    cdef bytes said
+cdef bytes check_properties(const body_t* body, const amqp_properties_t* properties, bytes user, bytes reply_to):
+    cdef bytes value
     if properties.flags & PROPERTY_EXPIRATION:
-        said = bytes_of(properties.expiration)
-        if not said.isdigit() or len(said) > EXPIRATION_DIGITS_MAX:
-            raise ProtocolError(REPLY_PRECONDITION_FAILED, f"invalid expiration '{shown(said)}': it is a number of "
+        value = bytes_of(properties.expiration)
+        if not value.isdigit() or len(value) > EXPIRATION_DIGITS_MAX:
+            raise ProtocolError(REPLY_PRECONDITION_FAILED, f"invalid expiration '{shown(value)}': it is a number of "
                                                            f"milliseconds")
     if properties.flags & PROPERTY_USER_ID and user is not None:
-        said = bytes_of(properties.user_id)
-        if said != user:
-            raise ProtocolError(REPLY_PRECONDITION_FAILED, f"user_id property set to '{shown(said)}' but authenticated "
-                                                           f"user was '{shown(user)}'")
+        value = bytes_of(properties.user_id)
+        if value != user:
+            raise ProtocolError(REPLY_PRECONDITION_FAILED, f"user_id property set to '{shown(value)}' but "
+                                                           f"authenticated user was '{shown(user)}'")
     if properties.flags & PROPERTY_REPLY_TO and bytes_of(properties.reply_to) == REPLY_TO:
         if reply_to is None:
             raise ProtocolError(REPLY_PRECONDITION_FAILED, "fast reply consumer does not exist")
@@ -55,7 +55,7 @@ cdef bint has_copies(const amqp_properties_t* properties) noexcept:
             or table_find(properties.headers.at, properties.headers.length, b"BCC", 3, &kind, &value, &length))
 
 
-cdef tuple copies(const body_t* body):
+cdef tuple copy_keys(const body_t* body):
     found = decode_properties(properties_of(body))
     headers = found["headers"]
     keys = []
