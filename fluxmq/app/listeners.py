@@ -117,7 +117,7 @@ class Listeners:
                       path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
                       origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
                       guard=node.admission.guard, asking=node.asking, on_log=node.notes.say,
-                      log_connections=node.notes.tells_connection, later=node.later)
+                      log_connections=node.notes.logs_connection, later=node.later)
         return Listener(front, node.poller, websocket=isinstance(slot, WebSocketListener | TlsWebSocket),
                         **self._how(node, path, slot))
 
@@ -130,5 +130,5 @@ class Listeners:
                           path.removeprefix("server."), find_virtual_host=shared.find_virtual_host,
                           username_from=slot.username_from if isinstance(slot, TlsListener) else "",
                           guard=node.admission.guard, on_log=shared.notes.say,
-                          log_connections=shared.notes.tells_connection)
+                          log_connections=shared.notes.logs_connection)
         return AmqpListener(front, node.poller, **self._how(node, path, slot))

@@ -191,17 +191,17 @@ class Notes:
         if "error" in fields:
             self.log.debug("traceback", exc_info=fields["error"])
 
-    def tells_connection(self) -> bool:
+    def logs_connection(self) -> bool:
         """Whether a connection that begins or ends gets a line of the level info. At debug every one does; otherwise
         CONNECTION_LINES_MAX a second, followed by one with the number of further ones."""
         if not self.log.isEnabledFor(logging.INFO):
             return False
         if self._clock() - self._since >= 1:
-            self._tell_others()
+            self._log_suppressed()
         self._connections += 1
         return self._connections <= CONNECTION_LINES_MAX or self.log.isEnabledFor(logging.DEBUG)
 
-    def _tell_others(self) -> None:
+    def _log_suppressed(self) -> None:
         more = self._connections - CONNECTION_LINES_MAX
         if more > 0 and not self.log.isEnabledFor(logging.DEBUG):
             self.log.info("more clients connected or disconnected, without a line of their own", extra={"count": more})
@@ -212,12 +212,12 @@ class Notes:
         """See RateLimited."""
         self._limited.flush()
         if self._connections and self._clock() - self._since >= 1:
-            self._tell_others()
+            self._log_suppressed()
 
     def close(self) -> None:
         """Writes all suppressed lines."""
         self._limited.close()
-        self._tell_others()
+        self._log_suppressed()
 
 
 class _Cause:

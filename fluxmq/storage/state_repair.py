@@ -93,7 +93,7 @@ class _State:
     going: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     stored: set[int] = field(default_factory=set)       # logs that have messages in the view
-    gone: set[int] = field(default_factory=set)         # logs whose messages in the view do not hold
+    damaged_logs: set[int] = field(default_factory=set)  # whose messages in the view are invalid
     messages: set[int] = field(default_factory=set)
     named: set[int] = field(default_factory=set)        # messages that sessions name
     exchanges: set[int] = field(default_factory=set)
@@ -228,7 +228,7 @@ def _small(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
                            f"{len(held)} messages in front of that are kept")
     if problem and not held:
         mending.deletes.append(key)
-        state.gone.add(number)
+        state.damaged_logs.add(number)
         return
     following = int.from_bytes(value[:8], "big")
     if problem:
@@ -336,9 +336,9 @@ def _queues(state: _State, mending: Mending, directories: dict[int, tuple[Path, 
         state.queues[number] = record
         mending.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
         mending.unknown |= dict.fromkeys(unknown.intersection(logs), record.declaration().name)
-    for record in state.queues.values() if damaged or state.gone else ():
+    for record in state.queues.values() if damaged or state.damaged_logs else ():
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
-            if not damaged and one.number not in state.gone:
+            if not damaged and one.number not in state.damaged_logs:
                 continue
             base = one.lane << LANE_SHIFT
             upto = state.appended.get(one.number, max(reached.get(one.number, base), base))

@@ -46,7 +46,7 @@ def _inodes(port: int, hosts: set[str]) -> set[str]:
     return found
 
 
-def _is_here(hosts: set[str]) -> bool:
+def _is_local(hosts: set[str]) -> bool:
     """Whether one of the addresses belongs to this machine: a socket can be bound to it."""
     for host in hosts:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -68,7 +68,7 @@ def listening_process(address: str) -> int | None:
         hosts = {str(entry[4][0]) for entry in socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)}
     except OSError:
         return None
-    if not _is_here(hosts):
+    if not _is_local(hosts):
         return None
     wanted = {f"socket:[{inode}]" for inode in _inodes(place.port, hosts)}
     found = []

@@ -77,7 +77,7 @@ class Group:
             upto += 1
         self.spans[at:upto] = [(first, end)]
 
-    def gone(self, start: int, end: int) -> list[tuple[int, int]]:
+    def settled_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """The settled parts of [start, end)."""
         found = [(start, min(self.floor, end))] if self.floor > start else []
         found += [(max(first, start), min(last, end)) for first, last in self.spans if first < end and last > start]
@@ -163,14 +163,14 @@ class Stored:
             log.next = max(log.next, last + 1)
             log.appended += size
 
-    def gone(self, queue: int, log: int, start: int, end: int) -> list[tuple[int, int]]:
+    def settled_ranges(self, queue: int, log: int, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) that every group of a queue has settled; none without a group."""
         groups = [cursors.get(log) or Group(0) for owner, cursors in self.groups.values() if owner == queue]
         if not groups:
             return []
-        found = groups[0].gone(start, end)
+        found = groups[0].settled_ranges(start, end)
         for group in groups[1:]:
-            found = _both(found, group.gone(start, end))
+            found = _both(found, group.settled_ranges(start, end))
         return found
 
 

@@ -162,10 +162,11 @@ class LogsPlace:
             self._log(stored, each, at // lanes, lane, time_ms) for at, (each, lane) in enumerate(record.logs)])
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> dict[str, Any]:
-        """gone: parts settled by all groups. segments: the offset up to which segments have messages."""
+        """settled: parts settled by all groups. segments: the offset up to which segments have messages."""
         stored = self._state(fresh=False)
-        gone = [] if queue.kind == "stream" else stored.gone(self._find(stored, queue.name), log.number, start, end)
-        return {"gone": gone, "segments": self._reach(log.number)}
+        settled = [] if queue.kind == "stream" else stored.settled_ranges(
+            self._find(stored, queue.name), log.number, start, end)
+        return {"settled": settled, "segments": self._reach(log.number)}
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
         log, stream = work.log.number, work.kind == "stream"

@@ -345,10 +345,10 @@ class Filters:
 
     def rows(self, work: LogRange) -> Rows:
         """The object to which a task adds its messages."""
-        gone = work.extra["gone"] if work.extra is not None else ()
+        settled = work.extra["settled"] if work.extra is not None else ()
         return Rows(work.start, work.end, topics=None if self.topics is None else [
             topic.encode() for topic in self.topics], prefix=self.prefix.encode(),
-            time_min=max(self.time_min, -TIME_MAX), time_max=min(self.time_max, TIME_MAX), gone=gone)
+            time_min=max(self.time_min, -TIME_MAX), time_max=min(self.time_max, TIME_MAX), gone=settled)
 
     def within(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> tuple[int, int]:
         """The part of [start, end) of a log that the filters may select."""

@@ -92,7 +92,7 @@ def connections(events: DataFrame) -> DataFrame:
         F.first(F.when(of("lost-connection"), over), ignorenulls=True).alias("lost"),
         F.max(alive).alias("alive"))
     rows = rows.where(F.col("opened").isNotNull() & (F.coalesce("opened.reason", F.lit(0)) == 0))
-    rows = rows.join(_heard(events, rows.where("lost is not null")), [*PERSON, "connection"], "left")
+    rows = rows.join(_last_delivered(events, rows.where("lost is not null")), [*PERSON, "connection"], "left")
     order = Window.partitionBy(*PERSON).orderBy("connection")
     began_from, began_to = F.col("opened.sent"), _never("opened.acked")
     next_from, next_to = F.lead(began_from).over(order), F.lead(began_to).over(order)
@@ -132,7 +132,7 @@ def connections(events: DataFrame) -> DataFrame:
     return rows.drop("expires", "expired")
 
 
-def _heard(events: DataFrame, ended: DataFrame) -> DataFrame:
+def _last_delivered(events: DataFrame, ended: DataFrame) -> DataFrame:
     """`heard`: when the last message that each ended connection received was published."""
     got = (events.where("event = 'delivery' and publisher is not null")
            .select(*PERSON, "connection", "publisher", "publisher_op")

@@ -200,7 +200,7 @@ def test_connections_have_so_many_lines_a_second(kept: _Kept) -> None:
     notes = Notes("fluxmq.test", clock)
 
     def come(count: int) -> int:
-        return sum(notes.tells_connection() for _ in range(count))
+        return sum(notes.logs_connection() for _ in range(count))
 
     assert come(CONNECTION_LINES_MAX + 30) == CONNECTION_LINES_MAX
     notes.flush()

@@ -92,14 +92,14 @@ class AmqpMachine:
         self.frame_max = FRAME_MAX
         self.server: dict[str, Any] = {}
         self.unread = bytearray()
-        self._asked: dict[int, deque[tuple[str, Done]]] = {}     # by channel: names of the answers, callbacks
+        self._pending_calls: dict[int, deque[tuple[str, Done]]] = {}     # by channel: names of the answers, callbacks
         self._contents: dict[int, list[Any]] = {}      # by channel: method, missing bytes, properties, pieces
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, channel: int, method: m.Method, done: Done) -> None:
         """Sends a method with an answer. Calls done(answer, None) or done(None, error)."""
-        self._asked.setdefault(channel, deque()).append((method.name + "-ok", done))
+        self._pending_calls.setdefault(channel, deque()).append((method.name + "-ok", done))
         self.out += method.frame(channel)
 
     def cast(self, channel: int, method: m.Method) -> None:
@@ -184,12 +184,12 @@ class AmqpMachine:
             self.events.on_delivery(message)
 
     def _answer(self, channel: int, method: Any) -> None:
-        asked = self._asked.get(channel, ())
+        asked = self._pending_calls.get(channel, ())
         name = "basic.get-ok" if isinstance(method, m.BasicGetEmpty) else method.name
         found = next((one for one in asked if one[0] == name), None)
         if found is None:
             raise ProtocolError(503, f"{method.name} answers nothing that was asked")
-        self._asked[channel].remove(found)
+        self._pending_calls[channel].remove(found)
         found[1](method, None)
 
     def _on_channel(self, channel: int, method: Any) -> None:
@@ -199,7 +199,7 @@ class AmqpMachine:
             self.cast(channel, m.ChannelCloseOk())
             self._contents.pop(channel, None)
             why = AmqpRefused(method.reply_code, method.reply_text)
-            waiting = self._asked.pop(channel, deque())
+            waiting = self._pending_calls.pop(channel, deque())
             self.events.on_channel_closed(channel, why)
             for _, done in waiting:
                 done(None, why)
@@ -245,7 +245,7 @@ class AmqpMachine:
     def fail(self, why: AmqpRefused) -> None:
         """Fails all pending calls."""
         self.open = False
-        asked, self._asked = self._asked, {}
+        asked, self._pending_calls = self._pending_calls, {}
         for waiting in asked.values():
             for _, done in waiting:
                 done(None, why)

@@ -55,7 +55,7 @@ class Consumers(QueueListener):
             self._read(client, consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
         else:
             member = ChannelMember(channel, queue, wire(tag), no_ack=no_ack, prefetch=channel.prefetch)
-            member.counts = self.queues.tells_deliveries(queue)
+            member.counts = self.queues.counts_deliveries(queue)
             member.client = client.client_id
             consumer.group = self.queues.consume(queue, member, exclusive=exclusive, owner=client, group=wire(group),
                                                  priority=max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
@@ -173,7 +173,7 @@ class Consumers(QueueListener):
         member = state.getters.get((queue, no_ack))
         if member is None or member.group is None:
             member = ChannelMember(channel, queue, None, no_ack=no_ack)
-            member.counts = self.queues.tells_deliveries(queue)
+            member.counts = self.queues.counts_deliveries(queue)
             member.client = state.client.client_id
             self.queues.add_puller(queue, member)
             state.getters[queue, no_ack] = member

@@ -243,7 +243,7 @@ class AmqpQueues(QueueListener):
         ready = ready_of(group)
         return ready, max(group.lag - ready, 0), consumers
 
-    def tells_deliveries(self, queue: Queue) -> bool:
+    def counts_deliveries(self, queue: Queue) -> bool:
         """Whether redeliveries have the number of earlier ones (x-delivery-count), as those of quorum queues have."""
         arguments = self.manager.states[queue].arguments
         return arguments is not None and arguments.kind == "quorum"
