@@ -137,7 +137,9 @@ def _unpack(root: Path, commit: str, target: Path) -> None:
         raise GateError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
     target.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
+        # The first releases of Python 3.11 do not have the filter.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(target)
 
 
 def _compile(tree: Path) -> None:

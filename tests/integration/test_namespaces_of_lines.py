@@ -3,7 +3,6 @@ of it, and in a directory of an earlier version that crashes before its first ch
 from __future__ import annotations
 
 import shutil
-import tarfile
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -16,7 +15,7 @@ from kit.node import Node
 from kit.tenant_plans import interleave, setting
 from kit.tenants import Tenant, specs_of
 from oracle.stored import journal_record
-from stored.make import HERE, SETTINGS, VHOSTS
+from stored.make import HERE, SETTINGS, VHOSTS, unpack
 
 from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.recovery.line import QueueLine
@@ -93,8 +92,7 @@ def test_what_another_node_says_is_in_the_namespaces_of_its_names(tmp_path: Path
 def test_an_upgrade_that_crashes_before_its_first_checkpoint(tmp_path: Path, archive: Path) -> None:
     """Each start gives the namespaces that an earlier version had hidden in names the same numbers, whatever the order
     in which the configuration names them then."""
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path / "0", filter="data")
+    unpack(archive, tmp_path / "0")
     settings = {**SETTINGS, "server.admin_socket": tmp_path / "s"}
     found: list[Any] = []
     for turn, hosts in enumerate(("[/, other]", "[/, late, other]", "[/, later, late, other]")):

@@ -1,7 +1,6 @@
 """Directories that earlier versions wrote open, with everything in them (tests/stored/make.py says how they came)."""
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from kit.amqp_wire import Wire
 from kit.client import Client
 from kit.node import Node
 from oracle.mqtt import Pubcomp, Publish, Pubrec, Pubrel
-from stored.make import HERE, LASTING, SETTINGS, VHOSTS
+from stored.make import HERE, LASTING, SETTINGS, VHOSTS, unpack
 
 from fluxmq.app.cli import cli
 
@@ -20,8 +19,7 @@ ARCHIVES = sorted(HERE.glob("*.tar.xz"))
 
 @pytest.fixture(params=ARCHIVES, ids=[one.name.partition(".")[0] for one in ARCHIVES])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(request.param, tmp_path)
     return tmp_path
 
 

@@ -115,6 +115,13 @@ def make(name: str) -> None:
             archive.add(directory / "copy", "data", filter=_nobodys)
 
 
+def unpack(archive: Path, target: Path) -> None:
+    """Extracts an archive; the first releases of Python 3.11 do not have the filter."""
+    with tarfile.open(archive) as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(target)
+
+
 def _nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uid = info.gid = info.mtime = 0
     info.uname = info.gname = ""
