@@ -210,9 +210,7 @@ def test_every_property_comes_back(tmp_path: Path, target: AmqpBroker) -> None:
     wire.open_channel(1)
     got = wire.get(1, "q")
     assert got is not None
-    headers = got.properties.pop("headers")
-    assert got.properties == {name: value for name, value in told.items() if name != "headers"}
-    assert [headers["a"].value, headers["b"].value, headers["c"].value["d"].value] == [1, b"two", True]
+    assert got.properties == told
     assert got.body[16:] == body[16:] and got.body[:4] == summary.run.to_bytes(4, "big")
 
 
