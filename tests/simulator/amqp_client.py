@@ -132,7 +132,7 @@ class AmqpClient:
                   arguments=arguments)
 
     def publish(self, message: Message, exchange: str, key: str, headers: dict[str, Any] | None = None) -> None:
-        message.sent(self.now_ms())
+        message.sent(self.now_ms(), self.books.starts)
         self.books.tell(f"{self.name} publishes {message}")
         self._tags += 1
         self.unconfirmed[self._tags] = message

@@ -124,7 +124,7 @@ class Books:
             raise Wrong("wrong topic", f"{message} was sent to {message.topic} and came on {topic}")
         if message.withheld and not self.losses_allowed:
             raise Wrong("will", f"{message} came to {session.client}, and its connection is there or was ended")
-        self._came_by_share(session, message)
+        shared = self._came_by_share(session, message)
         if not any(matches(plain_filter(each), topic) for each in [*session.subscriptions, *session.asked]):
             raise Wrong("not subscribed", f"{message} on {topic} came to {session.client}")
         if retain:
@@ -136,18 +136,25 @@ class Books:
             raise Wrong("twice", f"{message} of QoS 2 came to {session.client} again")
         if qos and session.received[message] == 1 and message.sends == 1:
             stream = message.publisher, topic, message.qos
-            if session.last.get(stream, -1) > message.number:
-                raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind "
-                                     f"m{session.last[stream]}")
-            session.last[stream] = message.number
+            last, start = session.last.get(stream, (-1, 0))
+            # What a crash took from the broker is published again, in order, and a share chooses its members anew: this
+            # one may have had a later message before the crash, and another member this one.
+            chosen_anew = shared and start < message.start
+            if last > message.number and not chosen_anew:
+                raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind m{last}")
+            session.last[stream] = message.number, self.starts
 
-    def _came_by_share(self, session: SessionBook, message: Message) -> None:
+    def _came_by_share(self, session: SessionBook, message: Message) -> bool:
+        """Whether it came by one."""
+        shared = False
         for share in self.shares.values():
             if share.namespace == session.namespace and matches(share.filter, message.topic):
+                shared = True
                 former = share.got.setdefault(message, session.client)
                 if former != session.client and message.tries == 1 and not self.losses_allowed:
                     raise Wrong("twice", f"{message} came to {session.client} by {share.pattern}, and had come to "
                                          f"{former}")
+        return shared
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────
 

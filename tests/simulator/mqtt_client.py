@@ -183,7 +183,7 @@ class MqttClient(QueueSide):
         properties: dict[str, Any] = {"user_property": user} if user and self.version == V5 else {}
         if message.lifetime_s:
             properties["message_expiry_interval"] = message.lifetime_s
-        message.sent(self.now_ms())
+        message.sent(self.now_ms(), self.books.starts)
         packet = Publish(topic=topic, payload=message.payload, qos=message.qos, retain=message.retain,
                          properties=properties)
         if message.qos:
@@ -249,7 +249,7 @@ class MqttClient(QueueSide):
                 self.send(Pubrel(packet_id=number))
             else:
                 assert message is not None
-                message.sent(self.now_ms(), message.qos == 1)
+                message.sent(self.now_ms(), self.books.starts, message.qos == 1)
                 publish.dup = True
                 self.send(publish)
 

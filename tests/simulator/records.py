@@ -32,6 +32,7 @@ class Message:
     perhaps: frozenset[str] = frozenset()
     sends: int = 0
     tries: int = 0      # as sends, those of QoS 2 that repeat one which may have arrived included
+    start: int = 0      # of the broker: the one in which it was last sent
     unique: bool = False
     not_before_ms: int = 0
     acked: bool = False
@@ -41,9 +42,10 @@ class Message:
     partition_key: str = ""
     priority: int = 0
 
-    def sent(self, now_ms: int, times: int = 1) -> None:
+    def sent(self, now_ms: int, start: int, times: int = 1) -> None:
         self.sends += times
         self.tries += 1
+        self.start = start
         self.expires_ms = now_ms + 1000 * self.lifetime_s
 
     @property
@@ -111,7 +113,7 @@ class SessionBook:
     asked: dict[str, int] = field(default_factory=dict)
     required: set[Message] = field(default_factory=set)
     received: Counter[Message] = field(default_factory=Counter)
-    last: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    last: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)     # number, start
 
     def forget(self) -> None:
         self.known = False
