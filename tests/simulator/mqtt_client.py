@@ -59,6 +59,10 @@ class MqttClient(QueueSide):
         self.asking: dict[int, tuple[str, str, int, str]] = {}      # SUBSCRIBE: filter, kind, qos, group
         self.leaving: dict[int, str] = {}
         self.inbound: dict[int, bytes] = {}         # payloads of QoS 2 packets that came, until PUBREL
+        self.doubtful: set[int] = set()             # of these: their session has perhaps ended
+        self.ended = False          # the session did, with a connection of which the client had CONNACK
+        # What came of a CONNECT that was not answered: the session has ended, and there is another one.
+        self.perhaps_ended = self.perhaps_new = False
         self.groups: dict[str, str] = {}            # queue → group, of subscriptions that were asked for
         self.began: dict[str, int] = {}             # queue → when that was: a stream is read anew
         self.manual: set[str] = set()
@@ -103,6 +107,13 @@ class MqttClient(QueueSide):
             self.pipe.client_closed = True
             if self.will is not None:
                 self.will.lost(self.now_ms(), told=self.open)
+        if self.open and not self.kept:     # a Session Expiry Interval of 0: the session ends for both sides
+            self.ended = True
+            self.inbound.clear()
+            self.doubtful.clear()
+        elif self.pipe is not None and not self.open:
+            self.perhaps_new |= self.kept and (self.asked_clean or self.ended or self.perhaps_ended)
+            self.perhaps_ended |= self.asked_clean or not self.kept
         self.pipe, self.open, self._read = None, False, b""
         self.held.clear()
         self.orders.clear()
@@ -134,6 +145,7 @@ class MqttClient(QueueSide):
         self.session.kept = False
         self.unanswered.clear()
         self.inbound.clear()
+        self.doubtful.clear()
         self.groups.clear()
         self.manual.clear()
 
@@ -222,6 +234,7 @@ class MqttClient(QueueSide):
             self._answered(packet)
         elif isinstance(packet, Pubrel):
             self.inbound.pop(packet.packet_id, None)
+            self.doubtful.discard(packet.packet_id)
             self.send(Pubcomp(packet_id=packet.packet_id))
         elif isinstance(packet, Disconnect):
             self.lose()
@@ -233,6 +246,11 @@ class MqttClient(QueueSide):
             return
         if packet.session_present and self.asked_clean:
             raise Wrong("session", f"{self.name} asked for a clean session and has an old one")
+        if packet.session_present and self.ended and not self.perhaps_new and not self.books.losses_allowed:
+            raise Wrong("session", f"{self.name} has a session that ended with its connection")
+        if self.perhaps_new:
+            self.doubtful.update(self.inbound)
+        self.ended = self.perhaps_ended = self.perhaps_new = False
         if not packet.session_present:
             if self.session.known and not self.asked_clean and not self.books.losses_allowed:
                 raise Wrong("session", f"{self.name} was told that it has a session, and it is gone")
@@ -273,7 +291,7 @@ class MqttClient(QueueSide):
             self._from_queue(packet, topic[len(PREFIX):].partition("/")[0])
             return
         number = packet.packet_id or 0
-        if packet.qos == 2 and number in self.inbound:
+        if self._is_repeated(packet):
             self._repeated(packet)
             return
         if packet.retain and not packet.payload:
@@ -297,6 +315,15 @@ class MqttClient(QueueSide):
             raise Wrong("expiry", f"{message} of {message.lifetime_s} s came to {self.name} with {left}")
         if message.lifetime_s and first and not packet.dup and not self.was_slow and self.books.too_late(message):
             raise Wrong("expired", f"{message} came to {self.name} {self.now_ms() - message.expires_ms} ms too late")
+
+    def _is_repeated(self, packet: Publish) -> bool:
+        """Whether a QoS 2 packet has the identifier of one that was not released."""
+        number = packet.packet_id or 0
+        if packet.qos == 2 and number in self.doubtful and self.inbound[number] != packet.payload:
+            for each in self.doubtful:      # so there is another session
+                del self.inbound[each]
+            self.doubtful.clear()
+        return packet.qos == 2 and number in self.inbound
 
     def _repeated(self, packet: Publish) -> None:
         """A QoS 2 packet that came before, and is answered once more [MQTT-4.3.3]. What it carries is not looked at by

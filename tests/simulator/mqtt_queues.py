@@ -89,7 +89,7 @@ class QueueSide:
         told = dict(packet.props("user_property"))
         number = packet.packet_id or 0
         group = told.get("group-id", self.groups.get(queue, ""))
-        if packet.qos == 2 and number in self.inbound:
+        if self._is_repeated(packet):
             self.queue(queue).groups[group].maybe.add(self.books.find(packet.payload, queue, self.namespace))
             self._repeated(packet)
             return
