@@ -103,7 +103,7 @@ def test_wrong_password(guarded_broker: Any, mechanism: str) -> None:
     """403 for a client that says it understands that; the right one gets in."""
     Wire(guarded_broker.amqp).login().close()
     wire = Wire(guarded_broker.amqp)
-    wire.start_ok(password="wrong", mechanism=mechanism)
+    wire.greet().start_ok(password="wrong", mechanism=mechanism)
     refused = wire.expect_refusal(0)
     assert (refused.code, refused.method) == (403, (0, 0))
     assert refused.text.startswith("ACCESS_REFUSED - ") and mechanism in refused.text
@@ -115,7 +115,7 @@ def test_wrong_password(guarded_broker: Any, mechanism: str) -> None:
 def test_login_that_makes_no_sense(open_wire: Open, mechanism: str, response: bytes) -> None:
     """An unknown mechanism or a malformed response does not get in. RabbitMQ cuts; a word about it is welcome."""
     wire = open_wire()
-    wire.start_ok(mechanism=mechanism, response=response)
+    wire.greet().start_ok(mechanism=mechanism, response=response)
     close_or_end(wire, 403, 501, 502, 503, 504, 530)
 
 
@@ -123,7 +123,7 @@ def test_wrong_password_without_the_capability(guarded_broker: Any) -> None:
     """A client that does not say `authentication_failure_close` sees the end of the connection, as the specification
     has it."""
     wire = Wire(guarded_broker.amqp)
-    wire.start_ok(password="wrong", capabilities={})
+    wire.greet().start_ok(password="wrong", capabilities={})
     wire.expect_end()
 
 
@@ -139,7 +139,7 @@ def test_tune_offers_what_rabbitmq_does(login: Login) -> None:
 def test_tune_that_was_not_offered(open_wire: Open, tune: dict[str, int]) -> None:
     """Smaller than the protocol's least, or more than was offered: refused."""
     wire = open_wire()
-    wire.start_ok()
+    wire.greet().start_ok()
     offered = wire.expect(0, "connection.tune")
     wire.send(0, "connection.tune-ok", **offered | tune)
     wire.send(0, "connection.open", virtual_host="/")

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.broker import Broker
 
 Start = Callable[..., Broker]
-Open = Callable[..., AmqpClient]
+Open = Callable[..., Wire]
 PLAIN = "amqp091/plain"
 SETTINGS: dict[str, object] = {"storage.type": "memory", "log.level": "debug"}
 
@@ -28,12 +28,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def client() -> Iterator[Open]:
     """client(broker): a connection on which nothing was sent yet."""
-    opened: list[AmqpClient] = []
+    opened: list[Wire] = []
 
-    def open_(broker: Broker, slot: str = PLAIN) -> AmqpClient:
-        opened.append(AmqpClient(broker.addresses[slot]))
+    def open_(broker: Broker, slot: str = PLAIN) -> Wire:
+        opened.append(Wire(broker.addresses[slot]))
         return opened[-1]
 
     yield open_
     for one in opened:
-        one.close()
+        one.drop()

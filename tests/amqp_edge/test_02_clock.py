@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.broker import Broker
 from kit.watch import metric
-from oracle.amqp091 import HEARTBEAT, encode_frame
+from oracle.amqp091 import HEARTBEAT, METHOD, Frame, encode_frame, encode_method
 
 Start = Callable[..., Broker]
-Open = Callable[..., AmqpClient]
+Open = Callable[..., Wire]
 
 
 def ended(broker: Broker, reason: str) -> float:
@@ -19,43 +19,41 @@ def ended(broker: Broker, reason: str) -> float:
 
 def test_who_is_silent_is_closed(broker: Broker, client: Open) -> None:
     before = ended(broker, "heartbeat")
-    one = client(broker).connect(heartbeat=1)
-    with pytest.raises(ConnectionError):
-        while True:
-            assert one.recv().name == "heartbeat"
+    one = client(broker).login(heartbeat=1)
+    one.expect_end()
     assert ended(broker, "heartbeat") == before + 1
     assert "nothing heard for two heartbeats" in broker.stderr()
 
 
 def test_heartbeats_both_ways_keep_it(broker: Broker, client: Open) -> None:
     """Six of the broker's are six seconds, longer than two intervals."""
-    one = client(broker).connect(heartbeat=2)
+    one = client(broker).login(heartbeat=2)
     for _ in range(6):
-        one.expect("heartbeat")
-        one.send_bytes(encode_frame(HEARTBEAT, 0, b""))
-    one.disconnect()
+        assert one.read_frame().kind == HEARTBEAT
+        one.send_raw(encode_frame(HEARTBEAT, 0, b""))
+    one.close()
 
 
 def test_without_heartbeats_nothing_is_sent(broker: Broker, client: Open) -> None:
-    quiet, ticking = client(broker).connect(heartbeat=0), client(broker).connect(heartbeat=2)
+    quiet, ticking = client(broker).login(heartbeat=0), client(broker).login(heartbeat=2)
     for _ in range(3):
-        ticking.expect("heartbeat")
-        ticking.send_bytes(encode_frame(HEARTBEAT, 0, b""))
-    quiet.send("connection.close", 200, b"", 0, 0)
-    assert quiet.recv().name == "connection.close-ok"
-    ticking.disconnect()
+        assert ticking.read_frame().kind == HEARTBEAT
+        ticking.send_raw(encode_frame(HEARTBEAT, 0, b""))
+    quiet.send(0, "connection.close", reply_code=200)
+    assert quiet.read_frame() == Frame(METHOD, 0, encode_method("connection.close-ok"))
+    ticking.close()
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_who_does_not_say_who_he_is(start_broker: Start, client: Open, steps: int) -> None:
     """Silent from the start, after the header, after the login: the time is that of all steps together."""
     broker = start_broker({"server.amqp091.plain.read_timeout": "2s"})
-    kept = client(broker).connect()
+    kept = client(broker).login()
     one = client(broker)
     if steps:
         one.greet()
     if steps == 2:
-        one.log_in().expect("connection.tune")
+        one.start_ok().expect(0, "connection.tune")
     one.expect_end()
     assert metric(broker, "fluxmq_amqp_refused_total", reason="timeout") == 1
-    kept.disconnect()
+    kept.close()

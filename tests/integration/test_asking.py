@@ -369,7 +369,7 @@ def test_a_virtual_host(world: AskingWorld) -> None:
     for verdicts, code in (([True], 0), ([False, True], 0), ([False, False], 530)):
         wire = Wire(world.node.listens("amqp091.plain"))
         world.clients.append(wire)
-        wire.start_ok()
+        wire.greet().start_ok()
         wire.expect(0, "connection.tune")
         wire.send(0, "connection.tune-ok", frame_max=131072, heartbeat=0, channel_max=10)
         wire.send(0, "connection.open", virtual_host="other")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from integration.test_namespaces import enter, open_vhost
-from kit.amqp import AmqpClient
 from kit.amqp_wire import Wire
 from kit.client import KEPT, Client
 from kit.node import Node
@@ -51,13 +50,13 @@ def client(node: Node, client_id: str, namespace: str = "shop", **options: Any) 
 def test_connections(start: Start) -> None:
     node = start(connections=2)
     first = client(node, "a", **KEPT)
-    amqp = AmqpClient(node.listens("amqp091.plain")).connect("shop")
+    amqp = Wire(node.listens("amqp091.plain")).login("shop")
     assert enter(node, "shop:u", client_id="b") == 0x97 and enter(node, "shop:u", client_id="b", version=4) == 3
     assert open_vhost(node, "shop") == 530 and about(node)["refused"]["connections"] == 3
     taken = client(node, "a", **KEPT)  # in its own place
     first.expect_closed(0x8E)
     assert enter(node, "plant:u", client_id="b") == 0 and open_vhost(node, "plant") == 0
-    amqp.disconnect()
+    amqp.close()
     assert about(node)["connections"] == 1 and open_vhost(node, "shop") == 0
     taken.disconnect()
 
@@ -77,20 +76,15 @@ def test_sessions(start: Start) -> None:
 
 def test_queues(start: Start) -> None:
     node = start({"queue_manager.auto_create": "classic"}, queues=2)
-    amqp = AmqpClient(node.listens("amqp091.plain")).connect("shop")
-    amqp.channel()
-
-    def declare(name: bytes) -> None:
-        amqp.send("queue.declare", 0, name, False, True, False, False, False, [], channel=1)
-
-    declare(b"one")
-    amqp.expect("queue.declare-ok", 1)
+    amqp = Wire(node.listens("amqp091.plain")).login("shop")
+    amqp.open_channel()
+    amqp.call(1, "queue.declare", queue="one", durable=True)
     mqtt = client(node, "a")
     mqtt.publish("$queue/two", b"x", 1)
-    declare(b"three")
-    code, text = amqp.expect("channel.close", 1)[:2]
-    assert (code, text.decode()) == (406, "PRECONDITION_FAILED - cannot declare queue 'three': queue limit in vhost "
-                                          "'shop' (2) is reached")
+    amqp.send(1, "queue.declare", queue="three", durable=True)
+    found = amqp.expect(1, "channel.close")
+    assert (found["reply_code"], found["reply_text"]) == (
+        406, "PRECONDITION_FAILED - cannot declare queue 'three': queue limit in vhost 'shop' (2) is reached")
     mqtt.publish("$queue/three", b"x", 1, expect=0x90)
     mqtt.subscribe("$queue/three", qos=1, expect=[0x97])
     mqtt.subscribe("$queue/two", qos=1)

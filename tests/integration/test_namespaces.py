@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Refused, Wire
 from kit.certs import issue, make_ca
 from kit.client import KEPT, Client
 from kit.node import Node
@@ -66,13 +66,14 @@ def enter(node: Node, username: str | None = None, password: bytes | None = None
 
 def open_vhost(node: Node, vhost: str, user: str = "guest") -> int:
     """0, or the code with which connection.open is refused."""
-    client = AmqpClient(node.listens("amqp091.plain")).greet().log_in(user, "x")
-    client.expect("connection.tune")
-    client.send("connection.tune-ok", 0, 0, 0)
-    client.send("connection.open", vhost.encode(), b"", False)
-    found = client.recv()
-    client.close()
-    return 0 if found.name == "connection.open-ok" else int(found.arguments[0])
+    client = Wire(node.listens("amqp091.plain"))
+    try:
+        client.login(vhost, user=user, password="x")
+    except Refused as refused:
+        return refused.code
+    finally:
+        client.drop()
+    return 0
 
 
 def test_by_user_name(start: Start) -> None:
@@ -245,13 +246,13 @@ def test_connections_are_counted(start: Start) -> None:
 
     client = Client(node.address)
     client.connect("a", username="shop:u", **KEPT)
-    amqp = AmqpClient(node.listens("amqp091.plain")).connect("shop")
+    amqp = Wire(node.listens("amqp091.plain")).login("shop")
     assert node.call(count) == (2, 1)
     taken = Client(node.address)
     taken.connect("a", username="shop:u", **KEPT)
     assert node.call(count) == (2, 1)
     taken.disconnect()
-    amqp.disconnect()
+    amqp.close()
     assert node.call(count) == (0, 1)
 
 

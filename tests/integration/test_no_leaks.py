@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.certs import issue, make_ca
 from kit.client import KEPT, Client
 from kit.node import Node
@@ -80,26 +80,26 @@ def test_messages_of_every_kind(node: Node) -> None:
 def test_amqp_connections_that_end_in_every_way(node: Node) -> None:
     """At each step of the handshake, and behind it: by the client, by the broker, by a reset."""
     kinds = AmqpConnection | AmqpState
-    steps: list[Callable[[AmqpClient], object]] = [
+    steps: list[Callable[[Wire], object]] = [
         lambda one: None,
-        lambda one: one.send_bytes(b"AMQP"),
-        lambda one: one.send_bytes(b"HTTP/1.1"),
+        lambda one: one.send_raw(b"AMQP"),
+        lambda one: one.send_raw(b"HTTP/1.1"),
         lambda one: one.greet(),
-        lambda one: one.greet().log_in(),
-        lambda one: one.greet().log_in(mechanism="NONE"),
-        lambda one: one.connect(),
-        lambda one: one.connect().channel(),
-        lambda one: one.connect().disconnect(),
-        lambda one: one.connect().send_bytes(bytes(50)),
-        lambda one: one.connect().send_bytes(one.method("basic.publish", 0, b"", b"q", False, False, channel=1)),
+        lambda one: one.greet().start_ok(),
+        lambda one: one.greet().start_ok(mechanism="NONE"),
+        lambda one: one.login(),
+        lambda one: one.login().open_channel(),
+        lambda one: one.login().close(),
+        lambda one: one.login().send_raw(bytes(50)),
+        lambda one: one.login().send(1, "basic.publish", routing_key="q"),
     ]
     for step in steps:
         for ends in ("close", "reset"):
-            client = AmqpClient(node.listens("amqp091.plain"))
+            client = Wire(node.listens("amqp091.plain"))
             step(client)
-            if ends == "reset" and client.raw.fileno() >= 0:
-                client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            client.close()
+            if ends == "reset" and client.socket.fileno() >= 0:
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.drop()
     wait_for(node, lambda server: not server.poller.connections and not server.amqp091.clients.open)
     gc.collect()
     assert not [item for item in gc.get_objects() if isinstance(item, kinds)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 from typing import Any
 
@@ -32,6 +33,8 @@ from oracle.amqp091 import (
     table_of,
 )
 
+from kit.client import Unexpected
+
 __all__ = ["CAPABILITIES", "TIMEOUT", "Closed", "Refused", "Wire"]
 
 TIMEOUT = 15.0          # only a failing test waits for it
@@ -40,11 +43,11 @@ CAPABILITIES = {name: True for name in (
     "exchange_exchange_bindings", "publisher_confirms")}
 
 
-class Closed(AssertionError):
+class Closed(Unexpected):
     """The broker ended the connection without a word."""
 
 
-class Refused(AssertionError):
+class Refused(Unexpected):
     """The broker closed the channel or the connection (scope) with a reply code."""
 
     def __init__(self, scope: str, code: int, text: str, method: tuple[int, int]) -> None:
@@ -53,10 +56,14 @@ class Refused(AssertionError):
 
 
 class Wire:
-    """One connection. Heartbeats of the broker are left out of what is read."""
+    """One connection. Heartbeats of the broker are left out of what is read.
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, TIMEOUT)
+    address: to connect to, or a transport that is connected.
+    """
+
+    def __init__(self, address: Any) -> None:
+        self.socket: Any = socket.create_connection(address, TIMEOUT) if isinstance(address, tuple) else address
+        self.socket.settimeout(TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.frame_max = 131072
         self.server: dict[str, Any] = {}
@@ -75,7 +82,7 @@ class Wire:
                 got = self.socket.recv(1 << 20)
             except TimeoutError:
                 raise AssertionError(f"nothing came in {TIMEOUT} s; before: {self._waiting}") from None
-            except ConnectionError:
+            except (ConnectionError, ssl.SSLError):
                 raise Closed(f"reset after {self._read!r}") from None
             if not got:
                 raise Closed(f"ended after {self._read!r}")
@@ -122,11 +129,20 @@ class Wire:
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def login(self, *, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN", vhost: str = "/",
-              response: bytes | None = None, heartbeat: int = 0, channel_max: int | None = None,
-              frame_max: int | None = None, capabilities: dict[str, bool] | None = None) -> Wire:
-        """From the protocol header to connection.open-ok. capabilities: CAPABILITIES when none are given."""
-        self.start_ok(user=user, password=password, mechanism=mechanism, response=response, capabilities=capabilities)
+    def login(self, vhost: str = "/", *, heartbeat: int = 0, channel_max: int | None = None,
+              frame_max: int | None = None, **who: Any) -> Wire:
+        """From the protocol header to connection.open-ok. who: for start_ok."""
+        return self.greet().start_ok(**who).open(
+            vhost, heartbeat=heartbeat, channel_max=channel_max, frame_max=frame_max)
+
+    def greet(self) -> Wire:
+        self.send_raw(PROTOCOL)
+        self.server = self.expect(0, "connection.start")
+        return self
+
+    def open(self, vhost: str = "/", *, heartbeat: int = 0, channel_max: int | None = None,
+             frame_max: int | None = None) -> Wire:
+        """From connection.tune to connection.open-ok."""
         self.tune = self.expect(0, "connection.tune")
         self.frame_max = self.tune["frame_max"] if frame_max is None else frame_max
         self.send(0, "connection.tune-ok", frame_max=self.frame_max, heartbeat=heartbeat,
@@ -135,15 +151,15 @@ class Wire:
         self.expect(0, "connection.open-ok")
         return self
 
-    def start_ok(self, *, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",
-                 response: bytes | None = None, capabilities: dict[str, bool] | None = None) -> None:
-        self.send_raw(PROTOCOL)
-        self.server = self.expect(0, "connection.start")
+    def start_ok(self, user: str = "guest", password: str = "guest", *, mechanism: str = "PLAIN",
+                 response: bytes | None = None, capabilities: dict[str, bool] | None = None) -> Wire:
+        """capabilities: CAPABILITIES when none are given."""
         if response is None:
             response = f"\0{user}\0{password}".encode() if mechanism == "PLAIN" else build_table(
                 table_of({"LOGIN": user, "PASSWORD": password}))
         self.send(0, "connection.start-ok", mechanism=mechanism, response=response, locale="en_US", client_properties={
             "product": "fluxmq tests", "capabilities": CAPABILITIES if capabilities is None else capabilities})
+        return self
 
     def open_channel(self, channel: int = 1) -> int:
         self.call(channel, "channel.open")
@@ -202,6 +218,14 @@ class Wire:
         except Refused as refused:
             return refused
 
+    def expect_close(self, code: int, method: tuple[int, int] | None = None) -> str:
+        """connection.close with this code, for this method, then the end; its text."""
+        found = self.expect(0, "connection.close")
+        assert found["reply_code"] == code and method in (None, (found["class_id"], found["method_id"])), found
+        self.send(0, "connection.close-ok")
+        self.expect_end()
+        return str(found["reply_text"])
+
     def expect_end(self) -> None:
         """The broker ends the connection, without anything more."""
         try:
@@ -209,7 +233,7 @@ class Wire:
                 frame = self.read_frame()
                 assert frame.kind == HEARTBEAT, f"the end was wanted, not {frame}"
         except Closed:
-            pass
+            self.drop()
 
     def nothing_waits(self, channel: int = 1) -> bool:
         """Whether nothing came on a channel until now: what the broker answers next comes after it."""
@@ -241,7 +265,7 @@ class Wire:
     def close(self) -> None:
         """In order."""
         self.call(0, "connection.close", reply_code=200, reply_text="bye")
-        self.drop()
+        self.expect_end()
 
     def drop(self) -> None:
         """Without a word."""

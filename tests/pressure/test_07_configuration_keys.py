@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp import AmqpClient, capabilities
+from kit.amqp_wire import Wire
 from kit.broker import Broker, BrokerDied, add_user
 from kit.certs import issue, make_ca
 from kit.client import KEPT, TIMEOUT, Client, Unexpected
@@ -154,8 +154,8 @@ def connects(slots: Slots, transport: str, slot: str, **how: Any) -> bool:
         if transport == "amqp091":
             how.pop("path", None)
             known = slot in TLS and how.get("certificate", True)
-            AmqpClient(slots.raw(transport, slot, **how)).greet().log_in(
-                mechanism="EXTERNAL" if known else "PLAIN", response=b"" if known else None).open().disconnect()
+            Wire(slots.raw(transport, slot, **how)).login(
+                mechanism="EXTERNAL" if known else "PLAIN", response=b"" if known else None, capabilities={}).close()
             return True
         client = slots.open(transport, slot, **how)
         client.connect()
@@ -247,24 +247,21 @@ def amqp_write_timeout(wide: Slots, tight: Slots, slot: str) -> None:
         return                                  # see below
     for slots, ends in ((tight, True), (wide, False)):
         before = metric(slots.broker, "fluxmq_amqp_disconnections_total", reason="write_timeout")
-        client = AmqpClient(slots.raw("amqp091", slot)).connect()
-        channel = client.channel()
-        client.send("queue.declare", 0, b"work", False, False, False, True, False, [], channel=channel)
-        client.expect("queue.declare-ok", channel)
-        client.send("basic.consume", 0, b"work", b"tag", False, True, False, False, [], channel=channel)
-        client.expect("basic.consume-ok", channel)
-        publisher = AmqpClient(slots.raw("amqp091", slot)).connect()
-        publisher.channel()
+        client = Wire(slots.raw("amqp091", slot)).login()
+        client.open_channel()
+        client.call(1, "queue.declare", queue="work", auto_delete=True)
+        client.call(1, "basic.consume", queue="work", consumer_tag="tag", no_ack=True)
+        publisher = Wire(slots.raw("amqp091", slot)).login(capabilities={})
+        publisher.open_channel()
         for _ in range(200):
-            publisher.publish(1, b"work", bytes(60_000))
-        publisher.disconnect()
+            publisher.publish(1, "", "work", bytes(60_000))
+        publisher.close()
         if ends:
             wait_until(lambda: metric(
                 slots.broker, "fluxmq_amqp_disconnections_total", reason="write_timeout") == before + 1)  # noqa: B023
         else:
             assert metric(slots.broker, "fluxmq_amqp_disconnections_total", reason="write_timeout") == before
-        client.close()
-        publisher.close()
+        client.drop()
 
 
 def protocol(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
@@ -340,9 +337,9 @@ def amqp_username_from(wide: Slots, tight: Slots, slot: str) -> None:
     """PLAIN may repeat the name that the certificate has, and no other."""
     for slots, mine, others in ((wide, "by.alternative.name", "by common name"),
                                 (tight, "by common name", "by.alternative.name")):
-        AmqpClient(slots.raw("amqp091", slot)).greet().log_in(mechanism="EXTERNAL", response=b"").open().disconnect()
-        AmqpClient(slots.raw("amqp091", slot)).greet().log_in(mine, "").open().disconnect()
-        AmqpClient(slots.raw("amqp091", slot)).greet().log_in(others, "").expect_end()
+        Wire(slots.raw("amqp091", slot)).login(mechanism="EXTERNAL", response=b"").close()
+        Wire(slots.raw("amqp091", slot)).login(user=mine, password="").close()
+        Wire(slots.raw("amqp091", slot)).greet().start_ok(others, "", capabilities={}).expect_end()
 
 
 LISTENER: dict[str, Callable[[Slots, Slots, str, str], None]] = {
@@ -833,55 +830,51 @@ def compression(pair: Pair) -> None:
     assert sum(segments(packed)) < 1 << 20
 
 
-def amqp(broker: Broker, **options: Any) -> AmqpClient:
-    return AmqpClient(broker.addresses["amqp091/plain"]).connect(**options)
+def amqp(broker: Broker) -> Wire:
+    return Wire(broker.addresses["amqp091/plain"]).login()
 
 
 def virtual_hosts(pair: Pair) -> None:
     for value, opens in (("[/]", False), ("[/, prod]", True)):
-        client = AmqpClient(pair.start(value).addresses["amqp091/plain"]).greet().log_in()
-        client.expect("connection.tune")
-        client.send("connection.tune-ok", 0, 0, 0)
-        client.send("connection.open", b"prod", b"", False)
-        client.expect("connection.open-ok") if opens else client.expect_close(530)
+        client = Wire(pair.start(value).addresses["amqp091/plain"]).greet().start_ok()
+        client.expect(0, "connection.tune")
+        client.send(0, "connection.tune-ok")
+        client.send(0, "connection.open", virtual_host="prod")
+        client.expect(0, "connection.open-ok") if opens else client.expect_close(530)
 
 
-def tuned(place: int, values: tuple[object, object], seen: tuple[int, int]) -> Observe:
-    """What connection.tune offers: channel_max, frame_max, heartbeat."""
+def tuned(name: str, values: tuple[object, object], seen: tuple[int, int]) -> Observe:
+    """What connection.tune offers."""
     def observe(pair: Pair) -> None:
         for value, wanted in zip(values, seen, strict=True):
-            assert amqp(pair.start(value)).tuned[place] == wanted
+            assert amqp(pair.start(value)).tune[name] == wanted
     return observe
 
 
 def consumer_timeout(pair: Pair) -> None:
     for value, ends in (("1s", True), ("0s", False)):
         client = amqp(pair.start(value))
-        client.channel()
-        client.send("queue.declare", 0, b"work", False, False, False, True, False, [], channel=1)
-        client.expect("queue.declare-ok", 1)
-        client.publish(1, b"work")
-        client.send("basic.consume", 0, b"work", b"tag", False, False, False, False, [], channel=1)
-        for name in ("basic.consume-ok", "basic.deliver", "header", "body"):
-            client.expect(name, 1)
+        client.open_channel()
+        client.call(1, "queue.declare", queue="work", auto_delete=True)
+        client.publish(1, "", "work", b"x")
+        client.call(1, "basic.consume", queue="work", consumer_tag="tag")
+        client.expect_content(1)
         if ends:
-            assert client.expect("channel.close", 1)[0] == 406
+            assert client.expect(1, "channel.close")["reply_code"] == 406
         else:
-            client.raw.settimeout(2)
-            with pytest.raises(TimeoutError):
-                client.recv()
+            assert not client.ready(2)
 
 
 def amqp_message_size(pair: Pair) -> None:
     for value, ends in (("1KiB", True), ("2KiB", False)):
         client = amqp(pair.start(value))
-        client.channel()
-        client.publish(1, b"nowhere", bytes(2000))
-        client.send("channel.close", 200, b"", 0, 0, channel=1)
+        client.open_channel()
+        client.publish(1, "", "nowhere", bytes(2000))
+        client.send(1, "channel.close", reply_code=200)
         if ends:
-            assert client.expect("channel.close", 1)[0] == 406
+            assert client.expect(1, "channel.close")["reply_code"] == 406
         else:
-            client.expect("channel.close-ok", 1)
+            client.expect(1, "channel.close-ok")
 
 
 def memory_high(pair: Pair) -> None:
@@ -892,13 +885,13 @@ def memory_high(pair: Pair) -> None:
         for number in range(80):
             publisher.publish(f"t{number}", bytes(1 << 20), 1, retain=True)
             publisher.transcript.clear()
-        client = amqp(broker, properties=capabilities("connection.blocked"))
-        client.channel()
-        client.publish(1, b"nowhere", bytes(64 << 10))
+        client = amqp(broker)
+        client.open_channel()
+        client.publish(1, "", "nowhere", bytes(64 << 10))
         if blocks:
-            assert client.expect("connection.blocked") == [b"low on memory"]
+            assert client.expect(0, "connection.blocked") == {"reason": "low on memory"}
         else:
-            client.disconnect()
+            client.close()
 
 
 def cache_size(pair: Pair) -> None:
@@ -954,10 +947,10 @@ OTHERS: dict[str, Observe] = {
     "namespaces": namespaces,
     "queues": queues,
     "amqp091.virtual_hosts": virtual_hosts,
-    "amqp091.frame_max": tuned(1, ("4KiB", "1MiB"), (4096, 1 << 20)),
-    "amqp091.channel_max": tuned(0, (5, 65535), (5, 65535)),
+    "amqp091.frame_max": tuned("frame_max", ("4KiB", "1MiB"), (4096, 1 << 20)),
+    "amqp091.channel_max": tuned("channel_max", (5, 65535), (5, 65535)),
     "amqp091.max_message_size": amqp_message_size,
-    "amqp091.heartbeat": tuned(2, ("30s", "0s"), (30, 0)),
+    "amqp091.heartbeat": tuned("heartbeat", ("30s", "0s"), (30, 0)),
     "amqp091.memory_high": memory_high,
     "amqp091.consumer_timeout": consumer_timeout,
     "server.health_addr": health_addr,

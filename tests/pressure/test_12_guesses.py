@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp import AmqpClient, capabilities
+from kit.amqp_wire import Refused, Wire
 from kit.broker import Broker, add_user
 from kit.client import TIMEOUT, Client
 from kit.node import Node
 from kit.scram import ScramClient
 from kit.watch import metric, wait_until
 from kit.websocket import WebSocket
-from oracle.amqp091 import build_table
 from oracle.mqtt import Auth, Connack, Connect
 from pressure.address_keys import come_from
 
@@ -27,7 +26,6 @@ from fluxmq.app import cli
 Start = Callable[..., Broker]
 ATTACKER, ANNA, OTHER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 WRONG, BANNED = 0x86, 0x8A
-CLOSES = capabilities("authentication_failure_close")
 WEBSOCKET, AMQP = "mqtt/websocket/plain", "amqp091/plain"
 
 
@@ -81,15 +79,13 @@ class World:
 
     def amqp(self, host: str, user: str, password: str, mechanism: str = "PLAIN") -> str:
         """"" for who gets in, else the text of the refusal."""
-        client = AmqpClient(self.come(host, AMQP)).greet()
-        response = None if mechanism == "PLAIN" else build_table([
-            (b"LOGIN", ("S", user.encode())), (b"PASSWORD", ("S", password.encode()))])
-        client.log_in(user, password, mechanism=mechanism, response=response, properties=CLOSES)
-        found = client.recv()
-        if found.name == "connection.tune":
-            return ""
-        assert found.name == "connection.close" and found.arguments[0] == 403
-        return str(found.arguments[1].decode())
+        client = Wire(self.come(host, AMQP)).greet().start_ok(user, password, mechanism=mechanism)
+        try:
+            client.expect(0, "connection.tune")
+        except Refused as refused:
+            assert (refused.scope, refused.code) == ("connection", 403)
+            return refused.text
+        return ""
 
     def lines(self, text: str) -> list[str]:
         return [line for line in self.broker.stderr().splitlines() if text in line]
@@ -157,11 +153,11 @@ def test_what_a_ban_overtakes_does_not_tell_which_password_was_right(tmp_path: P
                            "auth.delay_max": "0s", "server.amqp091.plain.addr": "127.0.0.1:0"})
     try:
         clients = [Client(socket.create_connection(node.address, TIMEOUT)) for _ in range(2)]
-        by_amqp = [AmqpClient(node.listens("amqp091.plain")).greet() for _ in range(2)]
+        by_amqp = [Wire(node.listens("amqp091.plain")).greet() for _ in range(2)]
         for client, password in zip(clients, (b"anna", b"wrong"), strict=True):
             client.send(Connect(client_id=password, username="anna", password=password))
         for each, password in zip(by_amqp, ("anna", "wrong"), strict=True):
-            each.log_in("anna", password, properties=CLOSES)
+            each.start_ok("anna", password)
         assert started.acquire(timeout=TIMEOUT)
         wait_until(lambda: node.call(lambda server: sum(
             connection.paused != 0 for connection in server.poller.connections.values())) == 4)
@@ -196,9 +192,9 @@ def test_proving_it_again_on_a_live_connection_is_a_login_too(world: Callable[..
     prove(clients[0], 0x19, wrong.first())
     prove(clients[0], 0x18, wrong.final(clients[0].expect(Auth).prop("authentication_data")))
     clients[0].expect_closed(0x87)
-    by_amqp = [AmqpClient(here.come(ATTACKER, AMQP)).connect(user="bert", password="bert") for _ in range(2)]
+    by_amqp = [Wire(here.come(ATTACKER, AMQP)).login(user="bert", password="bert") for _ in range(2)]
     for each in by_amqp:
-        each.send("connection.update-secret", b"guess", b"")
+        each.send(0, "connection.update-secret", new_secret="guess")
         each.expect_close(530)
     assert here.answer(ATTACKER, "anna", b"x") == here.answer(ATTACKER, "bert", b"x") == WRONG
     assert here.answer(ATTACKER, "bert", b"bert") == BANNED
@@ -245,8 +241,7 @@ def test_late_refusals_hold_up_nobody(world: Callable[..., World]) -> None:
     wait_until(lambda: metric(here.broker, "fluxmq_login_refusals_delayed_total") == 15)
     waiting = [here.mqtt(ATTACKER, "anna", b"x%d" % number) for number in range(10)]
     for number in range(10):
-        client = AmqpClient(here.come(ATTACKER, AMQP)).greet()
-        client.log_in("anna", f"y{number}", properties=CLOSES)
+        Wire(here.come(ATTACKER, AMQP)).greet().start_ok("anna", f"y{number}")
     wait_until(lambda: metric(here.broker, "fluxmq_login_refusals_delayed_total") == 35)
     assert here.answer(ANNA, "anna", b"anna") == 0          # the same account, from elsewhere
     assert here.answer(ATTACKER, "anna", b"anna") == 0      # and even from there: a right password is never late

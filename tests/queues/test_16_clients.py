@@ -4,10 +4,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.broker import Broker, add_user
 from kit.client import Client
 from kit.watch import metric, wait_until
@@ -15,7 +14,7 @@ from kit.watch import metric, wait_until
 from fluxmq.app import cli
 
 Start = Callable[..., Broker]
-PROPERTIES: Any = [(b"connection_name", ("S", b"billing\x1b[2J")), (b"product", ("S", b"made by hand"))]
+PROPERTIES = {"connection_name": "billing\x1b[2J", "product": "made by hand"}
 
 
 def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,14 +32,14 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     mqtt = Client(broker.address)
     mqtt.connect("sensor", username="anna", password=b"secret")
     mqtt.subscribe("a/#", "b")
-    amqp = AmqpClient(broker.addresses["amqp091/plain"]).connect("shop", user="anna", password="secret",
-                                                                 properties=PROPERTIES)
+    amqp = Wire(broker.addresses["amqp091/plain"]).greet()
+    amqp.send(0, "connection.start-ok", client_properties=PROPERTIES, mechanism="PLAIN", response="\0anna\0secret",
+              locale="en_US")
+    amqp.open("shop")
     for number in (1, 2):
-        amqp.channel(number)
-    amqp.send("queue.declare", 0, b"q", False, False, True, False, False, [], channel=1)
-    amqp.expect("queue.declare-ok", 1)
-    amqp.send("basic.consume", 0, b"q", b"", False, False, False, False, [], channel=1)
-    amqp.expect("basic.consume-ok", 1)
+        amqp.open_channel(number)
+    amqp.call(1, "queue.declare", queue="q", exclusive=True)
+    amqp.call(1, "basic.consume", queue="q")
     answer = json.loads(run("--json"))
     by_mqtt, by_amqp = answer["clients"]  # "/" is first
     assert answer["connected"] == 2
@@ -66,7 +65,7 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     assert run("sensor", command="kick") == "sensor is disconnected\n"
     mqtt.expect_closed(0x98)
     run(by_amqp["client_id"], *of_shop, command="kick")
-    assert amqp.expect("connection.close", 0)[:2] == [320, b"CONNECTION_FORCED - disconnected by an administrator"]
+    assert amqp.expect_close(320) == "CONNECTION_FORCED - disconnected by an administrator"
     wait_until(lambda: run() == "nobody is connected\n")
     for reason in ("fluxmq_disconnections_total", "fluxmq_amqp_disconnections_total"):
         assert metric(broker, reason, reason="administrator") == 1
@@ -74,12 +73,11 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
 
 def test_queues_of_the_default_virtual_host_come_first(start_broker: Start, capsys: pytest.CaptureFixture[str]) -> None:
     broker = start_broker(**{"amqp091.virtual_hosts": ["/", "shop"]})
-    for vhost, queue in (("shop", b"a"), ("/", b"z"), ("/", b"b")):
-        one = AmqpClient(broker.addresses["amqp091/plain"]).connect(vhost)
-        one.channel()
-        one.send("queue.declare", 0, queue, False, False, False, False, False, [], channel=1)
-        one.expect("queue.declare-ok", 1)
-        one.disconnect()
+    for vhost, queue in (("shop", "a"), ("/", "z"), ("/", "b")):
+        one = Wire(broker.addresses["amqp091/plain"]).login(vhost)
+        one.open_channel()
+        one.call(1, "queue.declare", queue=queue)
+        one.close()
     with pytest.raises(SystemExit):
         cli.main(["queue", "list", "--json", "--socket", str(broker.directory / "data" / "admin.sock")])
     found = [one["name"] for one in json.loads(capsys.readouterr().out)["queues"]]

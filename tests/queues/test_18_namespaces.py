@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.broker import Broker
 from kit.watch import metric
 
@@ -31,12 +31,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def work_in(broker: Broker, namespace: str) -> AmqpClient:
+def work_in(broker: Broker, namespace: str) -> Wire:
     """A client of a virtual host that has made a durable queue `q`."""
-    client = AmqpClient(broker.addresses["amqp091/plain"]).connect(namespace)
-    client.channel()
-    client.send("queue.declare", 0, b"q", False, True, False, False, False, [], channel=1)
-    client.expect("queue.declare-ok", 1)
+    client = Wire(broker.addresses["amqp091/plain"]).login(namespace)
+    client.open_channel()
+    client.call(1, "queue.declare", queue="q", durable=True)
     return client
 
 
@@ -60,18 +59,18 @@ def test_made_used_and_deleted_while_the_broker_runs(start_broker: Start, run: R
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     asked = run(broker, "namespace", "delete", "shop", status=exit_codes.FAILURE)
     assert "all that is in it (1 connection, 1 queue)?" in asked and asked.endswith("fluxmq: nothing was done\n")
-    client.channel(2)  # it is still there
+    client.open_channel(2)  # it is still there
     said = run(broker, "namespace", "delete", "shop", "--yes")
     assert said == "shop is deleted, and with it 1 connection, 1 queue\n"
-    assert client.expect("connection.close", 0)[:2] == [320, b"CONNECTION_FORCED - disconnected by an administrator"]
+    assert client.expect_close(320) == "CONNECTION_FORCED - disconnected by an administrator"
     assert json.loads(run(broker, "queue", "list", "--json"))["queues"] == []
     with pytest.raises(AssertionError, match="vhost shop not found"):
-        AmqpClient(broker.addresses["amqp091/plain"]).connect("shop")
+        Wire(broker.addresses["amqp091/plain"]).login("shop")
     run(broker, "namespace", "create", "shop")
-    again = AmqpClient(broker.addresses["amqp091/plain"]).connect("shop")
-    again.channel()
-    again.send("queue.declare", 0, b"q", True, True, False, False, False, [], channel=1)
-    assert again.expect("channel.close", 1)[0] == 404
+    again = Wire(broker.addresses["amqp091/plain"]).login("shop")
+    again.open_channel()
+    again.send(1, "queue.declare", queue="q", passive=True, durable=True)
+    assert again.expect(1, "channel.close")["reply_code"] == 404
     broker.kill()
     broker.start()
     assert json.loads(run(broker, "namespace", "show", "shop", "--json")) == shop | EMPTY
@@ -96,10 +95,9 @@ def test_queues_of_a_namespace(start_broker: Start, run: Run) -> None:
     run(broker, "namespace", "create", "shop")
     assert run(broker, "queue", "create", "q", *of_shop) == "q is created\n"
     assert run(broker, "queue", "create", "q", *of_shop) == "q already exists, exactly as asked for\n"
-    client = AmqpClient(broker.addresses["amqp091/plain"]).connect("/")
-    client.channel()
-    client.send("queue.declare", 0, b"shop/q", False, True, False, False, False, [], channel=1)
-    client.expect("queue.declare-ok", 1)
+    client = Wire(broker.addresses["amqp091/plain"]).login("/")
+    client.open_channel()
+    client.call(1, "queue.declare", queue="shop/q", durable=True)
 
     def messages() -> dict[tuple[str, str], int]:
         return {(one["namespace"], one["name"]): one["messages"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.certs import issue, make_ca
 from kit.client import Client
 from kit.entries import ACCEPTED, CLOSED, IN, LOST, OPENED, OUT
@@ -137,21 +137,14 @@ def whole_packets(data: bytes, version: int) -> int:
 def test_amqp_is_recorded_byte_for_byte(node: Node) -> None:
     recorded = Recorded(node, 16 << 20)
     wire = Wiretap(plain(node, "amqp091.plain"), 5000)
-    client = AmqpClient(wire)  # type: ignore[arg-type]
-    client.connect()
-    channel = client.channel()
-    client.send("queue.declare", 0, b"q", False, False, False, True, False, [], channel=channel)
-    client.expect("queue.declare-ok", channel)
-    client.send("basic.consume", 0, b"q", b"tag", False, False, False, False, [], channel=channel)
-    client.expect("basic.consume-ok", channel)
+    client = Wire(wire).login()
+    client.open_channel()
+    client.call(1, "queue.declare", queue="q", auto_delete=True)
+    client.call(1, "basic.consume", queue="q", consumer_tag="tag")
     for size in (0, 10, 100_000):
-        client.publish(channel, b"q", bytes(size))
-        tag = client.expect("basic.deliver", channel)[1]
-        client.expect("header", channel)
-        if size:
-            client.expect("body", channel)
-        client.send("basic.ack", tag, False, channel=channel)
-    client.disconnect()
+        client.publish(1, "", "q", bytes(size))
+        client.send(1, "basic.ack", delivery_tag=client.expect_content(1).delivery_tag)
+    client.close()
     recorded.until(lambda it: any(entry.kind == CLOSED for entry in it.entries))
     recorded.end()
     [accepted] = [entry for entry in recorded.entries if entry.kind == ACCEPTED]
@@ -234,7 +227,7 @@ def test_what_did_not_leave_is_counted_at_the_end(node: Node) -> None:
 def test_those_who_are_there_already_are_told_of_first(node: Node) -> None:
     early, wire = connected(node, "early", V3)
     early.subscribe(("a/+", 1), ("b", 0))
-    amqp = AmqpClient(node.listens("amqp091.plain")).connect()
+    amqp = Wire(node.listens("amqp091.plain")).login()
     idle = plain(node, "mqtt.tcp.plain")        # has not said who it is
     half = Publish(topic="a/b", payload=bytes(90_000), qos=0).encode(V3)
     early.send(half[:80_000])
@@ -260,7 +253,7 @@ def test_those_who_are_there_already_are_told_of_first(node: Node) -> None:
     late = recorded.number("late")
     assert [(entry.kind, entry.flags) for entry in recorded.of(late)][:2] == [(OPENED, 1), (IN, 0)]
     idle.close()
-    amqp.close()
+    amqp.drop()
 
 
 def test_topic_aliases_in_force_are_told_at_the_start(node: Node) -> None:

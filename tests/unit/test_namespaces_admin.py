@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.carrier import Carrier
 from kit.client import Client
 from kit.node import Node
@@ -224,15 +224,13 @@ def test_a_client_of_amqp_with_messages_in_hand_and_queues_of_its_own(tmp_path: 
     node = Node(tmp_path, {"server.amqp091.plain.addr": "127.0.0.1:0"})
     try:
         node.call(lambda server: admin(server).create("shop"))
-        client = AmqpClient(node.listens("amqp091.plain")).connect("shop")
-        client.channel()
-        for queue, exclusive in ((b"work", False), (b"mine", True)):
-            client.send("queue.declare", 0, queue, False, True, exclusive, False, False, [], channel=1)
-            client.expect("queue.declare-ok", 1)
-            client.publish(1, queue, b"in hand")
-            client.send("basic.consume", 0, queue, b"", False, False, False, False, [], channel=1)
-            client.expect("basic.consume-ok", 1)
-            assert client.recv().name == "basic.deliver" and client.recv() and client.recv()
+        client = Wire(node.listens("amqp091.plain")).login("shop")
+        client.open_channel()
+        for queue, exclusive in (("work", False), ("mine", True)):
+            client.call(1, "queue.declare", queue=queue, durable=True, exclusive=exclusive)
+            client.publish(1, "", queue, b"in hand")
+            client.call(1, "basic.consume", queue=queue)
+            client.expect_content(1)
         port = lambda server: server.namespace_admin((server.amqp091.clients,))  # noqa: E731
         gone = node.call(lambda server: port(server).delete("shop"))
         assert gone == {"connections": 1, "sessions": 0, "queues": 2, "messages": 2, "retained": 0}
@@ -240,10 +238,10 @@ def test_a_client_of_amqp_with_messages_in_hand_and_queues_of_its_own(tmp_path: 
         assert node.call(lambda server: list(server.amqp091.clients.ids())) == []
         assert node.call(lambda server: [one["name"] for one in port(server).list_namespaces()]) == ["/"]
         node.call(lambda server: port(server).create("shop"))
-        again = AmqpClient(node.listens("amqp091.plain")).connect("shop")
-        again.channel()
-        again.send("queue.declare", 0, b"work", False, False, False, False, False, [], channel=1)
-        assert again.expect("queue.declare-ok", 1)[1:] == [0, 0]
+        again = Wire(node.listens("amqp091.plain")).login("shop")
+        again.open_channel()
+        assert again.call(1, "queue.declare", queue="work") == {
+            "queue": "work", "message_count": 0, "consumer_count": 0}
     finally:
         node.stop()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.client import Client
 from kit.node import Node
 from kit.watch import wait_until
@@ -73,10 +73,10 @@ def test_no_keep_alive_is_for_ever(node: Node) -> None:
 @pytest.mark.parametrize("heartbeat", [1, 30])
 def test_heartbeats_are_twice_what_was_agreed(node: Node, heartbeat: int) -> None:
     """AMQP 0-9-1, section 4.2.7: a peer that is silent for two intervals is gone."""
-    client = AmqpClient(node.listens("amqp091.plain")).connect(heartbeat=heartbeat)
+    client = Wire(node.listens("amqp091.plain")).login(heartbeat=heartbeat)
     wait_until(lambda: node.call(lambda server: only(server).heartbeat_s) == heartbeat)
     assert said(node, "heard_ms", 0, 2000 * heartbeat, 2000 * heartbeat + 1) == ["", "", "heartbeat"]
-    client.close()
+    client.drop()
 
 
 @pytest.mark.parametrize("slot", ["mqtt.tcp.plain", "amqp091.plain"])
