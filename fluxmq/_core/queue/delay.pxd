@@ -43,3 +43,4 @@ cdef class Delays:
     cdef const record_t* in_memory(self, uint64_t offset) noexcept
     # Records what was settled, and discards it.
     cdef int finish(self) except -1
+    cdef int trim_settled(self) except -1

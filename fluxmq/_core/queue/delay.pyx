@@ -58,10 +58,13 @@ cdef class Delays:
                 self.heap.add(due, offset)
 
     def restored(self):
-        """At recovery: called after restore_pairs, and after the journal's replay."""
+        """At recovery: called after restore_pairs, and after the journal's replay. Trims what was settled, because
+        move_due only does so once another message is due."""
         cdef chunk_t* chunk = NULL
         cdef const record_t* record = NULL
-        cdef uint64_t next = self.log.flushed
+        cdef uint64_t next
+        self.trim_settled()
+        next = self.log.flushed
         while next < self.log.next:
             record = self.log.find(next, &chunk)
             if record == NULL:
@@ -149,6 +152,9 @@ cdef class Delays:
 
     cdef int finish(self) except -1:
         self.group.write_records()
+        return self.trim_settled()
+
+    cdef int trim_settled(self) except -1:
         if self.cursor.floor > self.log.first:
             self.log.trim(self.cursor.floor)
         return 0

@@ -1,0 +1,51 @@
+"""What a namespace counts is the messages that are there after a crash."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from unit.test_repair import Node
+
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import pump_queues
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.model.queues import QueueSpec
+
+
+def declare(manager: QueueManager) -> Queue:
+    return manager.declare(QueueSpec(name="q"))[0]
+
+
+def delay(queue: Queue, hub: Hub) -> None:
+    assert queue.append_message(b"t", b"delayed", not_before=hub.steady_ms + 1000) == 0
+
+
+@pytest.mark.parametrize("in_segments", [False, True])
+def test_a_delayed_message_that_was_consumed(tmp_path: Path, in_segments: bool) -> None:
+    node = Node(tmp_path)
+    queue = declare(node.manager)
+    node.manager.group(queue, b"g")
+    for turn in range(2):
+        delay(queue, node.hub)
+        node.durable()
+        if in_segments:
+            assert node.keeper.queues is not None
+            node.keeper.queues.reader.cache_bytes = 1 << 20     # the due message need not be read
+            node.checkpoint()
+        node.hub.set_clock(node.hub.now_ms + 2000, node.hub.mono_ms + 2000)
+        queue.notify()
+        node.durable()
+        [group], [log] = queue.groups, queue.logs
+        by_offset.settle_any(group, log.number, turn)
+        queue.notify()
+        node.durable()
+        assert log.next == turn + 1 and node.hub.root.bytes == 0
+        node.close()
+        node = Node(tmp_path, identity=turn + 2)
+        queue = node.manager.queues[b"/", b"q"].queue
+        assert queue.delays is not None and (queue.delays.log.first, queue.delays.log.kept_bytes) == (turn + 1, 0)
+        pump_queues(node.hub)
+        assert node.hub.root.bytes == 0
+    node.close()
