@@ -45,11 +45,10 @@ def miscounted(server: Server) -> list[str]:
     """The namespaces whose count of bytes is not the sum of what is there."""
     found = []
     for namespace in server.hub.namespaces.values():
-        queues = [queue for queue in server.queues.manager.states if queue.namespace is namespace]
         kept = namespace.topics.retained_bytes + sum(
             session.queued_bytes for session in server.broker.sessions.values() if session.namespace is namespace)
-        kept += sum(log.kept_bytes for queue in queues for log in (
-            *queue.logs, *([queue.delays.log] if queue.delays is not None else [])))
+        kept += sum(log.kept_bytes for queue, state in server.queues.manager.states.items()
+                    if queue.namespace is namespace for log in state.logs)
         if namespace.bytes != kept:
             found.append(f"{namespace.text}: {namespace.bytes} for {kept}")
     return found
@@ -104,8 +103,7 @@ class House:
         [about] = [one for one in self.admin.ask("GET", "namespaces")["namespaces"] if one["name"] == name]
         queues, clients = (self.admin.ask("GET", kind, query={"namespace": name})[kind]
                            for kind in ("queues", "clients"))
-        counts = ["connections", "sessions", "queues", "retained", *(["bytes"] if self.ends != "crash" else [])]
-        return ([about[key] for key in counts],
+        return ([about[key] for key in ("connections", "sessions", "queues", "retained", "bytes")],
                 [(one["name"].removeprefix(f"{name}/"), *(one[key] for key in COUNTS)) for one in queues],
                 sorted((one["client_id"], one["subscriptions"]) for one in clients
                        if not one["client_id"].startswith("amqp091-")))
@@ -136,7 +134,7 @@ class House:
         self.states = {tenant.name: (self.look(tenant.name), self.node.call(
             lambda server, name=tenant.name: state_of(server, name)))           # type: ignore[misc]
             for tenant in self.tenants}
-        assert self.ends == "crash" or self.node.call(miscounted) == []
+        assert self.node.call(miscounted) == []
         for tenant in self.tenants:
             read_all(tenant)
 

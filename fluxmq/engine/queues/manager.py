@@ -198,7 +198,7 @@ class QueueManager(QueueTable):
         for group in state.groups.values():
             group.on_dead = None  # messages deleted with their queue are no dead letters
             group.end()
-        for log in queue.logs:
+        for log in state.logs:
             log.trim(log.next)
         self.forget(state)
         if queue.durable:
@@ -224,10 +224,9 @@ class QueueManager(QueueTable):
         self.directory.release_queue(*state.queue.address)
         for listener in self.listeners:
             listener.queue_removed(state.queue)
-        groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
+        groups, logs, delays = [*state.groups.values()], state.logs, state.queue.delays
         if delays is not None:
             groups.append(delays.group)
-            logs.append(delays.log)
             state.queue.delays = None  # so that a running read finds no delays to continue with
         if state.queue.line.number:
             return  # the view does not contain it

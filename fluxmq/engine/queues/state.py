@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, effective
 from fluxmq.model.queue_arguments import Declared, read_arguments
@@ -46,6 +47,12 @@ class QueueState:
         self.commit_due_ms = 0
         self.retention_due_ms = 0
         self.retained = 0
+
+    @property
+    def logs(self) -> list[Log]:
+        """All of the queue's logs, with its delay log."""
+        delays = self.queue.delays
+        return [*self.queue.logs, *([delays.log] if delays is not None else ())]
 
     def note_retry_policy(self, group: Group, policy: RetryPolicy | None) -> None:
         """Stores a group's retry policy. None: the group was deleted."""

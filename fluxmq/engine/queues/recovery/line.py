@@ -245,8 +245,9 @@ class QueueLine:
 
     def _forget(self, state: QueueState) -> None:
         delays = state.queue.delays
-        for log in [*state.queue.logs, *([delays.log] if delays is not None else ())]:
+        for log in state.logs:
             self.logs.pop(log.number, None)
+            log.trim(log.next)  # or its bytes would count until the queue, which its groups refer to, is collected
         for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
             self.groups.pop(group.number, None)
         if not self.following:

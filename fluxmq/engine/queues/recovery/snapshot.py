@@ -9,8 +9,6 @@ import msgspec
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.export import unflushed
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.log import Log
-from fluxmq._core.queue.queue import Queue
 from fluxmq._core.queue.state import cursors_in, restore_state, state_of
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.records import GroupRecord, LogRecord, QueueRecord
@@ -35,10 +33,6 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     logs: list[tuple[int, int, int, int, bytes]]
 
 
-def _all_logs(queue: Queue) -> list[Log]:
-    return [*queue.logs, *([queue.delays.log] if queue.delays is not None else ())]
-
-
 def snapshot(manager: QueueManager, state: QueueState) -> bytes:
     """The queue's present state. Changes nothing, but writes open runs of claims as records."""
     queue, delays = state.queue, state.queue.delays
@@ -50,7 +44,7 @@ def snapshot(manager: QueueManager, state: QueueState) -> bytes:
          for (_, pattern), group in state.groups.items()],
         state_of(delays.group) if delays is not None else b"",
         # Includes messages that every group has settled, as long as they are in memory: a later group begins there.
-        [(log.number, log.first, log.flushed, log.next, unflushed(log, None)) for log in _all_logs(queue)]))
+        [(log.number, log.first, log.flushed, log.next, unflushed(log, None)) for log in state.logs]))
 
 
 _snapshot = msgspec.msgpack.Decoder(Snapshot).decode
@@ -71,7 +65,7 @@ def rebuild(manager: QueueManager, state: QueueState, found: Snapshot,
     effect. due_pairs: of a delay log's segments (SegmentFiles). Raises CorruptError for a snapshot of another queue,
     without changing anything."""
     queue, delays = state.queue, state.queue.delays
-    logs = {log.number: log for log in _all_logs(queue)}
+    logs = {log.number: log for log in state.logs}
     if found.number != queue.number or {one[0] for one in found.logs} != logs.keys():
         raise CorruptError(f"the snapshot is of queue {found.number:016x}, not of {queue.number:016x}, or of "
                            f"other logs")
@@ -157,7 +151,7 @@ def digest(manager: QueueManager, state: QueueState) -> str:
     if delays is not None:
         delays.group.flush_records()
         said.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
-    for log in _all_logs(queue):
+    for log in state.logs:
         said.update(msgspec.msgpack.encode((LogRecord(log.number, log.lane), log.next,
                                             unflushed(log, queue.needs(log)))))
     return said.hexdigest()
