@@ -74,7 +74,7 @@ class Held(NamedTuple):
 
 
 class ChannelCredit:
-    """Credits of a channel: its own, and those of its consumers by tag. asked: when basic.get was sent."""
+    """Credits of a channel: its own, and those of its consumers by tag. get_sent: when basic.get was sent."""
 
     def __init__(self) -> None:
         self.get_sent = 0

@@ -124,7 +124,7 @@ def test_a_get_could_be_answered_when_it_was_asked() -> None:
     credit = ChannelCredit()
     consume(credit, 10, prefetch=1)
     credit.delivered(0, deliver(), True)
-    credit.asked = 50
+    credit.get_sent = 50
     assert credit.delivered(1, m.BasicGetOk(delivery_tag=2), True) == 50
     credit.settled([1], 60)                                     # it used none of the consumer's room
     credit.settled([0], 70)
