@@ -301,10 +301,13 @@ def test_retention_and_a_directory(start_queues: Start) -> None:
 
 
 def test_a_newer_format_and_damage(start_queues: Start) -> None:
-    # The last checkpoint has all the time it wants: without it the journal has the messages too, and nothing is lost.
+    # The last checkpoint has all the time it wants. A journal file may outlive it, if the writer was slow to begin the
+    # next one; with it nothing would be lost.
     world = start_queues({"name": "s", "type": "stream"}, **{"server.shutdown_timeout": "60s"})
     world.put("s", 100)
     world.broker.terminate()
+    for journal in (world.data / "journal").glob("journal-*.log"):
+        journal.unlink()
     (segment,) = (world.data / "queues").rglob("*.seg")
     good = segment.read_bytes()
     head = good[:4] + (2).to_bytes(4, "little") + good[8:44]
