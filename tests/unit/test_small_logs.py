@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from unit.test_repair import Node, flip, good
@@ -48,7 +49,10 @@ def payload(number: int) -> bytes:
 class Small(Node):
     """A node with one queue, `q`, and a group `g` of it."""
 
+    made: ClassVar[list[Small]] = []
+
     def __init__(self, directory: Path, identity: int = 1, small: int = SMALL) -> None:
+        self.made.append(self)
         super().__init__(directory, identity, small=small)
         self.directory, self.identity = directory, identity
         self.queue = self.manager.declare(QueueSpec(name="q"))[0]
@@ -99,8 +103,12 @@ class Small(Node):
 
 
 @pytest.fixture()
-def node(tmp_path: Path) -> Small:
-    return Small(tmp_path)
+def node(tmp_path: Path) -> Iterator[Small]:
+    """Closes what comes after it, too: the thread of a journal keeps a node that is left."""
+    Small.made = []
+    yield Small(tmp_path)
+    for each in Small.made:
+        each.close()
 
 
 def test_a_checkpoint_makes_no_files(node: Small) -> None:
