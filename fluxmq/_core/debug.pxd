@@ -8,7 +8,7 @@ cdef extern from "debug.h" nogil:
     void count_live "fluxmq_count"(int64_t counter, int by) noexcept        # a macro: `counter` is the variable itself
 
 # Whether a table {(state, event): state after it} has a step between two states, given by their numbers in `states`.
-# For check(), so nothing of it is evaluated in another build than a debug build.
+# For a C function that check() calls: Python objects in the argument of check() are loaded in every build.
 cdef inline bint is_transition(object states, dict transitions, int state, int after) noexcept:
     cdef tuple step
     for step, result in transitions.items():
