@@ -271,12 +271,14 @@ cdef class Ledger:
         self.unpumped = []
         return unpumped
 
-    def take_dirty_queues(self) -> list:
-        """Returns and clears the list of durable queues that changed. The caller resets their `dirty`."""
-        # A queue that another's pump appended to, such as a dead-letter queue, is pumped in the next turn, but its
-        # records are in the batch of this one.
+    def mark_unpumped(self):
+        """Marks the durable queues to be pumped as dirty: the records of one that another's pump appended to, such as
+        a dead-letter queue, are in the batch of this turn, and its own pump is in the next."""
         for queue in self.unpumped:
             queue.mark_dirty()
+
+    def take_dirty_queues(self) -> list:
+        """Returns and clears the list of durable queues that were pumped or marked. The caller resets their `dirty`."""
         dirty = list(self.dirty_queues)
         self.dirty_queues = {}
         return dirty

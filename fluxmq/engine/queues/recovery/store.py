@@ -248,6 +248,7 @@ class QueueKeeper:
         """A checkpoint begins: which queues it must look at, namely those that changed since the last one. However many
         there are, they are not looked at here: one that changes again before its turn is not listed once more."""
         manager, made = self.manager, QueueExport(upto)
+        manager.hub.ledger.mark_unpumped()
         made.left = manager.hub.ledger.take_dirty_queues()
         made.changed, manager.changed = manager.changed, set()
         return made
