@@ -136,13 +136,14 @@ class Books:
             raise Wrong("twice", f"{message} of QoS 2 came to {session.client} again")
         if qos and session.received[message] == 1 and message.sends == 1:
             stream = message.publisher, topic, message.qos
-            last, start = session.last.get(stream, (-1, 0))
+            last = session.last.setdefault(stream, {})
             # What a crash took from the broker is published again, in order, and a share chooses its members anew: this
             # one may have had a later message before the crash, and another member this one.
-            chosen_anew = shared and start < message.start
-            if last > message.number and not chosen_anew:
-                raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind m{last}")
-            session.last[stream] = message.number, self.starts
+            behind = max((number for start, number in last.items() if not (shared and start < message.start)),
+                         default=-1)
+            if behind > message.number:
+                raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind m{behind}")
+            last[self.starts] = max(message.number, last.get(self.starts, -1))
 
     def _came_by_share(self, session: SessionBook, message: Message) -> bool:
         """Whether it came by one."""
@@ -159,9 +160,10 @@ class Books:
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────
 
     def delivered(self, key: str, group_name: str, payload: bytes, *, count: int | None, again: bool, name: str,
-                  now_ms: int, where: str) -> Message:
+                  now_ms: int, where: str, connected: int = 0) -> Message:
         """A consumer of the group got it. count: what the broker says how often it was handed out, this time included;
-        again: whether it says that it was handed out before. name: of this copy, "" where the protocol has none."""
+        again: whether it says that it was handed out before. name: of this copy, "" where the protocol has none.
+        connected: the tick in which the consumer's connection began; 0: unknown."""
         queue = self.queues[key]
         message = self.find(payload, f"queue {key}", queue.namespace)
         self.tell(f"{where} has {message} of {key} for {group_name!r}, count {count}, {name}")
@@ -210,12 +212,13 @@ class Books:
                 raise Wrong("count", f"{message} came from {key} for {group_name!r} the {group.seen[message]}. time, "
                                      f"and the broker says {count}, as before")
             group.counts[message].add(count or 0)
-            # Consumers may read later than others what they were sent earlier, but not after a restart.
+            # A consumer may read later than others what it was sent earlier, but not after a restart, or on a
+            # connection that began later.
             if not again and key in message.places and any(
-                    start < self.starts or reader == where or not redelivered
-                    for start, reader, redelivered in group.deliveries[message]):
+                    start < self.starts or tick < connected or reader == where or not redelivered
+                    for start, tick, reader, redelivered in group.deliveries[message]):
                 raise Wrong("count", f"{message} came from {key} again, and is not called redelivered")
-            group.deliveries[message].append((self.starts, where, again))
+            group.deliveries[message].append((self.starts, self.tick(), where, again))
         return message
 
     def _by_priority(self, queue: QueueBook, group: str, message: Message, count: int | None, where: str) -> None:

@@ -64,6 +64,7 @@ class MqttClient(QueueSide):
         # What came of a CONNECT that was not answered: the session has ended, and there is another one.
         self.perhaps_ended = self.perhaps_new = False
         self.groups: dict[str, str] = {}            # queue → group, of subscriptions that were asked for
+        self.connected = 0                          # when its connection began
         self.began: dict[str, int] = {}             # queue → when that was: a stream is read anew
         self.manual: set[str] = set()
         self.held: list[Held] = []
@@ -99,6 +100,7 @@ class MqttClient(QueueSide):
         else:
             packet = Connect(client_id=self.client_id, clean_start=not kept, keep_alive=0, username=self.user_name,
                              will=will and will.packet(self.version))
+        self.connected = self.books.tick()
         self.send(packet)
 
     def lose(self, *, close: bool = True) -> None:

@@ -103,7 +103,7 @@ class QueueSide:
                 count=told_count,
                 again=not v5 or told.get("redelivered") == "true" or self.queue(queue).kind == "stream",
                 name=told.get("message-id", ""), now_ms=self.now_ms(),
-                where=f"{self.name}.{self.began.get(queue, 0)}")
+                where=f"{self.name}.{self.began.get(queue, 0)}", connected=self.connected)
         else:
             message = self.books.find(packet.payload, queue, self.namespace)
             self.held = [one for one in self.held if one.packet_id != number]

@@ -63,8 +63,9 @@ class Group:
         self.made_at = 0
         self.asked = False
         self.seen: Counter[Message] = Counter()
-        # Per message, each delivery: which start of the broker, which consumer, whether it was called redelivered.
-        self.deliveries: dict[Message, list[tuple[int, str, bool]]] = defaultdict(list)
+        # Per message, each delivery: which start of the broker, when it was read, which consumer, whether it was called
+        # redelivered.
+        self.deliveries: dict[Message, list[tuple[int, int, str, bool]]] = defaultdict(list)
         self.counts: dict[Message, set[int]] = defaultdict(set)     # what deliveries said of it
         self.readers: set[str] = set()
         self.settling: set[Message] = set()     # a client said that it is done, or given up, and waits for no answer
@@ -113,7 +114,8 @@ class SessionBook:
     asked: dict[str, int] = field(default_factory=dict)
     required: set[Message] = field(default_factory=set)
     received: Counter[Message] = field(default_factory=Counter)
-    last: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)     # number, start
+    # By stream: the highest number that came in each start of the broker.
+    last: dict[tuple[str, str, int], dict[int, int]] = field(default_factory=dict)
 
     def forget(self) -> None:
         self.known = False
