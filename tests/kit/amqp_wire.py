@@ -182,14 +182,14 @@ class Wire:
                 return name, arguments
             self._waiting.append((found, name, arguments))
 
-    def expect(self, channel: int, wanted: str) -> dict[str, Any]:
-        """Arguments of the wanted method; deliveries, returns, confirms and the like before it wait their turn."""
-        assert wanted in METHODS
+    def expect(self, channel: int, *wanted: str) -> dict[str, Any]:
+        """Arguments of a wanted method; deliveries, returns, confirms and the like before it wait their turn."""
+        assert METHODS.keys() >= {*wanted}
         early: list[tuple[int, str, dict[str, Any] | Content]] = []
         try:
             while True:
                 name, arguments = self.next(channel)
-                if name == wanted:
+                if name in wanted:
                     return arguments        # type: ignore[return-value]
                 if name in ("connection.close", "channel.close"):
                     self._refuse(channel, name, arguments)      # type: ignore[arg-type]
@@ -256,10 +256,7 @@ class Wire:
 
     def get(self, channel: int, queue: str, *, no_ack: bool = True) -> Content | None:
         self.send(channel, "basic.get", queue=queue, no_ack=no_ack)
-        name, found = self.next(channel)
-        if name in ("connection.close", "channel.close"):
-            self._refuse(channel, name, found)      # type: ignore[arg-type]
-        assert name in ("basic.get-ok", "basic.get-empty"), name
+        found: Any = self.expect(channel, "basic.get-ok", "basic.get-empty")
         return found if isinstance(found, Content) else None
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from oracle.amqp091 import Content
 from oracle.mqtt import (
+    Disconnect,
     Pingreq,
     Pingresp,
     Puback,
@@ -32,7 +33,7 @@ from oracle.mqtt import (
 )
 
 from kit.amqp_wire import Refused, Wire
-from kit.client import Client, Unexpected
+from kit.client import Client, Closed
 from kit.watch import wait_until
 
 __all__ = ["AMQP_QUEUES", "CLIENTS", "EXCHANGES", "MQTT_QUEUES", "Tenant", "specs_of"]
@@ -128,8 +129,11 @@ class Tenant:
 
     def drain(self) -> None:
         """Everything that is under way arrives, and is settled as its number says."""
-        while any([*(self._drain_client(who) for who in list(self.clients)), self._drain_wire()]):
-            pass
+        while True:     # deliveries wait for the disk: so do these answers, behind what was recorded before them
+            self.do_exchange("flush", "fanout", True)
+            self.do_exchange_delete("flush", False)
+            if not any([*(self._drain_client(who) for who in list(self.clients)), self._drain_wire()]):
+                return
 
     def do_drain(self) -> object:
         """Nothing more than what follows every operation."""
@@ -255,12 +259,11 @@ class Tenant:
             self.seen["orders"].append(f"{number} {order} {reason}")
 
     def _verdict(self, where: str, number: int) -> str:
-        """What becomes of a message, whoever gets it: the same in every run of the plan."""
-        if number % 4 == 0:
-            return "reject"
-        if number % 4 == 1 and (where, number) not in self.given_back:
+        """What becomes of a message, whoever gets it: the same in every run of the plan. Once in each place it is given
+        back or rejected, so that dead letters that go round come to an end."""
+        if number % 4 < 2 and (where, number) not in self.given_back:
             self.given_back.add((where, number))
-            return "back"
+            return "back" if number % 4 else "reject"
         return "ack"
 
     # AMQP
@@ -371,9 +374,16 @@ class Tenant:
     def do_kick(self, who: str) -> object:
         found = self.admin("kick", (self.name, who)) if self.admin is not None else None
         if found == "kicked":
-            client = self.clients.pop(who)
-            with contextlib.suppress(Unexpected):       # its own will, before the end
-                client.expect_closed(0x98)
+            client, reason = self.clients.pop(who), 0
+            with contextlib.suppress(Closed):
+                while True:
+                    packet = client.recv()
+                    if isinstance(packet, Publish):     # its own will, perhaps
+                        self.number(packet.payload)
+                    else:
+                        assert isinstance(packet, Disconnect) and not reason, packet
+                        reason = packet.reason
+            assert reason == 0x98
             client.close()
         return found
 

@@ -3,10 +3,10 @@ go to segments when there are more, or away when they are settled."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from unit.test_repair import Node, flip, good
@@ -49,11 +49,11 @@ def payload(number: int) -> bytes:
 class Small(Node):
     """A node with one queue, `q`, and a group `g` of it."""
 
-    made: ClassVar[list[Small]] = []
+    left = contextlib.ExitStack()       # of the test
 
     def __init__(self, directory: Path, identity: int = 1, small: int = SMALL) -> None:
-        self.made.append(self)
         super().__init__(directory, identity, small=small)
+        self.left.callback(self.close)
         self.directory, self.identity = directory, identity
         self.queue = self.manager.declare(QueueSpec(name="q"))[0]
         self.group = self.manager.group(self.queue, b"g")
@@ -103,12 +103,11 @@ class Small(Node):
 
 
 @pytest.fixture()
-def node(tmp_path: Path) -> Iterator[Small]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Small]:
     """Closes what comes after it, too: the thread of a journal keeps a node that is left."""
-    Small.made = []
-    yield Small(tmp_path)
-    for each in Small.made:
-        each.close()
+    with contextlib.ExitStack() as left:
+        monkeypatch.setattr(Small, "left", left)
+        yield Small(tmp_path)
 
 
 def test_a_checkpoint_makes_no_files(node: Small) -> None:
