@@ -68,7 +68,6 @@ cdef struct Peer:
     bint discards           # the last PUBLISH was one whose payload the kernel drops
     Message large
     WebSocket ws
-    uint64_t pinged_at      # last PINGREQ, ns
     # publisher
     uint8_t* template       # a whole PUBLISH; packet id, sequence, time and fresh topic are patched into each copy
     size_t template_size

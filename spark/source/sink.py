@@ -2,7 +2,7 @@
 
 Into a queue a row is appended once, however often Spark runs a task: every message carries a producer, the query and
 the number of the Spark partition, and a sequence, the batch and the row's number in it. The queue knows which
-of the last 1024 sequences of a producer it has (docs/queues.md, Deduplication); what is on its way here is at maximum
+of the last 1024 sequences of a producer it has (docs/queues.md, Deduplication); what is on its way here is at most
 half of that, and goes on in order after a lost connection. A topic has no memory: there it is at least once.
 """
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _text(value: str) -> bytes:
     if b"\0" in raw:
         raise SourceError(f"a text with the character NUL cannot be in a property of a message: {value[:80]!r}")
     if len(raw) > 0xFFFF:
-        raise SourceError(f"a text of {len(raw)} bytes is too long for a property of a message: 65535 at maximum")
+        raise SourceError(f"a text of {len(raw)} bytes is too long for a property of a message: at most 65535")
     return len(raw).to_bytes(2, "big") + raw
 
 

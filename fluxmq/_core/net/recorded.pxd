@@ -1,6 +1,7 @@
 """The recording of one connection: the bytes that it parses, packets received apart, and its events.
 
-What it sends is recorded by memory/link. All is called only while a recording runs (node.tap is not NULL).
+What it sends is recorded by memory/link. parse_tapped, tap_read and tap_big are called only while a recording runs
+(node.tap is not NULL).
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
