@@ -64,8 +64,8 @@ __all__ = ["Server", "run"]
 # The first two numbers bound a collection of the younger generations: 80 000 objects, some 30 ms.
 GC_THRESHOLDS = (20_000, 4, 600)
 TICK_S = 0.25  # precision of connections' timers: keep alive, time-outs, delayed wills
-LOSING_TICKS = 4  # a second between lines about messages dropped for a client
-LOSING_LINES_MAX = 10
+DROP_LOG_TICKS = 4  # a second between lines about messages dropped for a client
+DROP_LINES_MAX = 10
 RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
 
 
@@ -262,7 +262,7 @@ class Server:
                 self.sys_topics.tick(self.hub.mono_ms, int(interval * 1000))
             self.keeper.tick()
             self.heap.tick(self.keeper.checkpoints)
-            if self._ticks % LOSING_TICKS == 0:
+            if self._ticks % DROP_LOG_TICKS == 0:
                 self._log_drops()
             self.amqp091.tick()
             self.recording.tick()
@@ -274,12 +274,12 @@ class Server:
 
     def _log_drops(self) -> None:
         """Logs clients for which messages were dropped, at most once a second each; of many only the worst."""
-        losing = sorted(self.hub.take_losing(), key=lambda each: each[1], reverse=True)
-        for session, messages in losing[:LOSING_LINES_MAX]:
+        drops = sorted(self.hub.take_unlogged_drops(), key=lambda each: each[1], reverse=True)
+        for session, messages in drops[:DROP_LINES_MAX]:
             self.notes.say("warning", "", "messages dropped: the client does not take them" if session.connected else
                       "messages dropped: the client is away and its queue is full",
                       {"client_id": session.name.decode(), "dropped": messages, "queued": session.queued})
-        rest = losing[LOSING_LINES_MAX:]
+        rest = drops[DROP_LINES_MAX:]
         if rest:
             self.notes.say("warning", "", "messages dropped for further clients",
                       {"clients": len(rest), "dropped": sum(messages for _, messages in rest)})

@@ -2,7 +2,7 @@
 
     packet ─► decide() ─► the Authority knows          1 or 0, at once
                      └─► it does not know (None)       the connection is paused, the packet stays in front of it
-                            └─► all answers are there, or the time is up: verdicts on `connection.asked`, the
+                            └─► all answers are there, or the time is up: verdicts on `connection.verdicts`, the
                                 connection goes on, the same packet comes again, and decide() finds them
 
 All requests use this mechanism: publishes of the hot path, methods and packets of the cold half, wills. A CONNECT whose
@@ -100,7 +100,7 @@ class Asking:
         there. namespace: None means the client's."""
         authority, connection = self.authority, client.connection
         question = action, topic, client.place_name if namespace is None else namespace
-        verdicts: Verdicts | None = connection.asked
+        verdicts: Verdicts | None = connection.verdicts
         if verdicts is not None and verdicts.generation == authority.generation:
             found = verdicts.answers.get(question)
             if found is not None:
@@ -252,9 +252,9 @@ class Asking:
         del self._pending[connection]
         self._end(pending)
         if pending.generation == self.authority.generation:     # else asked again under the new permissions
-            verdicts: Verdicts | None = connection.asked
+            verdicts: Verdicts | None = connection.verdicts
             if verdicts is None or verdicts.generation != pending.generation:
-                verdicts = connection.asked = Verdicts(pending.generation)
+                verdicts = connection.verdicts = Verdicts(pending.generation)
             verdicts.answers.update(pending.answers)
         if pending.then is not None:
             pending.then()

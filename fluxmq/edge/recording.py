@@ -23,11 +23,11 @@ def record_opened(connection: Transport, listener: str, flags: int = 0) -> None:
     """Records that a listener accepted a connection, or (PRESENT) that it is open. The recording of its bytes begins
     here."""
     if connection.hub.recording:
-        connection.tell(_OPENED, msgspec.json.encode({
+        connection.record_event(_OPENED, msgspec.json.encode({
             "listener": listener, "peer": connection.peer, "tls": connection.secure,
             "websocket": connection.websocket}), flags)
 
 
 def record_accepted(connection: Transport, who: dict[str, Any], flags: int = 0) -> None:
     """Records that CONNACK or connection.open-ok was written, now or (PRESENT) earlier. who: describes the client."""
-    connection.tell(_ACCEPTED, msgspec.json.encode(who), flags)
+    connection.record_event(_ACCEPTED, msgspec.json.encode(who), flags)

@@ -348,7 +348,7 @@ class Filters:
         settled = work.extra["settled"] if work.extra is not None else ()
         return Rows(work.start, work.end, topics=None if self.topics is None else [
             topic.encode() for topic in self.topics], prefix=self.prefix.encode(),
-            time_min=max(self.time_min, -TIME_MAX), time_max=min(self.time_max, TIME_MAX), gone=settled)
+            time_min=max(self.time_min, -TIME_MAX), time_max=min(self.time_max, TIME_MAX), excluded=settled)
 
     def within(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> tuple[int, int]:
         """The part of [start, end) of a log that the filters may select."""

@@ -20,7 +20,7 @@ from unit.amqp_world import bytes_in_order
 
 from fluxmq._core.amqp091.properties import encode_properties
 from fluxmq._core.queue import by_offset
-from fluxmq._core.queue.heads import PULL_GIVEN
+from fluxmq._core.queue.amqp_head import PULL_GIVEN
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.amqp.queues import AmqpQueues

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from unit.amqp_world import Consumer, Found, World, bytes_in_order
 
-from fluxmq._core.queue.heads import PULL_STALLED
+from fluxmq._core.queue.amqp_head import PULL_STALLED
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.amqp.queues import AmqpQueues

@@ -108,7 +108,8 @@ def expected(one: dict[str, Any]) -> dict[str, Any]:
 def test_rows_are_what_is_in_the_bytes(messages: list[dict[str, Any]], first: int, more: int, chunk: int,
                                        topics: frozenset[bytes] | None, prefix: bytes, low: int, high: int) -> None:
     raw = encoded(messages)
-    rows = Rows(first, first + more, topics=topics, prefix=prefix, time_min=low, time_max=high, gone=[(3, 5), (9, 10)])
+    rows = Rows(first, first + more, topics=topics, prefix=prefix, time_min=low, time_max=high,
+                excluded=[(3, 5), (9, 10)])
     position = 0
     for _ in range(chunk):
         following = position + int.from_bytes(raw[position:position + 4], "little")

@@ -58,7 +58,7 @@ class Wire:
     end_code = 0
     eof = False
     origin: Any = None
-    asked: Any = None
+    verdicts: Any = None
     namespace: Any = None
 
     def __init__(self, front: Front, certificate: dict[str, Any] | None = None) -> None:

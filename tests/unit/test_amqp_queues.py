@@ -9,8 +9,8 @@ import pytest
 from unit.amqp_world import Consumer, World, refused
 
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue.amqp_head import PULL_EMPTY, PULL_GIVEN
 from fluxmq._core.queue.claim import Member
-from fluxmq._core.queue.heads import PULL_EMPTY, PULL_GIVEN
 from fluxmq._core.queue.queue import Queue
 from fluxmq.app.queue_text import as_queue
 from fluxmq.engine.ports.queues import QueueRefused

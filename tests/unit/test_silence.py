@@ -35,7 +35,7 @@ def only(server: Server) -> Any:
 
 
 def said(node: Node, since: str, *silences: int) -> list[str]:
-    """What the connection answers so many ms after `since`: heard_ms, or (what deadline_ms counts from) 0."""
+    """What the connection answers so many ms after `since`: last_received_ms, or (what deadline_ms counts from) 0."""
     def ask(server: Server) -> list[str]:
         hub, connection, told = server.hub, only(server), []
         wall, mono = hub.now_ms, hub.mono_ms
@@ -56,17 +56,17 @@ def test_keep_alive_is_one_and_a_half_times_what_was_agreed(node: Node, version:
     client.connect("c", keep_alive=asked)
     client.send(Pingreq())
     client.expect(Pingresp)
-    assert said(node, "heard_ms", 0, 1500 * granted, 1500 * granted + 1) == ["", "", "keep_alive"]
+    assert said(node, "last_received_ms", 0, 1500 * granted, 1500 * granted + 1) == ["", "", "keep_alive"]
     client.send(Pingreq())
     client.expect(Pingresp)
-    assert said(node, "heard_ms", 1500 * granted) == [""], "each packet begins it anew"
+    assert said(node, "last_received_ms", 1500 * granted) == [""], "each packet begins it anew"
     client.close()
 
 
 def test_no_keep_alive_is_for_ever(node: Node) -> None:
     client = Client(node.address, V311)
     client.connect("c", keep_alive=0)
-    assert said(node, "heard_ms", 10 ** 12) == [""]
+    assert said(node, "last_received_ms", 10 ** 12) == [""]
     client.close()
 
 
@@ -75,7 +75,7 @@ def test_heartbeats_are_twice_what_was_agreed(node: Node, heartbeat: int) -> Non
     """AMQP 0-9-1, section 4.2.7: a peer that is silent for two intervals is gone."""
     client = Wire(node.listens("amqp091.plain")).login(heartbeat=heartbeat)
     wait_until(lambda: node.call(lambda server: only(server).heartbeat_s) == heartbeat)
-    assert said(node, "heard_ms", 0, 2000 * heartbeat, 2000 * heartbeat + 1) == ["", "", "heartbeat"]
+    assert said(node, "last_received_ms", 0, 2000 * heartbeat, 2000 * heartbeat + 1) == ["", "", "heartbeat"]
     client.drop()
 
 

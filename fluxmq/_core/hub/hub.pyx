@@ -94,7 +94,7 @@ cdef class Hub(Waiter):
 
     @property
     def recording(self) -> bool:
-        """Whether a recording runs; if not, callers need not collect the data for Transport.tell."""
+        """Whether a recording runs; if not, callers need not collect the data for Transport.record_event."""
         return self.node.tap != NULL
 
     @property
@@ -521,14 +521,14 @@ cdef class Hub(Waiter):
 
     # ---------------------------------------------------------------- inspection
 
-    def take_losing(self) -> list:
+    def take_unlogged_drops(self) -> list:
         """[(session, messages)] of sessions for which messages were dropped, for lack of room, since the last call."""
         cdef Session session
-        losing = [(session, session.unlogged_drops) for session in self.ledger.losing]
-        for session in self.ledger.losing:
+        drops = [(session, session.unlogged_drops) for session in self.ledger.sessions_with_drops]
+        for session in self.ledger.sessions_with_drops:
             session.unlogged_drops = 0
-        self.ledger.losing.clear()
-        return losing
+        self.ledger.sessions_with_drops.clear()
+        return drops
 
     def counters(self) -> dict:
         """Every counter and gauge of the node, by the name of its field in memory/node.pxd."""

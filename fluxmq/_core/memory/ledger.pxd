@@ -36,7 +36,7 @@ cdef class Ledger:
     cdef target_t* targets              # of the message being published
     cdef uint32_t targets_count
     cdef uint32_t targets_capacity
-    cdef readonly list losing           # sessions with dropped messages that are not reported in the log yet
+    cdef readonly list sessions_with_drops      # dropped messages of these are not reported in the log yet
     cdef uint64_t clock_batch           # batch of the last CLOCK record, and the number of its records then
     cdef uint32_t clock_records
     cdef list unpumped         # changed queues, to be pumped before the batch of this turn is submitted

@@ -37,7 +37,7 @@ cdef class Ledger:
         self.commits = Commits(journal)
         self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for records that must not be refused
         self.dead = []
-        self.losing = []
+        self.sessions_with_drops = []
         self.unpumped = []
         self.clock_dirty = []
         self.dirty_queues = {}

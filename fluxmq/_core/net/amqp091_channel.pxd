@@ -38,7 +38,7 @@ cdef struct delivery_t:
     uint8_t withdrawn           # sent, then taken from this channel: one acknowledgement is accepted and ignored
 
 cdef class ChannelMember(Member):
-    """A consumer of a queue; with tag None, a pull-only member for Basic.Get (queue_heads.pull_one)."""
+    """A consumer of a queue; with tag None, a pull-only member for Basic.Get (queue/amqp_head.pull_one)."""
     cdef readonly Channel channel
     cdef readonly Queue queue
     cdef readonly bytes tag

@@ -135,7 +135,7 @@ cdef class ChannelMember(Member):
                             channel.ledger.commits.next_ticket(self.queue.line) if self.queue.durable
                             else ticket_t(0, 0, 0))
 
-    cdef int lost(self, claim_t* claim) except -1:
+    cdef int withdraw(self, claim_t* claim) except -1:
         """The channel forgets the claim but still accepts the client's acknowledgement of it."""
         return self.channel.forget_claim(claim)
 

@@ -227,7 +227,7 @@ cdef class AmqpConnection(Transport):
         if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
             return "write"
         if self.heartbeat_s:
-            if now - self.heard_ms > 2000 * self.heartbeat_s and not self.paused and (
+            if now - self.last_received_ms > 2000 * self.heartbeat_s and not self.paused and (
                     not self.resumed):
                 return "heartbeat"
             if self.phase == PHASE_OPEN and now - max(self.sent_ms, self.link.progress_ms) >= 500 * self.heartbeat_s:
@@ -292,8 +292,8 @@ cdef class AmqpConnection(Transport):
                 self.parsed = at    # the frame stays in front and is handled again: next round, or when answered
             else:
                 at += size + FRAME_EXTRA
-                if self.asked is not None:
-                    self.asked = None
+                if self.verdicts is not None:
+                    self.verdicts = None
             # Checked per frame: a few bytes (Basic.Get) may cause an answer as large as a message.
             if self.link.pending + self.link.awaited > 2 * self.link.high:
                 self.pause_for(PAUSE_ANSWERS)

@@ -220,8 +220,8 @@ cdef class Connection(Transport):
             if self.dispatch(at[0], c.at, c.at + remaining, NULL) == ASK:
                 self.parsed = at        # the packet stays in front
                 break
-            if self.asked is not None:
-                self.asked = None
+            if self.verdicts is not None:
+                self.verdicts = None
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:
                 break
@@ -728,7 +728,8 @@ cdef class Connection(Transport):
             return ""
         if self.phase != PHASE_OPEN:
             return "connect" if self.deadline_ms and now >= self.deadline_ms else ""
-        if self.keep_alive_ms and now - self.heard_ms > self.keep_alive_ms and not self.paused and not self.resumed:
+        if (self.keep_alive_ms and now - self.last_received_ms > self.keep_alive_ms and not self.paused
+                and not self.resumed):
             return "keep_alive"
         if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
             return "write"

@@ -186,7 +186,7 @@ cdef class Poller:
         return self.recording
 
     def record(self, Tap tap):
-        """Starts a recording into `tap`, of each connection from its OPENED on (Transport.tell); None: stops it."""
+        """Starts a recording into `tap`, of each connection from its OPENED event on; None: stops it."""
         self.recording = tap
         self.hub.node.recording += 1
         self.hub.node.tap = NULL if tap is None else <void*>&tap.tap

@@ -24,6 +24,6 @@ cdef class Recorded(Waiter):
     cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1
     cdef void tap_read(self, const uint8_t* end) noexcept
     cdef void tap_big(self, const blob_t* blob) noexcept
-    cdef int tell_closed(self) except -1
+    cdef int record_closed(self) except -1
     # What the protocol adds.
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1

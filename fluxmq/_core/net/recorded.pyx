@@ -25,7 +25,7 @@ cdef class Recorded(Waiter):
         """Code of the protocol in a recording: 1 MQTT, 2 AMQP 0-9-1."""
         return self.link.protocol
 
-    def tell(self, int kind, bytes data not None, int flags=0):
+    def record_event(self, int kind, bytes data not None, int flags=0):
         """Records an event of this connection (OPENED, ACCEPTED: memory/tap.pxd) if a recording runs. OPENED starts the
         recording of its bytes."""
         cdef tap_t* tap = <tap_t*>self.hub.node.tap
@@ -77,10 +77,10 @@ cdef class Recorded(Waiter):
             tap_write(<tap_t*>self.hub.node.tap, TAP_IN, self.link.protocol, 0, self.link.number, tap_now(), blob.data,
                       blob.size)
 
-    cdef int tell_closed(self) except -1:
+    cdef int record_closed(self) except -1:
         """Writes the connection's last entry. unsent: bytes at the end of the recorded output that were not sent."""
         why = self.end_why or "lost"
-        self.tell(TAP_CLOSED, dumps({
+        self.record_event(TAP_CLOSED, dumps({
             "by": "client" if why in ("client", "lost") else "broker", "reason": why, "code": self.end_code,
             "unsent": link_tap_unsent(self.link)}).encode())
         return 0

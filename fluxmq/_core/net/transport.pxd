@@ -16,7 +16,7 @@ can.
 
 `paused` stops parsing and reading in any phase (a password is being checked, the peer does not read answers; PAUSE_*);
 bytes that have arrived wait in `carry`. A packet whose handling returns ASK is not consumed: it stays in front and is
-handled again from its first byte when the edge has stored its verdicts in `asked` and called answered() (decision
+handled again from its first byte when the edge has stored the answers in `verdicts` and called answered() (decision
 0008). All connections read into one shared buffer; a connection owns input memory only while a packet is incomplete.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -53,7 +53,7 @@ cdef class Transport(Recorded):
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
     cdef public object state            # owned by the edge
     cdef public object origin           # edge/origins.py: the address whose limits count it; None: none
-    cdef public object asked            # edge/asking.py: verdicts about the packet in front; None: nothing was asked
+    cdef public object verdicts         # edge/asking.py: answers about the packet in front; None: there are none
     cdef object tls                     # ssl.SSLSocket, or None
     cdef ws_t* ws                       # NULL unless WebSocket
     cdef readonly int fd                # -1 once closed
@@ -83,7 +83,7 @@ cdef class Transport(Recorded):
     cdef size_t big_have                # bytes received; complete: it waits to be handled again
     cdef public uint32_t packet_bytes_max
     # time, monotonic ms
-    cdef readonly int64_t heard_ms
+    cdef readonly int64_t last_received_ms      # from which the time without input (keep alive, heartbeat) counts
     cdef public int64_t deadline_ms     # by which CONNECT must arrive, or draining must end; 0 = none
     cdef public int64_t write_timeout_ms
 

@@ -37,7 +37,7 @@ class Transport(Recorded):
     deadline_ms: int
     write_timeout_ms: int
     origin: Any
-    asked: Any
+    verdicts: Any
     @property
     def fd(self) -> int: ...
     @property
@@ -49,7 +49,7 @@ class Transport(Recorded):
     @property
     def eof(self) -> bool: ...
     @property
-    def heard_ms(self) -> int: ...
+    def last_received_ms(self) -> int: ...
     @property
     def pending(self) -> int: ...
     @property

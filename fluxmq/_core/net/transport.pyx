@@ -102,7 +102,7 @@ cdef class Transport(Recorded):
         self.link.tls = tls is not None
         self.end_why = ""
         self.epoll = epoll
-        self.heard_ms = hub.node.mono_ms
+        self.last_received_ms = hub.node.mono_ms
         self.phase = PHASE_CONNECT
         if websocket:
             self.phase = PHASE_HTTP
@@ -211,7 +211,7 @@ cdef class Transport(Recorded):
         self.pause_for(PAUSE_ASK)
 
     def answered(self):
-        """Ends ask(): the packet in front is handled again, with the verdicts in `asked`."""
+        """Ends ask(): the packet in front is handled again, with the answers in `verdicts`."""
         self.resume_from(PAUSE_ASK)
 
     cdef int pause_for(self, uint8_t reason) except -1:
@@ -243,7 +243,7 @@ cdef class Transport(Recorded):
         enter_phase(self, PHASE_DRAINING)
         self.link.open = finish_acknowledging
         self.paused = 0
-        self.asked = None
+        self.verdicts = None
         self.release_input()
         self.deadline_ms = self.hub.node.mono_ms + DRAIN_MS
         self.let_go()
@@ -346,7 +346,7 @@ cdef class Transport(Recorded):
         self.work_end = self.hub.node.work + self.hub.node.work_share
         try:
             if self.waits():
-                self.heard_ms = self.hub.node.mono_ms   # the bytes may have waited long: keep alive starts anew
+                self.last_received_ms = self.hub.node.mono_ms   # the bytes may have waited long: keep alive starts anew
                 self.take_carried()
             if self.closing and not self.paused and not self.resumed:
                 self.end()
@@ -401,7 +401,7 @@ cdef class Transport(Recorded):
                 self.eof = True
                 self.abort()
                 return 0
-            self.heard_ms = self.hub.node.mono_ms
+            self.last_received_ms = self.hub.node.mono_ms
             self.hub.node.counters.bytes_received += got
             self.hub.node.counters.reads += 1
             if self.phase == PHASE_DRAINING:
@@ -476,7 +476,7 @@ cdef class Transport(Recorded):
             self.eof = True
             self.abort()
             return 0
-        self.heard_ms = self.hub.node.mono_ms
+        self.last_received_ms = self.hub.node.mono_ms
         self.hub.node.counters.bytes_received += got
         self.hub.node.counters.reads += 1
         if self.phase == PHASE_DRAINING:
@@ -501,7 +501,7 @@ cdef class Transport(Recorded):
                 self.big = blob
                 self.big_have = blob.size
             else:
-                self.asked = None
+                self.verdicts = None
                 self.big_recorded = 0
                 blob_drop(blob)
         return result
@@ -624,7 +624,7 @@ cdef class Transport(Recorded):
             self.abort()
             return 0
         self.want(EPOLLIN)
-        self.heard_ms = self.hub.node.mono_ms
+        self.last_received_ms = self.hub.node.mono_ms
         enter_phase(self, PHASE_HTTP if self.ws != NULL else PHASE_CONNECT)
         return 0
 
@@ -724,7 +724,7 @@ cdef class Transport(Recorded):
             return 0
         enter_phase(self, PHASE_CLOSED)
         if self.hub.node.tap != NULL:
-            self.tell_closed()
+            self.record_closed()
         self.state = None               # breaks the reference cycle, so that no garbage collection is needed
         link_close(self.link)
         if self.tls is not None:

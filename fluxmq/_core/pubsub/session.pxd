@@ -56,8 +56,9 @@ cdef class ClaimKeeper:
     """Base class: callbacks about messages that queues deliver through a session."""
     # The client has acknowledged it. reason: from its PUBACK, PUBREC or PUBCOMP.
     cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1
-    # The connection has ended, or the message is too large for it. sent: it may have reached the client.
-    cdef int on_lost(self, void* claim, bint sent) except -1
+    # The delivery ends without an acknowledgement, because the connection has ended or the message is too large for it.
+    # sent: the message may have reached the client.
+    cdef int on_abandoned(self, void* claim, bint sent) except -1
     # There is room in window or buffer again: deliveries may resume.
     cdef int on_room(self) except -1
 
@@ -107,7 +108,7 @@ cdef class Session:
     cdef readonly uint64_t queued_bytes
     cdef public uint64_t queue_bytes_max
     cdef readonly uint64_t dropped
-    cdef uint64_t unlogged_drops        # dropped, QoS 0 too, and not logged yet; in Ledger.losing while not 0
+    cdef uint64_t unlogged_drops        # dropped, QoS 0 too, not logged yet; while not 0: in Ledger.sessions_with_drops
     # messages of queues: in the window like others, never on disk; docs/internals/queues.md
     cdef public ClaimKeeper claim_keeper
     cdef uint32_t claimed               # slots that came from a queue

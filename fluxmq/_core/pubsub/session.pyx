@@ -70,7 +70,7 @@ cdef class ClaimKeeper:
     cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1:
         raise NotImplementedError
 
-    cdef int on_lost(self, void* claim, bint sent) except -1:
+    cdef int on_abandoned(self, void* claim, bint sent) except -1:
         raise NotImplementedError
 
     cdef int on_room(self) except -1:
@@ -288,7 +288,7 @@ cdef class Session:
             self.link.awaited += body_bytes(&msg.body)
             self.ledger.commits.hold_at(ticket, HELD_SEND, NULL, self, PUBLISH, slot.packet_id)
             return 1
-        slot.claim = NULL               # a message that is too large is reported by the return value, not on_lost
+        slot.claim = NULL               # a message that is too large is reported by the return value, not on_abandoned
         if not self.send_slot(slot, 0):
             return 0
         slot.claim = claim
@@ -310,7 +310,7 @@ cdef class Session:
                 slot.claim = NULL
                 self.slot_free(slot)
                 if claim != NULL and self.claim_keeper is not None:
-                    self.claim_keeper.on_lost(claim, sent)
+                    self.claim_keeper.on_abandoned(claim, sent)
         return 0
 
     cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1:
@@ -334,9 +334,9 @@ cdef class Session:
                     return
 
     cdef int lose(self) except -1:
-        """Counts a message dropped for lack of room, until Hub.take_losing, for the log."""
+        """Counts a message dropped for lack of room, until Hub.take_unlogged_drops, for the log."""
         if self.unlogged_drops == 0:
-            self.ledger.losing.append(self)
+            self.ledger.sessions_with_drops.append(self)
         self.unlogged_drops += 1
         return 0
 
@@ -523,7 +523,7 @@ cdef class Session:
             self.slot_free(slot)
             self.outstanding -= 1
             if claim != NULL:
-                self.claim_keeper.on_lost(claim, True)
+                self.claim_keeper.on_abandoned(claim, True)
             return 0
         self.node.counters.packets_sent[PUBLISH] += 1
         self.node.counters.messages_sent[slot.first >> 1 & 3] += 1
@@ -621,7 +621,7 @@ cdef class Session:
         self.outstanding -= 1
         self.slot_free(slot)
         if claim != NULL:
-            self.claim_keeper.on_lost(claim, False)
+            self.claim_keeper.on_abandoned(claim, False)
         self.pump()
         return 1
 

@@ -55,7 +55,7 @@ cdef class Members:
         self.touch()
 
     def attach(self, Member member not None):
-        """Pull-only member (basic.get): no push delivery, not counted as a consumer. heads.pull gives it a message."""
+        """Pull-only member (basic.get): no push delivery, not counted as a consumer. amqp_head.pull serves it."""
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
         self.admit(member)
@@ -86,7 +86,7 @@ cdef class Members:
         if member.group is not self:
             return
         while member.oldest != NULL:
-            member.lost(member.oldest)
+            member.withdraw(member.oldest)
             self.give_back(member.oldest, 0, True)
         (self.members if member in self.members else self.pullers).remove(member)
         member.group = None

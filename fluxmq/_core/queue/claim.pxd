@@ -110,12 +110,13 @@ cdef class Member:
 
     # How many more messages it takes now. Never called while the member is not in a group.
     cdef uint32_t credit(self) noexcept
-    # Delivers a message: `claim` is its handle until settle, give_back or lost. `record` is valid during the call, with
-    # DELIVER_KEPT until claim_let_go; so an unsettled message takes no memory but its claim. DELIVER_REFUSED: the
+    # Delivers a message: `claim` is its handle until settle, give_back or withdraw. `record` is valid during the call,
+    # with DELIVER_KEPT until claim_let_go; so an unsettled message takes no memory but its claim. DELIVER_REFUSED: the
     # message becomes ready again, and this member gets nothing more in this pump.
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1
-    # The claim is taken from the member: its lease has ended, or it has left.
-    cdef int lost(self, claim_t* claim) except -1
+    # Takes the claim from the member, because its lease has ended or the member has left. The member must not
+    # use the handle afterwards.
+    cdef int withdraw(self, claim_t* claim) except -1
     # The claim ends by a command for its offset, not by its handle: the handle becomes invalid.
     cdef void forget(self, claim_t* claim) noexcept
 

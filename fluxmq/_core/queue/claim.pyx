@@ -171,7 +171,7 @@ cdef class Member:
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
         raise NotImplementedError
 
-    cdef int lost(self, claim_t* claim) except -1:
+    cdef int withdraw(self, claim_t* claim) except -1:
         return 0
 
     cdef void forget(self, claim_t* claim) noexcept:

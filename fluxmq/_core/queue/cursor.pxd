@@ -25,7 +25,7 @@ cdef class Cursor:
     cdef claim_t** table
     cdef uint32_t table_mask
     cdef uint32_t count
-    cdef uint64_t head_at                   # the head that queue_heads checked last, and when it expires, 0: never
+    cdef uint64_t head_at                   # the head that amqp_head checked last, and when it expires, 0: never
     cdef int64_t head_expires
     cdef heap_t ready
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Distributes messages among members; see queue/group.pxd. Beside it are the members and their partitions
 (queue/balance.pyx), messages named by offset (queue/by_offset.pyx), and the head of a queue as AMQP defines it
-(queue/heads.pyx). Delivery and settlement are one file, because calls are direct only within a file.
+(queue/amqp_head.pyx). Delivery and settlement are one file, because calls are direct only within a file.
 
 Memory: none for a message never claimed; a claim_t for one that a member holds (limited per member, and by may_hold of
 queue/claim.pxd) or that is ready again (limited by returned_max); a bit for one settled before an older one, in pages
@@ -560,7 +560,7 @@ cdef class Group(Members):
         cdef object due = None
         while self.leases.count and self.leases.items[0].due_ms <= mono:
             claim = self.leases.items[0]
-            (<Member>claim_member(claim, CLAIM_HELD)).lost(claim)
+            (<Member>claim_member(claim, CLAIM_HELD)).withdraw(claim)
             self.give_back(claim, 0, True)
         while self.waiting.count and self.waiting.items[0].due_ms <= steady:
             claim = self.waiting.items[0]

@@ -9,7 +9,7 @@ __all__ = ["PyMember"]
 class PyMember(Member):
     room: int
     on_deliver: Callable[[int, int, int], object]
-    on_lost: Callable[[int, int, int], object] | None
+    on_withdraw: Callable[[int, int, int], object] | None
     def __init__(self, on_deliver: Callable[[int, int, int], object],
-                 on_lost: Callable[[int, int, int], object] | None = None, room: int = 1,
+                 on_withdraw: Callable[[int, int, int], object] | None = None, room: int = 1,
                  lease_ms: int = 0) -> None: ...

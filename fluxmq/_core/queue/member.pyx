@@ -14,15 +14,16 @@ __all__ = ["PyMember"]
 cdef class PyMember(Member):
     """A member in Python, for cold uses and tests.
 
-    on_deliver: called with (log number, offset, deliveries); False refuses. on_lost: the same. room: its credit.
+    on_deliver: called with (log number, offset, deliveries); False refuses. on_withdraw: called with
+    the same when a claim is taken from the member. room: its credit.
     """
     cdef public uint32_t room
     cdef public object on_deliver
-    cdef public object on_lost
+    cdef public object on_withdraw
 
-    def __init__(self, on_deliver, on_lost=None, uint32_t room=1, int64_t lease_ms=0):
+    def __init__(self, on_deliver, on_withdraw=None, uint32_t room=1, int64_t lease_ms=0):
         self.on_deliver = on_deliver
-        self.on_lost = on_lost
+        self.on_withdraw = on_withdraw
         self.room = room
         self.lease_ms = lease_ms
 
@@ -32,7 +33,7 @@ cdef class PyMember(Member):
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
         return self.on_deliver((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries) is not False
 
-    cdef int lost(self, claim_t* claim) except -1:
-        if self.on_lost is not None:
-            self.on_lost((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries)
+    cdef int withdraw(self, claim_t* claim) except -1:
+        if self.on_withdraw is not None:
+            self.on_withdraw((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries)
         return 0

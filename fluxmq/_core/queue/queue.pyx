@@ -12,11 +12,11 @@ from fluxmq._core.envelope.envelope cimport options_t, read_options
 from fluxmq._core.memory.message cimport body_bytes
 from fluxmq._core.memory.namespace cimport lacks_room
 from fluxmq._core.mqtt.consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_UNSPECIFIED_ERROR
+from fluxmq._core.queue.amqp_head cimport drop_heads, estimate_ready_bytes, expire_heads, ready_count
 from fluxmq._core.queue.claim cimport busy_lane
 from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue.group cimport Group
-from fluxmq._core.queue.heads cimport drop_heads, estimate_ready_bytes, expire_heads, ready_count
 from fluxmq._core.queue.lanes cimport log_index
 from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of

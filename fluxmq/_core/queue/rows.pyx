@@ -199,8 +199,8 @@ cdef class Rows:
     """Machine. Converts messages to columns.
 
     first, end: offsets to take, unsigned as in a log. topics: topics to take, None: all; prefix: beginning of topics to
-    take; time_min, time_max: ms, inclusive. read, taken: number of messages examined, and of those that became rows;
-    next: the offset behind the last one examined.
+    take; time_min, time_max: ms, inclusive; excluded: ranges (first, end) of offsets to leave out, ascending. read,
+    taken: number of messages examined, and of those that became rows; next: the offset behind the last one examined.
     """
 
     cdef readonly uint64_t read
@@ -215,8 +215,8 @@ cdef class Rows:
     cdef int64_t time_max
     cdef frozenset topics
     cdef bytes prefix
-    cdef list gone                      # (first, end) of offsets to leave out, ascending
-    cdef Py_ssize_t gone_at
+    cdef list excluded                  # (first, end) of offsets to leave out, ascending
+    cdef Py_ssize_t excluded_at
     cdef buffer_t offset
     cdef buffer_t time
     cdef buffer_t expiry
@@ -234,12 +234,12 @@ cdef class Rows:
     cdef bytes value
 
     def __cinit__(self, uint64_t first, uint64_t end, *, topics=None, bytes prefix=b"",
-                  int64_t time_min=-(1 << 62), int64_t time_max=1 << 62, gone=()):
+                  int64_t time_min=-(1 << 62), int64_t time_max=1 << 62, excluded=()):
         self.first, self.end, self.next = first, end, first
         self.time_min, self.time_max = time_min, time_max
         self.topics = None if topics is None else frozenset(topics)
         self.prefix = prefix
-        self.gone = list(gone)
+        self.excluded = list(excluded)
         self.lowest = <uint64_t>0xFFFFFFFFFFFFFFFF
 
     def __dealloc__(self):
@@ -304,9 +304,9 @@ cdef class Rows:
         cdef Py_ssize_t prefix = len(self.prefix)
         if not self.time_min <= record.time_ms <= self.time_max:
             return 0
-        while self.gone_at < len(self.gone) and self.gone[self.gone_at][1] <= record.offset:
-            self.gone_at += 1
-        if self.gone_at < len(self.gone) and self.gone[self.gone_at][0] <= record.offset:
+        while self.excluded_at < len(self.excluded) and self.excluded[self.excluded_at][1] <= record.offset:
+            self.excluded_at += 1
+        if self.excluded_at < len(self.excluded) and self.excluded[self.excluded_at][0] <= record.offset:
             return 0
         if self.topics is None and prefix == 0:
             return 1

@@ -203,7 +203,7 @@ cdef class SessionClaims(ClaimKeeper):
             return 0
         return group.settle(c)
 
-    cdef int on_lost(self, void* claim, bint sent) except -1:
+    cdef int on_abandoned(self, void* claim, bint sent) except -1:
         cdef claim_t* c = <claim_t*>claim
         if c.state == CLAIM_STREAM:
             return 0                    # its reader leaves when the connection ends, and forgets the claim
@@ -265,7 +265,7 @@ cdef class SessionMember(Member):
         finally:
             msg_drop(msg)
 
-    cdef int lost(self, claim_t* claim) except -1:
+    cdef int withdraw(self, claim_t* claim) except -1:
         """The client may still acknowledge the message, which has no effect then."""
         self.session.forget_claim(claim)
         return 0

@@ -9,7 +9,7 @@ from fluxmq._core.amqp091.fields import Timestamp
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.amqp091_channel import Channel, ChannelMember, ChannelReader
-from fluxmq._core.queue.heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
+from fluxmq._core.queue.amqp_head import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.edge.amqp091.channel_state import ChannelState, Consumer
 from fluxmq.edge.amqp091.client import HOLD_GET

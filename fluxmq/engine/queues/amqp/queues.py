@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
+from fluxmq._core.queue.amqp_head import PULL_STALLED, pull, purge_ready, ready_of
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.heads import PULL_STALLED, pull, purge_ready, ready_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.exchanges.manager import no_queue
 from fluxmq.engine.ports.queues import QueueRefused

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The head of a queue as AMQP defines it: see queue/heads.pxd."""
+"""Machine. The head of a queue as AMQP defines it: see queue/amqp_head.pxd."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.errors import UsageError

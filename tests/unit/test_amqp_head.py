@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from unit.amqp_world import Consumer, World
 
-from fluxmq._core.queue.heads import PULL_EMPTY, PULL_GIVEN
+from fluxmq._core.queue.amqp_head import PULL_EMPTY, PULL_GIVEN
 from fluxmq.engine.queues.amqp.queues import DELETE_WORK, PURGE_WORK
 
 FULL = 0x97
