@@ -94,7 +94,7 @@ from fluxmq._core.wire.primitives cimport Cursor
 
 cdef class Method:
     """Root of all methods."""
-    cdef uint32_t code(self) noexcept           # class << 16 | method, as in amqp091_consts
+    cdef uint32_t code(self) except? 0          # class << 16 | method, as in amqp091_consts
     cdef tuple values(self)                     # the fields, in the order of the constructor
     cdef int read(self, Cursor* c) except -1    # the arguments; the cursor stands where they end
     cdef int write(self, writer_t* w) except -1
@@ -126,6 +126,7 @@ class Method:
     by_server: ClassVar[bool]
     synchronous: ClassVar[bool]
     has_content: ClassVar[bool]
+    def __init__(self) -> None: ...
     def encode(self) -> bytes: ...
     def frame(self, channel: int) -> bytes: ...
     def __eq__(self, value: object, /) -> bool: ...
@@ -136,10 +137,11 @@ METHODS: dict[int, type[Method]]
 def decode_method(payload: bytes) -> Method: ...'''
     for amqp_class in CLASSES:
         for method in amqp_class.methods:
-            yield f"\n@final\nclass {class_name(amqp_class, method)}(Method):"
+            opening = f"\n@final\nclass {class_name(amqp_class, method)}(Method):"
             if not shown(method):
-                yield "    def __init__(self) -> None: ..."
+                yield f"{opening} ..."
                 continue
+            yield opening
             for field in shown(method):
                 yield f"    @property\n    def {attribute(field)}(self) -> {PYTHON.get(field.kind, 'int')}: ..."
             yield "    def __init__(\n        self,\n        *,"

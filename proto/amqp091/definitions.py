@@ -82,10 +82,6 @@ def one_class(amqp_class: AmqpClass, method: Method) -> Iterator[str]:
             given = attribute(field)
             yield f"        self.{given} = " + (f"{{}} if {given} is None else {given}" if field.kind == "table"
                                                 else given)
-    else:
-        yield "\n    def __init__(self) -> None:\n        pass"
-    yield f"\n    cdef uint32_t code(self) noexcept:\n        return {number}"
-    if fields:
         yield "\n    cdef tuple values(self):"
         yield listed("        return (", [f"self.{attribute(field)}" for field in fields],
                       ",)" if len(fields) == 1 else ")")
@@ -111,7 +107,7 @@ OPENING = '''# cython: language_level=3, boundscheck=False, wraparound=False, cd
 """The methods of AMQP 0-9-1 as values. amqp091/methods.pxd lists the fields.
 
 {made}
-It is one file because nobody reads or changes it but the program, and one dispatch knows all classes.
+It is one file because nobody reads or changes it but the program.
 
 Built with keywords, compared by value, not hashable (they hold tables). Text is str: UTF-8, and surrogates for bytes
 that are not, so that any bytes survive. Tables are what decode_table answers.
@@ -145,10 +141,12 @@ cdef class Method:
     has_content = False
 
     def __init__(self) -> None:
-        raise TypeError("Method is a root; build one of the methods derived from it")
+        if type(self) is Method:
+            raise TypeError("Method is a root; build one of the methods derived from it")
 
-    cdef uint32_t code(self) noexcept:
-        return 0
+    @cython.final
+    cdef uint32_t code(self) except? 0:
+        return self.number
 
     cdef tuple values(self):
         return ()
@@ -201,14 +199,14 @@ cdef class Method:
 DECODING = '''
 
 cdef Method blank(uint32_t number):
+    """A method that is not filled in."""
+    cdef type made = METHODS_BY_NUMBER.get(number)
     cdef uint32_t which = number >> 16
-    cdef Method method = None
-{dispatch}
-    else:
-        raise ProtocolError(REPLY_NOT_IMPLEMENTED, f"class {{which}} is not one of those that are implemented")
-    if method is None:
+    if made is not None:
+        return <Method>made.__new__(made)
+{implemented}
         raise ProtocolError(REPLY_COMMAND_INVALID, f"class {{which}} has no method {{number & 0xFFFF}}")
-    return method
+    raise ProtocolError(REPLY_NOT_IMPLEMENTED, f"class {{which}} is not one of those that are implemented")
 
 
 cdef Method method_read(const uint8_t* at, const uint8_t* end):
@@ -238,8 +236,9 @@ def decode_method(payload: bytes) -> Method:
     return method_read(at, at + len(raw))
 
 
-METHODS = {{cls.number: cls for cls in (
-{classes})}}'''
+cdef dict METHODS_BY_NUMBER = {{cls.number: cls for cls in (
+{classes})}}
+METHODS = METHODS_BY_NUMBER'''
 
 
 def cimports() -> str:
@@ -255,17 +254,7 @@ def methods_pyx() -> Iterator[str]:
     for amqp_class in CLASSES:
         for method in amqp_class.methods:
             yield from one_class(amqp_class, method)
-    dispatch = []
-    for place, amqp_class in enumerate(CLASSES):
-        yield (f"\n\ncdef Method blank_{amqp_class.name}(uint32_t number):\n"
-               f'    """A method of the class {amqp_class.name}, not filled in; None: there is no such method."""')
-        for method in amqp_class.methods:
-            name = class_name(amqp_class, method)
-            yield (f"    if number == {constant(amqp_class.name)}_{constant(method.name)}:\n"
-                   f"        return {name}.__new__({name})")
-        yield "    return None"
-        dispatch.append(f"    {'el' if place else ''}if which == CLASS_{constant(amqp_class.name)}:\n"
-                        f"        method = blank_{amqp_class.name}(number)")
+    implemented = listed("    if which in (", [f"CLASS_{constant(one.name)}" for one in CLASSES], "):")
     names = ", ".join(class_name(one, method) for one in CLASSES for method in one.methods)
     classes = textwrap.fill(names, COLUMNS, initial_indent="    ", subsequent_indent="    ")
-    yield DECODING.format(dispatch="\n".join(dispatch), classes=classes)
+    yield DECODING.format(implemented=implemented, classes=classes)

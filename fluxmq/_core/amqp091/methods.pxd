@@ -13,7 +13,7 @@ from fluxmq._core.wire.primitives cimport Cursor
 
 cdef class Method:
     """Root of all methods."""
-    cdef uint32_t code(self) noexcept           # class << 16 | method, as in amqp091_consts
+    cdef uint32_t code(self) except? 0          # class << 16 | method, as in amqp091_consts
     cdef tuple values(self)                     # the fields, in the order of the constructor
     cdef int read(self, Cursor* c) except -1    # the arguments; the cursor stands where they end
     cdef int write(self, writer_t* w) except -1

@@ -3,7 +3,7 @@
 """The methods of AMQP 0-9-1 as values. amqp091/methods.pxd lists the fields.
 
 Made by proto/amqp091/generate.py from the table beside it: change that, not this.
-It is one file because nobody reads or changes it but the program, and one dispatch knows all classes.
+It is one file because nobody reads or changes it but the program.
 
 Built with keywords, compared by value, not hashable (they hold tables). Text is str: UTF-8, and surrogates for bytes
 that are not, so that any bytes survive. Tables are what decode_table answers.
@@ -49,10 +49,12 @@ cdef class Method:
     has_content = False
 
     def __init__(self) -> None:
-        raise TypeError("Method is a root; build one of the methods derived from it")
+        if type(self) is Method:
+            raise TypeError("Method is a root; build one of the methods derived from it")
 
-    cdef uint32_t code(self) noexcept:
-        return 0
+    @cython.final
+    cdef uint32_t code(self) except? 0:
+        return self.number
 
     cdef tuple values(self):
         return ()
@@ -121,9 +123,6 @@ cdef class ConnectionStart(Method):
         self.mechanisms = mechanisms
         self.locales = locales
 
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_START
-
     cdef tuple values(self):
         return (self.version_major, self.version_minor, self.server_properties, self.mechanisms, self.locales)
 
@@ -160,9 +159,6 @@ cdef class ConnectionStartOk(Method):
         self.response = response
         self.locale = locale
 
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_START_OK
-
     cdef tuple values(self):
         return (self.client_properties, self.mechanism, self.response, self.locale)
 
@@ -194,9 +190,6 @@ cdef class ConnectionSecure(Method):
     def __init__(self, *, bytes challenge not None=b"") -> None:
         self.challenge = challenge
 
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_SECURE
-
     cdef tuple values(self):
         return (self.challenge,)
 
@@ -220,9 +213,6 @@ cdef class ConnectionSecureOk(Method):
 
     def __init__(self, *, bytes response not None=b"") -> None:
         self.response = response
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_SECURE_OK
 
     cdef tuple values(self):
         return (self.response,)
@@ -250,9 +240,6 @@ cdef class ConnectionTune(Method):
         self.channel_max = channel_max
         self.frame_max = frame_max
         self.heartbeat = heartbeat
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_TUNE
 
     cdef tuple values(self):
         return (self.channel_max, self.frame_max, self.heartbeat)
@@ -284,9 +271,6 @@ cdef class ConnectionTuneOk(Method):
         self.frame_max = frame_max
         self.heartbeat = heartbeat
 
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_TUNE_OK
-
     cdef tuple values(self):
         return (self.channel_max, self.frame_max, self.heartbeat)
 
@@ -316,9 +300,6 @@ cdef class ConnectionOpen(Method):
     def __init__(self, *, str virtual_host not None="") -> None:
         self.virtual_host = virtual_host
 
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_OPEN
-
     cdef tuple values(self):
         return (self.virtual_host,)
 
@@ -342,12 +323,6 @@ cdef class ConnectionOpenOk(Method):
     number = CONNECTION_OPEN_OK
     name = "connection.open-ok"
     by_server = True
-
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_OPEN_OK
 
     cdef int read(self, Cursor* c) except -1:
         read_shortstr(c, "a reserved field of connection.open-ok")
@@ -376,9 +351,6 @@ cdef class ConnectionClose(Method):
         self.class_id = class_id
         self.method_id = method_id
 
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_CLOSE
-
     cdef tuple values(self):
         return (self.reply_code, self.reply_text, self.class_id, self.method_id)
 
@@ -406,12 +378,6 @@ cdef class ConnectionCloseOk(Method):
     by_client = True
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_CLOSE_OK
-
 
 @cython.final
 cdef class ConnectionBlocked(Method):
@@ -424,9 +390,6 @@ cdef class ConnectionBlocked(Method):
 
     def __init__(self, *, str reason not None="") -> None:
         self.reason = reason
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_BLOCKED
 
     cdef tuple values(self):
         return (self.reason,)
@@ -448,12 +411,6 @@ cdef class ConnectionUnblocked(Method):
     name = "connection.unblocked"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_UNBLOCKED
-
 
 @cython.final
 cdef class ConnectionUpdateSecret(Method):
@@ -468,9 +425,6 @@ cdef class ConnectionUpdateSecret(Method):
     def __init__(self, *, bytes new_secret not None=b"", str reason not None="") -> None:
         self.new_secret = new_secret
         self.reason = reason
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_UPDATE_SECRET
 
     cdef tuple values(self):
         return (self.new_secret, self.reason)
@@ -494,12 +448,6 @@ cdef class ConnectionUpdateSecretOk(Method):
     name = "connection.update-secret-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CONNECTION_UPDATE_SECRET_OK
-
 
 @cython.final
 cdef class ChannelOpen(Method):
@@ -509,12 +457,6 @@ cdef class ChannelOpen(Method):
     name = "channel.open"
     by_client = True
     synchronous = True
-
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CHANNEL_OPEN
 
     cdef int read(self, Cursor* c) except -1:
         read_shortstr(c, "a reserved field of channel.open")
@@ -532,12 +474,6 @@ cdef class ChannelOpenOk(Method):
     number = CHANNEL_OPEN_OK
     name = "channel.open-ok"
     by_server = True
-
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CHANNEL_OPEN_OK
 
     cdef int read(self, Cursor* c) except -1:
         read_longstr(c, "a reserved field of channel.open-ok")
@@ -561,9 +497,6 @@ cdef class ChannelFlow(Method):
 
     def __init__(self, *, bint active=False) -> None:
         self.active = active
-
-    cdef uint32_t code(self) noexcept:
-        return CHANNEL_FLOW
 
     cdef tuple values(self):
         return (self.active,)
@@ -591,9 +524,6 @@ cdef class ChannelFlowOk(Method):
 
     def __init__(self, *, bint active=False) -> None:
         self.active = active
-
-    cdef uint32_t code(self) noexcept:
-        return CHANNEL_FLOW_OK
 
     cdef tuple values(self):
         return (self.active,)
@@ -627,9 +557,6 @@ cdef class ChannelClose(Method):
         self.class_id = class_id
         self.method_id = method_id
 
-    cdef uint32_t code(self) noexcept:
-        return CHANNEL_CLOSE
-
     cdef tuple values(self):
         return (self.reply_code, self.reply_text, self.class_id, self.method_id)
 
@@ -657,12 +584,6 @@ cdef class ChannelCloseOk(Method):
     by_client = True
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CHANNEL_CLOSE_OK
-
 
 @cython.final
 cdef class ExchangeDeclare(Method):
@@ -685,9 +606,6 @@ cdef class ExchangeDeclare(Method):
         self.internal = internal
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_DECLARE
 
     cdef tuple values(self):
         return (self.exchange, self.type, self.passive, self.durable, self.auto_delete, self.internal, self.no_wait,
@@ -725,12 +643,6 @@ cdef class ExchangeDeclareOk(Method):
     name = "exchange.declare-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_DECLARE_OK
-
 
 @cython.final
 cdef class ExchangeDelete(Method):
@@ -746,9 +658,6 @@ cdef class ExchangeDelete(Method):
         self.exchange = exchange
         self.if_unused = if_unused
         self.no_wait = no_wait
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_DELETE
 
     cdef tuple values(self):
         return (self.exchange, self.if_unused, self.no_wait)
@@ -777,12 +686,6 @@ cdef class ExchangeDeleteOk(Method):
     name = "exchange.delete-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_DELETE_OK
-
 
 @cython.final
 cdef class ExchangeBind(Method):
@@ -801,9 +704,6 @@ cdef class ExchangeBind(Method):
         self.routing_key = routing_key
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_BIND
 
     cdef tuple values(self):
         return (self.destination, self.source, self.routing_key, self.no_wait, self.arguments)
@@ -837,12 +737,6 @@ cdef class ExchangeBindOk(Method):
     name = "exchange.bind-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_BIND_OK
-
 
 @cython.final
 cdef class ExchangeUnbind(Method):
@@ -861,9 +755,6 @@ cdef class ExchangeUnbind(Method):
         self.routing_key = routing_key
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_UNBIND
 
     cdef tuple values(self):
         return (self.destination, self.source, self.routing_key, self.no_wait, self.arguments)
@@ -897,12 +788,6 @@ cdef class ExchangeUnbindOk(Method):
     name = "exchange.unbind-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return EXCHANGE_UNBIND_OK
-
 
 @cython.final
 cdef class QueueDeclare(Method):
@@ -923,9 +808,6 @@ cdef class QueueDeclare(Method):
         self.auto_delete = auto_delete
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_DECLARE
 
     cdef tuple values(self):
         return (self.queue, self.passive, self.durable, self.exclusive, self.auto_delete, self.no_wait, self.arguments)
@@ -966,9 +848,6 @@ cdef class QueueDeclareOk(Method):
         self.message_count = message_count
         self.consumer_count = consumer_count
 
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_DECLARE_OK
-
     cdef tuple values(self):
         return (self.queue, self.message_count, self.consumer_count)
 
@@ -1003,9 +882,6 @@ cdef class QueueBind(Method):
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
 
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_BIND
-
     cdef tuple values(self):
         return (self.queue, self.exchange, self.routing_key, self.no_wait, self.arguments)
 
@@ -1038,12 +914,6 @@ cdef class QueueBindOk(Method):
     name = "queue.bind-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_BIND_OK
-
 
 @cython.final
 cdef class QueuePurge(Method):
@@ -1058,9 +928,6 @@ cdef class QueuePurge(Method):
     def __init__(self, *, str queue not None="", bint no_wait=False) -> None:
         self.queue = queue
         self.no_wait = no_wait
-
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_PURGE
 
     cdef tuple values(self):
         return (self.queue, self.no_wait)
@@ -1092,9 +959,6 @@ cdef class QueuePurgeOk(Method):
     def __init__(self, *, uint32_t message_count=0) -> None:
         self.message_count = message_count
 
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_PURGE_OK
-
     cdef tuple values(self):
         return (self.message_count,)
 
@@ -1122,9 +986,6 @@ cdef class QueueDelete(Method):
         self.if_unused = if_unused
         self.if_empty = if_empty
         self.no_wait = no_wait
-
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_DELETE
 
     cdef tuple values(self):
         return (self.queue, self.if_unused, self.if_empty, self.no_wait)
@@ -1158,9 +1019,6 @@ cdef class QueueDeleteOk(Method):
     def __init__(self, *, uint32_t message_count=0) -> None:
         self.message_count = message_count
 
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_DELETE_OK
-
     cdef tuple values(self):
         return (self.message_count,)
 
@@ -1190,9 +1048,6 @@ cdef class QueueUnbind(Method):
         self.routing_key = routing_key
         self.arguments = {} if arguments is None else arguments
 
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_UNBIND
-
     cdef tuple values(self):
         return (self.queue, self.exchange, self.routing_key, self.arguments)
 
@@ -1221,12 +1076,6 @@ cdef class QueueUnbindOk(Method):
     name = "queue.unbind-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return QUEUE_UNBIND_OK
-
 
 @cython.final
 cdef class BasicQos(Method):
@@ -1242,9 +1091,6 @@ cdef class BasicQos(Method):
         self.prefetch_size = prefetch_size
         self.prefetch_count = prefetch_count
         self.global_ = global_
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_QOS
 
     cdef tuple values(self):
         return (self.prefetch_size, self.prefetch_count, self.global_)
@@ -1272,12 +1118,6 @@ cdef class BasicQosOk(Method):
     name = "basic.qos-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_QOS_OK
-
 
 @cython.final
 cdef class BasicConsume(Method):
@@ -1298,9 +1138,6 @@ cdef class BasicConsume(Method):
         self.exclusive = exclusive
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_CONSUME
 
     cdef tuple values(self):
         return (self.queue, self.consumer_tag, self.no_local, self.no_ack, self.exclusive, self.no_wait, self.arguments)
@@ -1339,9 +1176,6 @@ cdef class BasicConsumeOk(Method):
     def __init__(self, *, str consumer_tag not None="") -> None:
         self.consumer_tag = consumer_tag
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_CONSUME_OK
-
     cdef tuple values(self):
         return (self.consumer_tag,)
 
@@ -1368,9 +1202,6 @@ cdef class BasicCancel(Method):
     def __init__(self, *, str consumer_tag not None="", bint no_wait=False) -> None:
         self.consumer_tag = consumer_tag
         self.no_wait = no_wait
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_CANCEL
 
     cdef tuple values(self):
         return (self.consumer_tag, self.no_wait)
@@ -1401,9 +1232,6 @@ cdef class BasicCancelOk(Method):
     def __init__(self, *, str consumer_tag not None="") -> None:
         self.consumer_tag = consumer_tag
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_CANCEL_OK
-
     cdef tuple values(self):
         return (self.consumer_tag,)
 
@@ -1432,9 +1260,6 @@ cdef class BasicPublish(Method):
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.immediate = immediate
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_PUBLISH
 
     cdef tuple values(self):
         return (self.exchange, self.routing_key, self.mandatory, self.immediate)
@@ -1474,9 +1299,6 @@ cdef class BasicReturn(Method):
         self.exchange = exchange
         self.routing_key = routing_key
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_RETURN
-
     cdef tuple values(self):
         return (self.reply_code, self.reply_text, self.exchange, self.routing_key)
 
@@ -1512,9 +1334,6 @@ cdef class BasicDeliver(Method):
         self.redelivered = redelivered
         self.exchange = exchange
         self.routing_key = routing_key
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_DELIVER
 
     cdef tuple values(self):
         return (self.consumer_tag, self.delivery_tag, self.redelivered, self.exchange, self.routing_key)
@@ -1552,9 +1371,6 @@ cdef class BasicGet(Method):
         self.queue = queue
         self.no_ack = no_ack
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_GET
-
     cdef tuple values(self):
         return (self.queue, self.no_ack)
 
@@ -1591,9 +1407,6 @@ cdef class BasicGetOk(Method):
         self.routing_key = routing_key
         self.message_count = message_count
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_GET_OK
-
     cdef tuple values(self):
         return (self.delivery_tag, self.redelivered, self.exchange, self.routing_key, self.message_count)
 
@@ -1624,12 +1437,6 @@ cdef class BasicGetEmpty(Method):
     name = "basic.get-empty"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_GET_EMPTY
-
     cdef int read(self, Cursor* c) except -1:
         read_shortstr(c, "a reserved field of basic.get-empty")
         return 0
@@ -1652,9 +1459,6 @@ cdef class BasicAck(Method):
     def __init__(self, *, uint64_t delivery_tag=0, bint multiple=False) -> None:
         self.delivery_tag = delivery_tag
         self.multiple = multiple
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_ACK
 
     cdef tuple values(self):
         return (self.delivery_tag, self.multiple)
@@ -1685,9 +1489,6 @@ cdef class BasicReject(Method):
         self.delivery_tag = delivery_tag
         self.requeue = requeue
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_REJECT
-
     cdef tuple values(self):
         return (self.delivery_tag, self.requeue)
 
@@ -1716,9 +1517,6 @@ cdef class BasicRecoverAsync(Method):
     def __init__(self, *, bint requeue=False) -> None:
         self.requeue = requeue
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_RECOVER_ASYNC
-
     cdef tuple values(self):
         return (self.requeue,)
 
@@ -1746,9 +1544,6 @@ cdef class BasicRecover(Method):
     def __init__(self, *, bint requeue=False) -> None:
         self.requeue = requeue
 
-    cdef uint32_t code(self) noexcept:
-        return BASIC_RECOVER
-
     cdef tuple values(self):
         return (self.requeue,)
 
@@ -1771,12 +1566,6 @@ cdef class BasicRecoverOk(Method):
     name = "basic.recover-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_RECOVER_OK
-
 
 @cython.final
 cdef class BasicNack(Method):
@@ -1792,9 +1581,6 @@ cdef class BasicNack(Method):
         self.delivery_tag = delivery_tag
         self.multiple = multiple
         self.requeue = requeue
-
-    cdef uint32_t code(self) noexcept:
-        return BASIC_NACK
 
     cdef tuple values(self):
         return (self.delivery_tag, self.multiple, self.requeue)
@@ -1826,9 +1612,6 @@ cdef class ConfirmSelect(Method):
     def __init__(self, *, bint no_wait=False) -> None:
         self.no_wait = no_wait
 
-    cdef uint32_t code(self) noexcept:
-        return CONFIRM_SELECT
-
     cdef tuple values(self):
         return (self.no_wait,)
 
@@ -1851,12 +1634,6 @@ cdef class ConfirmSelectOk(Method):
     name = "confirm.select-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return CONFIRM_SELECT_OK
-
 
 @cython.final
 cdef class TxSelect(Method):
@@ -1867,12 +1644,6 @@ cdef class TxSelect(Method):
     by_client = True
     synchronous = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return TX_SELECT
-
 
 @cython.final
 cdef class TxSelectOk(Method):
@@ -1881,12 +1652,6 @@ cdef class TxSelectOk(Method):
     number = TX_SELECT_OK
     name = "tx.select-ok"
     by_server = True
-
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return TX_SELECT_OK
 
 
 @cython.final
@@ -1898,12 +1663,6 @@ cdef class TxCommit(Method):
     by_client = True
     synchronous = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return TX_COMMIT
-
 
 @cython.final
 cdef class TxCommitOk(Method):
@@ -1912,12 +1671,6 @@ cdef class TxCommitOk(Method):
     number = TX_COMMIT_OK
     name = "tx.commit-ok"
     by_server = True
-
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return TX_COMMIT_OK
 
 
 @cython.final
@@ -1929,12 +1682,6 @@ cdef class TxRollback(Method):
     by_client = True
     synchronous = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return TX_ROLLBACK
-
 
 @cython.final
 cdef class TxRollbackOk(Method):
@@ -1944,198 +1691,16 @@ cdef class TxRollbackOk(Method):
     name = "tx.rollback-ok"
     by_server = True
 
-    def __init__(self) -> None:
-        pass
-
-    cdef uint32_t code(self) noexcept:
-        return TX_ROLLBACK_OK
-
-
-cdef Method blank_connection(uint32_t number):
-    """A method of the class connection, not filled in; None: there is no such method."""
-    if number == CONNECTION_START:
-        return ConnectionStart.__new__(ConnectionStart)
-    if number == CONNECTION_START_OK:
-        return ConnectionStartOk.__new__(ConnectionStartOk)
-    if number == CONNECTION_SECURE:
-        return ConnectionSecure.__new__(ConnectionSecure)
-    if number == CONNECTION_SECURE_OK:
-        return ConnectionSecureOk.__new__(ConnectionSecureOk)
-    if number == CONNECTION_TUNE:
-        return ConnectionTune.__new__(ConnectionTune)
-    if number == CONNECTION_TUNE_OK:
-        return ConnectionTuneOk.__new__(ConnectionTuneOk)
-    if number == CONNECTION_OPEN:
-        return ConnectionOpen.__new__(ConnectionOpen)
-    if number == CONNECTION_OPEN_OK:
-        return ConnectionOpenOk.__new__(ConnectionOpenOk)
-    if number == CONNECTION_CLOSE:
-        return ConnectionClose.__new__(ConnectionClose)
-    if number == CONNECTION_CLOSE_OK:
-        return ConnectionCloseOk.__new__(ConnectionCloseOk)
-    if number == CONNECTION_BLOCKED:
-        return ConnectionBlocked.__new__(ConnectionBlocked)
-    if number == CONNECTION_UNBLOCKED:
-        return ConnectionUnblocked.__new__(ConnectionUnblocked)
-    if number == CONNECTION_UPDATE_SECRET:
-        return ConnectionUpdateSecret.__new__(ConnectionUpdateSecret)
-    if number == CONNECTION_UPDATE_SECRET_OK:
-        return ConnectionUpdateSecretOk.__new__(ConnectionUpdateSecretOk)
-    return None
-
-
-cdef Method blank_channel(uint32_t number):
-    """A method of the class channel, not filled in; None: there is no such method."""
-    if number == CHANNEL_OPEN:
-        return ChannelOpen.__new__(ChannelOpen)
-    if number == CHANNEL_OPEN_OK:
-        return ChannelOpenOk.__new__(ChannelOpenOk)
-    if number == CHANNEL_FLOW:
-        return ChannelFlow.__new__(ChannelFlow)
-    if number == CHANNEL_FLOW_OK:
-        return ChannelFlowOk.__new__(ChannelFlowOk)
-    if number == CHANNEL_CLOSE:
-        return ChannelClose.__new__(ChannelClose)
-    if number == CHANNEL_CLOSE_OK:
-        return ChannelCloseOk.__new__(ChannelCloseOk)
-    return None
-
-
-cdef Method blank_exchange(uint32_t number):
-    """A method of the class exchange, not filled in; None: there is no such method."""
-    if number == EXCHANGE_DECLARE:
-        return ExchangeDeclare.__new__(ExchangeDeclare)
-    if number == EXCHANGE_DECLARE_OK:
-        return ExchangeDeclareOk.__new__(ExchangeDeclareOk)
-    if number == EXCHANGE_DELETE:
-        return ExchangeDelete.__new__(ExchangeDelete)
-    if number == EXCHANGE_DELETE_OK:
-        return ExchangeDeleteOk.__new__(ExchangeDeleteOk)
-    if number == EXCHANGE_BIND:
-        return ExchangeBind.__new__(ExchangeBind)
-    if number == EXCHANGE_BIND_OK:
-        return ExchangeBindOk.__new__(ExchangeBindOk)
-    if number == EXCHANGE_UNBIND:
-        return ExchangeUnbind.__new__(ExchangeUnbind)
-    if number == EXCHANGE_UNBIND_OK:
-        return ExchangeUnbindOk.__new__(ExchangeUnbindOk)
-    return None
-
-
-cdef Method blank_queue(uint32_t number):
-    """A method of the class queue, not filled in; None: there is no such method."""
-    if number == QUEUE_DECLARE:
-        return QueueDeclare.__new__(QueueDeclare)
-    if number == QUEUE_DECLARE_OK:
-        return QueueDeclareOk.__new__(QueueDeclareOk)
-    if number == QUEUE_BIND:
-        return QueueBind.__new__(QueueBind)
-    if number == QUEUE_BIND_OK:
-        return QueueBindOk.__new__(QueueBindOk)
-    if number == QUEUE_PURGE:
-        return QueuePurge.__new__(QueuePurge)
-    if number == QUEUE_PURGE_OK:
-        return QueuePurgeOk.__new__(QueuePurgeOk)
-    if number == QUEUE_DELETE:
-        return QueueDelete.__new__(QueueDelete)
-    if number == QUEUE_DELETE_OK:
-        return QueueDeleteOk.__new__(QueueDeleteOk)
-    if number == QUEUE_UNBIND:
-        return QueueUnbind.__new__(QueueUnbind)
-    if number == QUEUE_UNBIND_OK:
-        return QueueUnbindOk.__new__(QueueUnbindOk)
-    return None
-
-
-cdef Method blank_basic(uint32_t number):
-    """A method of the class basic, not filled in; None: there is no such method."""
-    if number == BASIC_QOS:
-        return BasicQos.__new__(BasicQos)
-    if number == BASIC_QOS_OK:
-        return BasicQosOk.__new__(BasicQosOk)
-    if number == BASIC_CONSUME:
-        return BasicConsume.__new__(BasicConsume)
-    if number == BASIC_CONSUME_OK:
-        return BasicConsumeOk.__new__(BasicConsumeOk)
-    if number == BASIC_CANCEL:
-        return BasicCancel.__new__(BasicCancel)
-    if number == BASIC_CANCEL_OK:
-        return BasicCancelOk.__new__(BasicCancelOk)
-    if number == BASIC_PUBLISH:
-        return BasicPublish.__new__(BasicPublish)
-    if number == BASIC_RETURN:
-        return BasicReturn.__new__(BasicReturn)
-    if number == BASIC_DELIVER:
-        return BasicDeliver.__new__(BasicDeliver)
-    if number == BASIC_GET:
-        return BasicGet.__new__(BasicGet)
-    if number == BASIC_GET_OK:
-        return BasicGetOk.__new__(BasicGetOk)
-    if number == BASIC_GET_EMPTY:
-        return BasicGetEmpty.__new__(BasicGetEmpty)
-    if number == BASIC_ACK:
-        return BasicAck.__new__(BasicAck)
-    if number == BASIC_REJECT:
-        return BasicReject.__new__(BasicReject)
-    if number == BASIC_RECOVER_ASYNC:
-        return BasicRecoverAsync.__new__(BasicRecoverAsync)
-    if number == BASIC_RECOVER:
-        return BasicRecover.__new__(BasicRecover)
-    if number == BASIC_RECOVER_OK:
-        return BasicRecoverOk.__new__(BasicRecoverOk)
-    if number == BASIC_NACK:
-        return BasicNack.__new__(BasicNack)
-    return None
-
-
-cdef Method blank_confirm(uint32_t number):
-    """A method of the class confirm, not filled in; None: there is no such method."""
-    if number == CONFIRM_SELECT:
-        return ConfirmSelect.__new__(ConfirmSelect)
-    if number == CONFIRM_SELECT_OK:
-        return ConfirmSelectOk.__new__(ConfirmSelectOk)
-    return None
-
-
-cdef Method blank_tx(uint32_t number):
-    """A method of the class tx, not filled in; None: there is no such method."""
-    if number == TX_SELECT:
-        return TxSelect.__new__(TxSelect)
-    if number == TX_SELECT_OK:
-        return TxSelectOk.__new__(TxSelectOk)
-    if number == TX_COMMIT:
-        return TxCommit.__new__(TxCommit)
-    if number == TX_COMMIT_OK:
-        return TxCommitOk.__new__(TxCommitOk)
-    if number == TX_ROLLBACK:
-        return TxRollback.__new__(TxRollback)
-    if number == TX_ROLLBACK_OK:
-        return TxRollbackOk.__new__(TxRollbackOk)
-    return None
-
 
 cdef Method blank(uint32_t number):
+    """A method that is not filled in."""
+    cdef type made = METHODS_BY_NUMBER.get(number)
     cdef uint32_t which = number >> 16
-    cdef Method method = None
-    if which == CLASS_CONNECTION:
-        method = blank_connection(number)
-    elif which == CLASS_CHANNEL:
-        method = blank_channel(number)
-    elif which == CLASS_EXCHANGE:
-        method = blank_exchange(number)
-    elif which == CLASS_QUEUE:
-        method = blank_queue(number)
-    elif which == CLASS_BASIC:
-        method = blank_basic(number)
-    elif which == CLASS_CONFIRM:
-        method = blank_confirm(number)
-    elif which == CLASS_TX:
-        method = blank_tx(number)
-    else:
-        raise ProtocolError(REPLY_NOT_IMPLEMENTED, f"class {which} is not one of those that are implemented")
-    if method is None:
+    if made is not None:
+        return <Method>made.__new__(made)
+    if which in (CLASS_CONNECTION, CLASS_CHANNEL, CLASS_EXCHANGE, CLASS_QUEUE, CLASS_BASIC, CLASS_CONFIRM, CLASS_TX):
         raise ProtocolError(REPLY_COMMAND_INVALID, f"class {which} has no method {number & 0xFFFF}")
-    return method
+    raise ProtocolError(REPLY_NOT_IMPLEMENTED, f"class {which} is not one of those that are implemented")
 
 
 cdef Method method_read(const uint8_t* at, const uint8_t* end):
@@ -2165,7 +1730,7 @@ def decode_method(payload: bytes) -> Method:
     return method_read(at, at + len(raw))
 
 
-METHODS = {cls.number: cls for cls in (
+cdef dict METHODS_BY_NUMBER = {cls.number: cls for cls in (
     ConnectionStart, ConnectionStartOk, ConnectionSecure, ConnectionSecureOk, ConnectionTune, ConnectionTuneOk,
     ConnectionOpen, ConnectionOpenOk, ConnectionClose, ConnectionCloseOk, ConnectionBlocked, ConnectionUnblocked,
     ConnectionUpdateSecret, ConnectionUpdateSecretOk, ChannelOpen, ChannelOpenOk, ChannelFlow, ChannelFlowOk,
@@ -2175,3 +1740,4 @@ METHODS = {cls.number: cls for cls in (
     BasicConsumeOk, BasicCancel, BasicCancelOk, BasicPublish, BasicReturn, BasicDeliver, BasicGet, BasicGetOk,
     BasicGetEmpty, BasicAck, BasicReject, BasicRecoverAsync, BasicRecover, BasicRecoverOk, BasicNack, ConfirmSelect,
     ConfirmSelectOk, TxSelect, TxSelectOk, TxCommit, TxCommitOk, TxRollback, TxRollbackOk)}
+METHODS = METHODS_BY_NUMBER
