@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from fluxmq.engine.ports.driver import Work
+from fluxmq.engine.ports.driver import Promise, Work
 
 __all__ = ["LoopDriver"]
 
@@ -34,6 +34,10 @@ class LoopDriver:
     def sleep(self, seconds: float) -> Awaitable[None]:
         """asyncio.sleep()."""
         return asyncio.sleep(seconds)
+
+    def promise(self) -> Promise[Any]:
+        """A future of the loop."""
+        return self._loop.create_future()
 
     def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
         """Runs the step in the loop's executor."""

@@ -3,8 +3,8 @@
     MetadataStore    transactions, reads, watches, leases        cluster/etcd in production
     Transport        streams of batches, and calls               cluster/rpc in production
 
-The logic (membership, ownership, interest, takeover) knows nothing but these and `engine.ports.driver.Driver`, so that a
-whole cluster runs in one thread under a simulated clock: tests/simulator has a model of each.
+The logic (membership, ownership, interest, takeover) uses only these and `engine.ports.driver.Driver`, so that a whole
+cluster runs in one thread under a simulated clock: tests/simulator has a model of each.
 
 Everything is called on the loop's thread. Keys and values are bytes. What is awaited raises StoreError or CallFailed;
 nothing waits longer than it says.
@@ -17,8 +17,9 @@ from typing import NamedTuple, Protocol
 from fluxmq._core.errors import FluxError
 
 __all__ = [
-    "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "MetadataStore", "Range", "Renewal", "StoreError",
-    "StreamIn", "StreamOut", "Transport", "TransportHandler", "TransactionResult", "Watch", "WatchBatch",
+    "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "MetadataStore", "Range", "Renewal",
+    "StoreError", "StreamIn", "StreamOut", "TransactionResult", "Transport", "TransportHandler", "Watch",
+    "WatchBatch",
 ]
 
 

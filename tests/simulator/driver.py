@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from fluxmq.engine.ports.driver import Work
+from fluxmq.engine.ports.driver import Promise, Work
 
 __all__ = ["SimDriver", "SimWork"]
 
@@ -53,6 +53,14 @@ class SimWork:
             self._driver.soon(lambda: call(self))
         else:
             self._callbacks.append(call)
+
+    def set_result(self, result: Any, /) -> None:
+        assert not self._done
+        self.end(result)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        assert not self._done
+        self.end(None, error)
 
     def end(self, result: Any, error: BaseException | None = None) -> None:
         self._done, self._result, self._error = True, result, error
@@ -112,6 +120,9 @@ class SimDriver:
         work = SimWork(self)
         self.later(seconds, lambda: work.end(None))
         return cast("Awaitable[None]", work)
+
+    def promise(self) -> Promise[Any]:
+        return cast("Promise[Any]", SimWork(self))
 
     def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
         work = SimWork(self)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Driver", "Work"]
+__all__ = ["Driver", "Promise", "Work"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -34,6 +34,16 @@ class Work(Protocol[T_co]):
         """Calls call(work) on the loop's thread when it has ended, also if it has ended already."""
 
 
+class Promise(Work[T], Protocol[T]):
+    """A result that somebody else delivers: Driver.promise makes it, one of the two ends it, once."""
+
+    def set_result(self, result: T, /) -> None:
+        """Its result. Raises an exception if it is done."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Who awaits it gets this exception. Raises an exception if it is done."""
+
+
 class Driver(Protocol):
     """All methods are for the loop's thread."""
 
@@ -45,6 +55,9 @@ class Driver(Protocol):
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Waits; with 0 it lets other tasks take their turns."""
+
+    def promise(self) -> Promise[Any]:
+        """A result to be delivered later. If who awaits it directly is cancelled, it is done: ask done() before."""
 
     def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
         """Starts step(*what) at once in a thread that may wait for the disk. It cannot be stopped: if the caller is
