@@ -82,9 +82,6 @@ def one_class(amqp_class: AmqpClass, method: Method) -> Iterator[str]:
             given = attribute(field)
             yield f"        self.{given} = " + (f"{{}} if {given} is None else {given}" if field.kind == "table"
                                                 else given)
-        yield "\n    cdef tuple values(self):"
-        yield listed("        return (", [f"self.{attribute(field)}" for field in fields],
-                      ",)" if len(fields) == 1 else ")")
     if method.fields:
         yield "\n    cdef int read(self, Cursor* c) except -1:"
         if any(field.kind == "bit" and not field.reserved for field in method.fields):
@@ -148,8 +145,9 @@ cdef class Method:
     cdef uint32_t code(self) except? 0:
         return self.number
 
+    @cython.final
     cdef tuple values(self):
-        return ()
+        return tuple([getattr(self, name) for name in self.fields])
 
     cdef int read(self, Cursor* c) except -1:
         return 0

@@ -56,8 +56,9 @@ cdef class Method:
     cdef uint32_t code(self) except? 0:
         return self.number
 
+    @cython.final
     cdef tuple values(self):
-        return ()
+        return tuple([getattr(self, name) for name in self.fields])
 
     cdef int read(self, Cursor* c) except -1:
         return 0
@@ -123,9 +124,6 @@ cdef class ConnectionStart(Method):
         self.mechanisms = mechanisms
         self.locales = locales
 
-    cdef tuple values(self):
-        return (self.version_major, self.version_minor, self.server_properties, self.mechanisms, self.locales)
-
     cdef int read(self, Cursor* c) except -1:
         self.version_major = <uint8_t>read_number(c, 1, "the version-major of connection.start")
         self.version_minor = <uint8_t>read_number(c, 1, "the version-minor of connection.start")
@@ -159,9 +157,6 @@ cdef class ConnectionStartOk(Method):
         self.response = response
         self.locale = locale
 
-    cdef tuple values(self):
-        return (self.client_properties, self.mechanism, self.response, self.locale)
-
     cdef int read(self, Cursor* c) except -1:
         self.client_properties = read_table(c, "the client-properties of connection.start-ok")
         self.mechanism = read_shortstr(c, "the mechanism of connection.start-ok")
@@ -190,9 +185,6 @@ cdef class ConnectionSecure(Method):
     def __init__(self, *, bytes challenge not None=b"") -> None:
         self.challenge = challenge
 
-    cdef tuple values(self):
-        return (self.challenge,)
-
     cdef int read(self, Cursor* c) except -1:
         self.challenge = read_longstr(c, "the challenge of connection.secure")
         return 0
@@ -213,9 +205,6 @@ cdef class ConnectionSecureOk(Method):
 
     def __init__(self, *, bytes response not None=b"") -> None:
         self.response = response
-
-    cdef tuple values(self):
-        return (self.response,)
 
     cdef int read(self, Cursor* c) except -1:
         self.response = read_longstr(c, "the response of connection.secure-ok")
@@ -240,9 +229,6 @@ cdef class ConnectionTune(Method):
         self.channel_max = channel_max
         self.frame_max = frame_max
         self.heartbeat = heartbeat
-
-    cdef tuple values(self):
-        return (self.channel_max, self.frame_max, self.heartbeat)
 
     cdef int read(self, Cursor* c) except -1:
         self.channel_max = <uint16_t>read_number(c, 2, "the channel-max of connection.tune")
@@ -271,9 +257,6 @@ cdef class ConnectionTuneOk(Method):
         self.frame_max = frame_max
         self.heartbeat = heartbeat
 
-    cdef tuple values(self):
-        return (self.channel_max, self.frame_max, self.heartbeat)
-
     cdef int read(self, Cursor* c) except -1:
         self.channel_max = <uint16_t>read_number(c, 2, "the channel-max of connection.tune-ok")
         self.frame_max = <uint32_t>read_number(c, 4, "the frame-max of connection.tune-ok")
@@ -299,9 +282,6 @@ cdef class ConnectionOpen(Method):
 
     def __init__(self, *, str virtual_host not None="") -> None:
         self.virtual_host = virtual_host
-
-    cdef tuple values(self):
-        return (self.virtual_host,)
 
     cdef int read(self, Cursor* c) except -1:
         self.virtual_host = read_shortstr(c, "the virtual-host of connection.open")
@@ -351,9 +331,6 @@ cdef class ConnectionClose(Method):
         self.class_id = class_id
         self.method_id = method_id
 
-    cdef tuple values(self):
-        return (self.reply_code, self.reply_text, self.class_id, self.method_id)
-
     cdef int read(self, Cursor* c) except -1:
         self.reply_code = <uint16_t>read_number(c, 2, "the reply-code of connection.close")
         self.reply_text = read_shortstr(c, "the reply-text of connection.close")
@@ -391,9 +368,6 @@ cdef class ConnectionBlocked(Method):
     def __init__(self, *, str reason not None="") -> None:
         self.reason = reason
 
-    cdef tuple values(self):
-        return (self.reason,)
-
     cdef int read(self, Cursor* c) except -1:
         self.reason = read_shortstr(c, "the reason of connection.blocked")
         return 0
@@ -425,9 +399,6 @@ cdef class ConnectionUpdateSecret(Method):
     def __init__(self, *, bytes new_secret not None=b"", str reason not None="") -> None:
         self.new_secret = new_secret
         self.reason = reason
-
-    cdef tuple values(self):
-        return (self.new_secret, self.reason)
 
     cdef int read(self, Cursor* c) except -1:
         self.new_secret = read_longstr(c, "the new-secret of connection.update-secret")
@@ -498,9 +469,6 @@ cdef class ChannelFlow(Method):
     def __init__(self, *, bint active=False) -> None:
         self.active = active
 
-    cdef tuple values(self):
-        return (self.active,)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         bits = <uint8_t>read_number(c, 1, "the bits of channel.flow")
@@ -524,9 +492,6 @@ cdef class ChannelFlowOk(Method):
 
     def __init__(self, *, bint active=False) -> None:
         self.active = active
-
-    cdef tuple values(self):
-        return (self.active,)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -556,9 +521,6 @@ cdef class ChannelClose(Method):
         self.reply_text = reply_text
         self.class_id = class_id
         self.method_id = method_id
-
-    cdef tuple values(self):
-        return (self.reply_code, self.reply_text, self.class_id, self.method_id)
 
     cdef int read(self, Cursor* c) except -1:
         self.reply_code = <uint16_t>read_number(c, 2, "the reply-code of channel.close")
@@ -606,10 +568,6 @@ cdef class ExchangeDeclare(Method):
         self.internal = internal
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef tuple values(self):
-        return (self.exchange, self.type, self.passive, self.durable, self.auto_delete, self.internal, self.no_wait,
-                self.arguments)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -659,9 +617,6 @@ cdef class ExchangeDelete(Method):
         self.if_unused = if_unused
         self.no_wait = no_wait
 
-    cdef tuple values(self):
-        return (self.exchange, self.if_unused, self.no_wait)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         read_number(c, 2, "a reserved field of exchange.delete")
@@ -704,9 +659,6 @@ cdef class ExchangeBind(Method):
         self.routing_key = routing_key
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef tuple values(self):
-        return (self.destination, self.source, self.routing_key, self.no_wait, self.arguments)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -755,9 +707,6 @@ cdef class ExchangeUnbind(Method):
         self.routing_key = routing_key
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef tuple values(self):
-        return (self.destination, self.source, self.routing_key, self.no_wait, self.arguments)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -809,9 +758,6 @@ cdef class QueueDeclare(Method):
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
 
-    cdef tuple values(self):
-        return (self.queue, self.passive, self.durable, self.exclusive, self.auto_delete, self.no_wait, self.arguments)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         read_number(c, 2, "a reserved field of queue.declare")
@@ -848,9 +794,6 @@ cdef class QueueDeclareOk(Method):
         self.message_count = message_count
         self.consumer_count = consumer_count
 
-    cdef tuple values(self):
-        return (self.queue, self.message_count, self.consumer_count)
-
     cdef int read(self, Cursor* c) except -1:
         self.queue = read_shortstr(c, "the queue of queue.declare-ok")
         self.message_count = <uint32_t>read_number(c, 4, "the message-count of queue.declare-ok")
@@ -881,9 +824,6 @@ cdef class QueueBind(Method):
         self.routing_key = routing_key
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
-
-    cdef tuple values(self):
-        return (self.queue, self.exchange, self.routing_key, self.no_wait, self.arguments)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -929,9 +869,6 @@ cdef class QueuePurge(Method):
         self.queue = queue
         self.no_wait = no_wait
 
-    cdef tuple values(self):
-        return (self.queue, self.no_wait)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         read_number(c, 2, "a reserved field of queue.purge")
@@ -959,9 +896,6 @@ cdef class QueuePurgeOk(Method):
     def __init__(self, *, uint32_t message_count=0) -> None:
         self.message_count = message_count
 
-    cdef tuple values(self):
-        return (self.message_count,)
-
     cdef int read(self, Cursor* c) except -1:
         self.message_count = <uint32_t>read_number(c, 4, "the message-count of queue.purge-ok")
         return 0
@@ -986,9 +920,6 @@ cdef class QueueDelete(Method):
         self.if_unused = if_unused
         self.if_empty = if_empty
         self.no_wait = no_wait
-
-    cdef tuple values(self):
-        return (self.queue, self.if_unused, self.if_empty, self.no_wait)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1019,9 +950,6 @@ cdef class QueueDeleteOk(Method):
     def __init__(self, *, uint32_t message_count=0) -> None:
         self.message_count = message_count
 
-    cdef tuple values(self):
-        return (self.message_count,)
-
     cdef int read(self, Cursor* c) except -1:
         self.message_count = <uint32_t>read_number(c, 4, "the message-count of queue.delete-ok")
         return 0
@@ -1047,9 +975,6 @@ cdef class QueueUnbind(Method):
         self.exchange = exchange
         self.routing_key = routing_key
         self.arguments = {} if arguments is None else arguments
-
-    cdef tuple values(self):
-        return (self.queue, self.exchange, self.routing_key, self.arguments)
 
     cdef int read(self, Cursor* c) except -1:
         read_number(c, 2, "a reserved field of queue.unbind")
@@ -1091,9 +1016,6 @@ cdef class BasicQos(Method):
         self.prefetch_size = prefetch_size
         self.prefetch_count = prefetch_count
         self.global_ = global_
-
-    cdef tuple values(self):
-        return (self.prefetch_size, self.prefetch_count, self.global_)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1139,9 +1061,6 @@ cdef class BasicConsume(Method):
         self.no_wait = no_wait
         self.arguments = {} if arguments is None else arguments
 
-    cdef tuple values(self):
-        return (self.queue, self.consumer_tag, self.no_local, self.no_ack, self.exclusive, self.no_wait, self.arguments)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         read_number(c, 2, "a reserved field of basic.consume")
@@ -1176,9 +1095,6 @@ cdef class BasicConsumeOk(Method):
     def __init__(self, *, str consumer_tag not None="") -> None:
         self.consumer_tag = consumer_tag
 
-    cdef tuple values(self):
-        return (self.consumer_tag,)
-
     cdef int read(self, Cursor* c) except -1:
         self.consumer_tag = read_shortstr(c, "the consumer-tag of basic.consume-ok")
         return 0
@@ -1202,9 +1118,6 @@ cdef class BasicCancel(Method):
     def __init__(self, *, str consumer_tag not None="", bint no_wait=False) -> None:
         self.consumer_tag = consumer_tag
         self.no_wait = no_wait
-
-    cdef tuple values(self):
-        return (self.consumer_tag, self.no_wait)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1232,9 +1145,6 @@ cdef class BasicCancelOk(Method):
     def __init__(self, *, str consumer_tag not None="") -> None:
         self.consumer_tag = consumer_tag
 
-    cdef tuple values(self):
-        return (self.consumer_tag,)
-
     cdef int read(self, Cursor* c) except -1:
         self.consumer_tag = read_shortstr(c, "the consumer-tag of basic.cancel-ok")
         return 0
@@ -1260,9 +1170,6 @@ cdef class BasicPublish(Method):
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.immediate = immediate
-
-    cdef tuple values(self):
-        return (self.exchange, self.routing_key, self.mandatory, self.immediate)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1299,9 +1206,6 @@ cdef class BasicReturn(Method):
         self.exchange = exchange
         self.routing_key = routing_key
 
-    cdef tuple values(self):
-        return (self.reply_code, self.reply_text, self.exchange, self.routing_key)
-
     cdef int read(self, Cursor* c) except -1:
         self.reply_code = <uint16_t>read_number(c, 2, "the reply-code of basic.return")
         self.reply_text = read_shortstr(c, "the reply-text of basic.return")
@@ -1334,9 +1238,6 @@ cdef class BasicDeliver(Method):
         self.redelivered = redelivered
         self.exchange = exchange
         self.routing_key = routing_key
-
-    cdef tuple values(self):
-        return (self.consumer_tag, self.delivery_tag, self.redelivered, self.exchange, self.routing_key)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1371,9 +1272,6 @@ cdef class BasicGet(Method):
         self.queue = queue
         self.no_ack = no_ack
 
-    cdef tuple values(self):
-        return (self.queue, self.no_ack)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         read_number(c, 2, "a reserved field of basic.get")
@@ -1406,9 +1304,6 @@ cdef class BasicGetOk(Method):
         self.exchange = exchange
         self.routing_key = routing_key
         self.message_count = message_count
-
-    cdef tuple values(self):
-        return (self.delivery_tag, self.redelivered, self.exchange, self.routing_key, self.message_count)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1460,9 +1355,6 @@ cdef class BasicAck(Method):
         self.delivery_tag = delivery_tag
         self.multiple = multiple
 
-    cdef tuple values(self):
-        return (self.delivery_tag, self.multiple)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         self.delivery_tag = <uint64_t>read_number(c, 8, "the delivery-tag of basic.ack")
@@ -1489,9 +1381,6 @@ cdef class BasicReject(Method):
         self.delivery_tag = delivery_tag
         self.requeue = requeue
 
-    cdef tuple values(self):
-        return (self.delivery_tag, self.requeue)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         self.delivery_tag = <uint64_t>read_number(c, 8, "the delivery-tag of basic.reject")
@@ -1517,9 +1406,6 @@ cdef class BasicRecoverAsync(Method):
     def __init__(self, *, bint requeue=False) -> None:
         self.requeue = requeue
 
-    cdef tuple values(self):
-        return (self.requeue,)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         bits = <uint8_t>read_number(c, 1, "the bits of basic.recover-async")
@@ -1543,9 +1429,6 @@ cdef class BasicRecover(Method):
 
     def __init__(self, *, bint requeue=False) -> None:
         self.requeue = requeue
-
-    cdef tuple values(self):
-        return (self.requeue,)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
@@ -1582,9 +1465,6 @@ cdef class BasicNack(Method):
         self.multiple = multiple
         self.requeue = requeue
 
-    cdef tuple values(self):
-        return (self.delivery_tag, self.multiple, self.requeue)
-
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
         self.delivery_tag = <uint64_t>read_number(c, 8, "the delivery-tag of basic.nack")
@@ -1611,9 +1491,6 @@ cdef class ConfirmSelect(Method):
 
     def __init__(self, *, bint no_wait=False) -> None:
         self.no_wait = no_wait
-
-    cdef tuple values(self):
-        return (self.no_wait,)
 
     cdef int read(self, Cursor* c) except -1:
         cdef uint8_t bits
