@@ -1,24 +1,18 @@
 """Exchanges in a real store: what a start finds in the journal, in the view, and in both."""
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.stored_node import StoredNode
 from oracle.exchange import table
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub.hub import Hub
-from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.broker import Broker
-from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
-from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.store import RocksStore
@@ -26,37 +20,19 @@ from fluxmq.storage.store import RocksStore
 ALTERNATE = table([(b"alternate-exchange", "S", b"other")])
 
 
-class Node:
+class Node(StoredNode):
     def __init__(self, directory: Path, vhosts: tuple[bytes, ...]) -> None:
-        self.store = RocksStore(directory, identity=1)
-        self.store.start()
-        self.hub = Hub(self.store.journal)
-        self.queues = QueueManager(self.hub, cluster=solo())
-        self.keeper = Keeper(Broker(self.hub, cluster=solo()), self.store, 1 << 30, LoopDriver())
-        self.keeper.queues = QueueKeeper(self.queues, None, 0, LoopDriver(), self._fail)
-        self.exchanges = ExchangeManager(self.hub, cluster=solo())
-        self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.queues)
-        self.found = self.keeper.recover()
+        super().__init__(directory)
         for name in vhosts:
             self.hub.namespaces.add(name)
             self.exchanges.add_vhost(name)
 
-    @staticmethod
-    def _fail(error: Exception) -> None:
+    def before(self) -> None:
+        self.exchanges = ExchangeManager(self.hub, cluster=solo())
+        self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
+
+    def fail(self, error: Exception) -> None:
         raise error
-
-    def checkpoint(self) -> None:
-        async def scenario() -> None:
-            journal = self.store.journal
-            assert journal is not None
-            task = asyncio.ensure_future(self.keeper.checkpoint())
-            while not task.done():
-                journal.submit()
-                journal.poll()
-                await asyncio.sleep(0.001)
-            await task
-
-        asyncio.run(scenario())
 
     def route(self, vhost: bytes, exchange: bytes, key: bytes) -> list[bytes]:
         route = self.exchanges.vhosts[vhost].lookup(exchange, key)
@@ -70,13 +46,13 @@ def node(directory: Path, *vhosts: bytes) -> Iterator[Node]:
     try:
         yield it
     finally:
-        it.store.close()
+        it.close()
 
 
 def declare(it: Node) -> None:
     for vhost in ("/", "v"):
-        it.queues.declare(QueueSpec(name="q", namespace=vhost))
-    it.queues.declare(QueueSpec(name="e", type="ephemeral"))
+        it.manager.declare(QueueSpec(name="q", namespace=vhost))
+    it.manager.declare(QueueSpec(name="e", type="ephemeral"))
     for vhost in (b"/", b"v"):
         it.exchanges.declare(vhost, b"x", b"topic", durable=True, internal=True, arguments=ALTERNATE)
         it.exchanges.declare(vhost, b"t", b"topic")
@@ -106,7 +82,7 @@ def test_what_is_durable_is_there_again(tmp_path: Path, checkpoint: bool) -> Non
     for _ in range(2):
         with node(tmp_path, b"v") as it:
             check(it)
-            assert ((b"/", b"e") in it.queues.queues) is False
+            assert ((b"/", b"e") in it.manager.queues) is False
             if checkpoint:
                 it.checkpoint()
 
@@ -116,14 +92,14 @@ def test_what_is_gone_stays_away(tmp_path: Path) -> None:
         declare(it)
         it.checkpoint()
         it.exchanges.unbind(b"v", b"x", b"q", b"a.#")
-        it.queues.delete((b"/", b"q"))
+        it.manager.delete((b"/", b"q"))
         it.exchanges.delete(b"v", b"x")
     for _ in range(2):
         with node(tmp_path, b"v") as it:
             assert (it.found["exchanges"], it.found["bindings"]) == (3, 1)     # amq.fanout twice, x in "/"
-            it.queues.declare(QueueSpec(name="q"))
+            it.manager.declare(QueueSpec(name="q"))
             assert it.route(b"/", b"amq.fanout", b"a.b") == []
-            it.queues.delete((b"/", b"q"))
+            it.manager.delete((b"/", b"q"))
             it.checkpoint()
     keys = [key[:1] for key, _ in stored(tmp_path)]
     assert (keys.count(b"e"), keys.count(b"b")) == (3, 1)
@@ -154,7 +130,7 @@ def test_a_virtual_host_that_is_not_configured_any_more_keeps_what_it_has(tmp_pa
 def test_a_start_without_anything_finds_nothing_and_writes_nothing(tmp_path: Path) -> None:
     with node(tmp_path) as it:
         assert it.found == {} and it.hub.ledger.records == 0
-        it.queues.declare(QueueSpec(name="e", type="ephemeral"))
+        it.manager.declare(QueueSpec(name="e", type="ephemeral"))
         it.exchanges.declare(b"/", b"t", b"fanout")
         it.exchanges.bind(b"/", b"t", b"e")
         it.exchanges.bind(b"/", b"amq.direct", b"e")
@@ -166,7 +142,7 @@ def test_a_start_without_anything_finds_nothing_and_writes_nothing(tmp_path: Pat
 
 def test_20_000_bindings(tmp_path: Path) -> None:
     with node(tmp_path) as it:
-        it.queues.declare(QueueSpec(name="q"))
+        it.manager.declare(QueueSpec(name="q"))
         for i in range(20_000):
             it.exchanges.bind(b"/", b"amq.topic", b"q", b"a.%d" % i)
     for checkpoint in (True, False):

@@ -12,21 +12,14 @@ from typing import Any
 
 import pytest
 from kit.journals import Ops
+from kit.stored_node import StoredNode
 
 from fluxmq._core.errors import ShortageError, StorageError, UsageError
-from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
-from fluxmq.app.driver import LoopDriver
-from fluxmq.cluster.solo import solo
 from fluxmq.engine import durability
-from fluxmq.engine.broker import Broker
-from fluxmq.engine.durability import Keeper
-from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.recovery.store import QueueExport, QueueKeeper
+from fluxmq.engine.queues.recovery.store import QueueExport
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.segment_files import FileOps
-from fluxmq.storage.segments import SegmentStore
-from fluxmq.storage.store import RocksStore
 
 CALLS = ("open", "pwrite", "fdatasync", "mkdir", "sync_directory")
 
@@ -69,30 +62,13 @@ class Disk(FileOps):
         super().sync_directory(path)
 
 
-class Node:
-    """Sessions, retained messages and queues over a real store; the loop is the test's."""
+class Node(StoredNode):
+    """With work for a checkpoint; a byte in the journal is enough for one."""
 
     def __init__(self, directory: Path, ops: Ops | None = None) -> None:
-        self.store = RocksStore(directory, identity=int.from_bytes(os.urandom(7), "big"),
-                                file_ops=ops.address if ops is not None else 0)
-        self.store.start()
-        assert self.store.journal is not None
-        self.journal = self.store.journal
-        self.hub = Hub(self.journal)
-        self.broker = Broker(self.hub, cluster=solo())
-        self.keeper = Keeper(self.broker, self.store, 1, LoopDriver())
-        self.manager = QueueManager(self.hub, cluster=solo())
         self.disk = Disk()
-        self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.disk)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
-                                         small_bytes=0)
-        self.keeper.recover()
-
-    async def durable(self) -> None:
-        pump_queues(self.hub)
-        while self.journal.submit() or self.journal.durable < self.journal.gathering - 1:
-            await asyncio.sleep(0.001)
-            self.journal.poll()
+        super().__init__(directory, int.from_bytes(os.urandom(7), "big"), file_ops=ops.address if ops else 0, grown=1,
+                         segment_bytes=1500, ops=self.disk)
 
     def work(self, round_: int) -> None:
         """Everything that a checkpoint takes over: new, changed and ended."""
@@ -117,10 +93,6 @@ class Node:
         return {"sessions": {name: session.queued for (_, name), session in self.broker.sessions.items()},
                 "queues": {name: state.queue.depth for (_, name), state in self.manager.queues.items()},
                 "retained": {topic: kept.payload for topic, kept in self.hub.root.topics.retained}}
-
-    def close(self) -> None:
-        self.store.close()
-        self.segments.close()
 
 
 async def fail(node: Node, path: Path, arrange: Callable[[Node], Any]) -> dict[str, Any]:

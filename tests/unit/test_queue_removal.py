@@ -4,25 +4,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from kit.stored_node import StoredNode
 
 from fluxmq._core.disk.segment_format import log_name
 from fluxmq._core.errors import StorageError
-from fluxmq._core.hub.hub import Hub
-from fluxmq._core.testing.probes import pump_queues
-from fluxmq.app.driver import LoopDriver
-from fluxmq.cluster.solo import solo
-from fluxmq.engine.broker import Broker
-from fluxmq.engine.durability import Keeper
-from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_repair import dump
-from fluxmq.storage.segments import SegmentStore
-from fluxmq.storage.store import RocksStore
 
 
 class Watched(FileOps):
@@ -42,25 +32,12 @@ class Watched(FileOps):
         super().sync_directory(path)
 
 
-class Node:
-    """Queues over a real store. view: its keys after the last checkpoint, as a start would find them."""
+class Node(StoredNode):
+    """ops: the calls of the segments, among which checkpoints of the store are written."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.store = RocksStore(directory, identity=7)
-        self.store.start()
-        assert self.store.journal is not None
-        self.journal = self.store.journal
-        self.hub = Hub(self.journal)
-        self.notes: list[tuple[str, str, dict[str, Any]]] = []
-        self.manager = QueueManager(self.hub, "", lambda level, cause, text, fields: self.notes.append(
-            (level, text, fields)), cluster=solo())
-        self.ops = Watched()
-        self.segments = SegmentStore(directory, segment_bytes=1500, compression="none", ops=self.ops)
-        self.keeper = Keeper(Broker(self.hub, cluster=solo()), self.store, 1 << 40, LoopDriver())
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
-                                         small_bytes=0)
-        self.found = self.keeper.recover()
+        self.directory, self.ops = directory, Watched()
+        super().__init__(directory, 7, segment_bytes=1500, compression="none", ops=self.ops)
         write = self.store.checkpoint
 
         async def checkpoint(puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
@@ -70,7 +47,7 @@ class Node:
 
     @property
     def view(self) -> list[bytes]:
-        """Of queues."""
+        """Keys of queues after the last checkpoint, as a start would find them."""
         return [key for key, _ in self.store.load() if key[:1] in b"qgldx"]
 
     def make(self, name: str, messages: int = 20, size: int = 150) -> int:
@@ -80,29 +57,9 @@ class Node:
             queue.append_message(b"t", (b"%d." % number).ljust(size, b"."))
         return queue.logs[0].number
 
-    async def durable(self) -> None:
-        pump_queues(self.hub)
-        while self.journal.submit() or self.journal.durable < self.journal.gathering - 1:
-            await asyncio.sleep(0.001)
-            self.journal.poll()
-
-    def checkpoint(self) -> None:
-        async def taken() -> None:
-            await self.durable()
-            task = asyncio.ensure_future(self.keeper.checkpoint())
-            while not task.done():
-                await asyncio.sleep(0.001)
-                await self.durable()
-            await task
-        asyncio.run(taken())
-
     def forget(self, *keys: bytes) -> None:
         """The view loses keys, which nothing explains."""
         asyncio.run(self.store.checkpoint([], keys, self.store.applied))
-
-    def close(self) -> None:
-        self.store.close()
-        self.segments.close()
 
     def again(self) -> Node:
         self.close()
@@ -164,7 +121,7 @@ def test_what_ended_within_the_journal_goes(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="EIO"):
         node.checkpoint()  # segments have it, the view has not
     node.manager.delete((b"/", b"q"))
-    asyncio.run(node.durable())
+    node.sync()
     node = node.again()
     assert not node.notes and (tmp_path / "queues" / log_name(log)).is_dir()
     node.checkpoint()

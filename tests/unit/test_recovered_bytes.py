@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from unit.test_repair import Node
+from kit.stored_node import StoredNode
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue import by_offset
@@ -36,26 +36,26 @@ def delay(queue: Queue, hub: Hub) -> None:
 
 @pytest.mark.parametrize("in_segments", [False, True])
 def test_a_delayed_message_that_was_consumed(tmp_path: Path, in_segments: bool) -> None:
-    node = Node(tmp_path)
+    node = StoredNode(tmp_path)
     queue = declare(node.manager)
     node.manager.group(queue, b"g")
     for turn in range(2):
         delay(queue, node.hub)
-        node.durable()
+        node.sync()
         if in_segments:
             assert node.keeper.queues is not None
             node.keeper.queues.reader.cache_bytes = 1 << 20     # the due message need not be read
             node.checkpoint()
         node.hub.set_clock(node.hub.now_ms + 2000, node.hub.mono_ms + 2000)
         queue.notify()
-        node.durable()
+        node.sync()
         [group], [log] = queue.groups, queue.logs
         by_offset.settle_any(group, log.number, turn)
         queue.notify()
-        node.durable()
+        node.sync()
         assert log.next == turn + 1 and node.hub.root.bytes == 0
         node.close()
-        node = Node(tmp_path, identity=turn + 2)
+        node = StoredNode(tmp_path, identity=turn + 2)
         queue = node.manager.queues[b"/", b"q"].queue
         assert queue.delays is not None and (queue.delays.log.first, queue.delays.log.kept_bytes) == (turn + 1, 0)
         pump_queues(node.hub)
@@ -65,20 +65,20 @@ def test_a_delayed_message_that_was_consumed(tmp_path: Path, in_segments: bool) 
 
 @pytest.mark.parametrize("in_segments", [False, True])
 def test_a_queue_that_was_deleted(tmp_path: Path, in_segments: bool) -> None:
-    node = Node(tmp_path)
+    node = StoredNode(tmp_path)
     queue = declare(node.manager)
     node.manager.group(queue, b"g")
     queue.append_message(b"t", b"ready")
     delay(queue, node.hub)
-    node.durable()
+    node.sync()
     if in_segments:
         node.checkpoint()
     kept = node.hub.root.bytes
     node.manager.delete((b"/", b"q"))
     assert kept and node.hub.root.bytes == 0
-    node.durable()
+    node.sync()
     node.close()
-    node = Node(tmp_path, identity=2)
+    node = StoredNode(tmp_path, identity=2)
     assert not node.manager.queues and node.hub.root.bytes == 0
     node.close()
 

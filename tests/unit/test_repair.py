@@ -11,24 +11,16 @@ from pathlib import Path
 
 import pytest
 from kit.carrier import Carrier
+from kit.stored_node import StoredNode
 
 from fluxmq._core.disk.journal_format import file_number
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.hub.hub import Hub
-from fluxmq._core.testing.probes import pump_queues
-from fluxmq.app.driver import LoopDriver
-from fluxmq.cluster.solo import solo
-from fluxmq.engine.broker import Broker, Limits
-from fluxmq.engine.durability import Keeper
-from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage import repair as repair_module
 from fluxmq.storage import view_repair
 from fluxmq.storage.repair import RepairReport, dump, repair, synced_offsets, verify_state
 from fluxmq.storage.segment_repair import verify
 from fluxmq.storage.segments import SegmentStore
-from fluxmq.storage.store import RocksStore
 
 QUEUES = 60
 SESSIONS = 60
@@ -36,70 +28,11 @@ EACH = 5        # messages of each queue in segments, and as many of each in the
 QUEUED = 3      # messages of each session in the view
 
 
-class Node:
-    """Sessions and queues over a real store, without sockets. small: bytes of a log that stay in the state; 0: all of
-    it is moved to segments."""
-
-    def __init__(self, directory: Path, identity: int = 1, recover: bool = False, small: int = 0) -> None:
-        self.store = RocksStore(directory, identity=identity, recover_on_startup=recover)
-        self.store.start()
-        assert self.store.journal is not None
-        self.journal = self.store.journal
-        self.hub = Hub(self.journal)
-        self.broker = Broker(self.hub, Limits(queue_max=1000), cluster=solo())
-        self.manager = QueueManager(self.hub, "", cluster=solo())
-        self.segments = SegmentStore(directory)
-        self.keeper = Keeper(self.broker, self.store, 1 << 40, LoopDriver())
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
-                                         small_bytes=small)
-        self.before()
-        try:
-            self.keeper.recover()
-        except BaseException:
-            self.close()
-            raise
-
-    def before(self) -> None:
-        """All is made, nothing is recovered."""
-
-    @property
-    def queued(self) -> int:
-        return sum(session.queued for session in self.broker.sessions.values())
-
-    @property
-    def kept(self) -> int:
-        return sum(state.queue.depth for state in self.manager.queues.values())
-
-    async def _durable(self) -> None:
-        pump_queues(self.hub)
-        while self.journal.submit() or self.journal.durable < self.journal.gathering - 1:
-            await asyncio.sleep(0.001)
-            self.journal.poll()
-
-    def durable(self) -> None:
-        asyncio.run(self._durable())
-
-    def checkpoint(self) -> None:
-        async def taken() -> None:
-            await self._durable()
-            task = asyncio.ensure_future(self.keeper.checkpoint())
-            while not task.done():
-                await asyncio.sleep(0.001)
-                self.journal.submit()
-                self.journal.poll()
-            await task
-        asyncio.run(taken())
-
-    def close(self) -> None:
-        self.store.close()
-        self.segments.close()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two checkpoints, and what came after them in the journal."""
     directory = tmp_path_factory.mktemp("whole")
-    node = Node(directory)
+    node = StoredNode(directory)
     chance = random.Random(4)
     for number in range(SESSIONS):
         connection = Carrier(stays=True)
@@ -123,7 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for queue in queues:
         for _ in range(EACH):
             queue.append_message(b"t", b"in the journal " + chance.randbytes(20))
-        node.durable()
+        node.sync()
     (directory / "expected").write_text(f"{node.kept} {node.queued}")
     node.close()
     return directory
@@ -166,7 +99,7 @@ def opened(directory: Path) -> tuple[int, int]:
     """(kept, queued) after a start, and after one more."""
     numbers = []
     for identity in (50, 51):
-        node = Node(directory, identity)
+        node = StoredNode(directory, identity)
         numbers.append((node.kept, node.queued))
         if identity == 50:
             node.checkpoint()
@@ -191,7 +124,7 @@ def test_a_bad_block_costs_what_stood_there(directory: Path, which: int, part: i
     flip(table, int(table.stat().st_size * (part + 0.5) / 8))
     assert not good(directory)
     with pytest.raises(CorruptError, match="fluxmq log repair"):
-        Node(directory, 2)
+        StoredNode(directory, 2)
     report = repair(directory)
     assert report.given_up and str(directory / "state.damaged") in report.kept_aside
     assert good(directory)
@@ -216,7 +149,7 @@ def test_a_bad_block_at_the_very_beginning(directory: Path, which: int) -> None:
 @pytest.mark.parametrize("at", [48 + 80 + 40, -10])
 def test_a_bad_batch_in_the_last_file_of_a_log(tmp_path: Path, at: int) -> None:
     """Nothing in the file tells it from a torn one; the state does. What stands behind it is kept."""
-    node = Node(tmp_path)
+    node = StoredNode(tmp_path)
     queue = node.manager.declare(QueueSpec(name="q"))[0]
     for _ in range(40):
         queue.append_message(b"t", random.Random(5).randbytes(9000))
@@ -226,7 +159,7 @@ def test_a_bad_batch_in_the_last_file_of_a_log(tmp_path: Path, at: int) -> None:
     [path] = (tmp_path / "queues").rglob("*.seg")
     flip(path, at % path.stat().st_size)
     assert [report for report in verify(tmp_path, synced_offsets(tmp_path)) if report.problems]
-    stopped = Node(tmp_path, 2)
+    stopped = StoredNode(tmp_path, 2)
     assert "fluxmq log repair" in str(stopped.manager.queues[b"/", b"q"].queue.damage)
     stopped.close()
     report = repair(tmp_path)
@@ -250,7 +183,7 @@ def test_the_tables_are_enough(directory: Path, how: str) -> None:
         manifest(directory).unlink()
     assert not good(directory)
     with pytest.raises(CorruptError, match="fluxmq log repair"):
-        Node(directory, 2)
+        StoredNode(directory, 2)
     assert repair(directory).given_up
     assert good(directory)
     assert opened(directory) == expected(directory)
@@ -274,7 +207,7 @@ def test_what_is_gone_is_made_up_from_segments_and_journal(directory: Path, how:
             state.mkdir()
     assert not good(directory)
     with pytest.raises(CorruptError, match="fluxmq log repair"):
-        Node(directory, 2)
+        StoredNode(directory, 2)
     report = repair(directory)
     assert report.given_up
     assert good(directory)
@@ -284,7 +217,7 @@ def test_what_is_gone_is_made_up_from_segments_and_journal(directory: Path, how:
 def test_a_start_repairs_if_it_is_told_to(directory: Path) -> None:
     table = tables(directory)[0]
     flip(table, table.stat().st_size // 2)
-    node = Node(directory, 2, recover=True)
+    node = StoredNode(directory, 2, recover=True)
     assert node.kept >= expected(directory)[0]
     assert node.store.repaired is not None and node.store.repaired.given_up
     node.close()
@@ -300,7 +233,7 @@ def test_a_log_that_nobody_knows_gets_a_queue(directory: Path) -> None:
     other.close()
     assert blocks
     stranger = directory / "queues" / f"{number:016x}"
-    node = Node(directory, 2)
+    node = StoredNode(directory, 2)
     queue = node.manager.declare(QueueSpec(name="stranger"))[0]
     for _ in range(7):
         queue.append_message(b"t", b"x")
@@ -314,7 +247,7 @@ def test_a_log_that_nobody_knows_gets_a_queue(directory: Path) -> None:
     assert [line for line in found.state if f"{mine:016x}" in line]
     assert len([message for _, message in dump(directory, mine)]) == 7
     # A start puts it aside; the repair finds it there, too.
-    node = Node(directory, 3)
+    node = StoredNode(directory, 3)
     assert node.kept == wanted - 7
     node.close()
     assert (directory / "queues" / f"{mine:016x}.unknown").is_dir()
@@ -325,7 +258,7 @@ def test_a_log_that_nobody_knows_gets_a_queue(directory: Path) -> None:
     assert opened(directory)[0] == wanted
 
 
-def _forget(node: Node, queue: int, log: int) -> None:
+def _forget(node: StoredNode, queue: int, log: int) -> None:
     """As if the view had lost these keys."""
     keys = [kind + number.to_bytes(8, "big") for kind, number in ((b"q", queue), (b"d", queue), (b"l", log))]
     asyncio.run(node.store.checkpoint((), keys, node.store.applied))
@@ -361,7 +294,7 @@ def test_a_repair_that_is_cut_short_can_be_run_again(whole: Path, tmp_path: Path
         if report is None:
             if not good(directory):         # else it was cut short when everything was in its place
                 with pytest.raises(CorruptError, match="repair"):
-                    Node(directory, 2)
+                    StoredNode(directory, 2)
             repair(directory)
         assert good(directory)
         kept, queued = opened(directory)
@@ -377,7 +310,7 @@ def test_journal_files_that_are_gone(directory: Path) -> None:
             path.unlink()
     assert not good(directory)
     with pytest.raises(CorruptError, match="no journal file"):
-        Node(directory, 2)
+        StoredNode(directory, 2)
     assert repair(directory).given_up
     assert good(directory)
     kept, queued = opened(directory)
@@ -387,7 +320,7 @@ def test_journal_files_that_are_gone(directory: Path) -> None:
 def test_an_empty_view_beside_segments_that_its_first_checkpoint_wrote(tmp_path: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before the first checkpoint was in the view: the journal has everything, from batch 1 on."""
-    node = Node(tmp_path)
+    node = StoredNode(tmp_path)
     queue = node.manager.declare(QueueSpec(name="q"))[0]
     for number in range(10):
         queue.append_message(b"t", b"%d" % number)

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from unit.test_repair import Node, flip, good
+from kit.stored_node import StoredNode
+from unit.test_repair import flip, good
 
 from fluxmq._core.errors import CorruptError, ShortageError
 from fluxmq._core.hub.hub import Hub
@@ -46,7 +47,7 @@ def payload(number: int) -> bytes:
     return (b"%d." % number).ljust(SIZE, b".")
 
 
-class Small(Node):
+class Small(StoredNode):
     """A node with one queue, `q`, and a group `g` of it."""
 
     left = contextlib.ExitStack()       # of the test
@@ -62,13 +63,13 @@ class Small(Node):
     def append(self, *numbers: int) -> None:
         for number in numbers:
             self.queue.append_message(b"t", payload(number))
-        self.durable()
+        self.sync()
 
     def settle(self, *offsets: int) -> None:
         for offset in offsets:
             by_offset.settle_any(self.group, self.log.number, offset)
         self.queue.notify()
-        self.durable()
+        self.sync()
 
     @property
     def held(self) -> list[int]:
@@ -263,13 +264,13 @@ def test_messages_whose_queue_is_lost_get_one(node: Small) -> None:
     asyncio.run(node.store.checkpoint((), keys, node.store.applied))
     node.close()
     assert any(f"{log:016x}" in line for line in verify_state(node.directory).state)
-    other = Node(node.directory, 5, small=SMALL)
+    other = StoredNode(node.directory, 5, small=SMALL)
     assert other.kept == 0
     other.checkpoint()
     other.close()
     assert any("recovered-" in line for line in repair(node.directory).given_up)
     assert good(node.directory)
-    other = Node(node.directory, 6, small=SMALL)
+    other = StoredNode(node.directory, 6, small=SMALL)
     assert other.kept == 3
     other.close()
 
@@ -289,7 +290,7 @@ def test_what_nobody_had_before_one_that_was_settled_out_of_turn_still_goes_out(
         return True
 
     node.group.join(PyMember(deliver, room=100))
-    node.durable()
+    node.sync()
     assert got == [0, 1, 3]
     node.close()
 
@@ -396,7 +397,7 @@ def test_verify_names_messages_in_the_view_that_do_not_hold(node: Small, how: st
 def test_a_flipped_bit_of_the_table_that_holds_them_is_found_and_named(node: Small) -> None:
     body = random.Random(8).randbytes(600)  # compression leaves it as it is
     node.queue.append_message(b"t", body)
-    node.durable()
+    node.sync()
     node.checkpoint()
     assert node.kinds == "k"
     node.close()

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from kit.carrier import Carrier
+from kit.stored_node import StoredNode
 from oracle.stored import (
     JOURNAL_BEGIN,
     batches_of_journal,
@@ -22,7 +23,6 @@ from oracle.stored import (
     journal_header,
     seed_of,
 )
-from unit.test_repair import Node
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
@@ -42,7 +42,7 @@ from fluxmq.storage.view_repair import write
 KINDS = {*KINDS_OF_ROWS, b"t", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
 
 
-class Broker(Node):
+class Broker(StoredNode):
     """With exchanges, whose rows are the state's too."""
 
     def before(self) -> None:
@@ -75,7 +75,7 @@ def fill(node: Broker, part: str) -> None:
     node.exchanges.declare(b"/", f"{part}-exchange".encode(), b"topic", durable=True)
     node.exchanges.bind(b"/", f"{part}-exchange".encode(), f"{part}-classic".encode(), b"key.*")
     node.hub.ledger.write_clock()
-    node.durable()
+    node.sync()
 
 
 def user(name: bytes, value: bytes) -> bytes:
