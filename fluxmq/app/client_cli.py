@@ -1,4 +1,4 @@
-"""`fluxmq client …`: who is connected to a running broker, and who shall not be any more, over its admin socket
+"""`fluxmq client …`: lists the clients of a running broker and disconnects them, over its admin socket
 (admin/clients.py)."""
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Memory of the process and of the machine, and the alarm: on from the mark on, off below nine tenths of it.
 
-The gap prevents that publishers are blocked and unblocked several times a second.
+The gap keeps publishers from being blocked and unblocked several times a second.
 """
 from __future__ import annotations
 

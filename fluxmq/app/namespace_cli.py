@@ -50,8 +50,8 @@ def namespace_list(place: Place) -> None:
 def namespace_create(place: Place, name: str) -> None:
     """Create the namespace NAME. It is there until it is deleted. One that exists is left as it is."""
     answer = place.client.ask("POST", "namespaces", name)
-    said = {"created": "is created", "opened": "was on the disk, and is open again", "unchanged": "already exists"}
-    place.show(answer, lambda: f"{plain(name)} {said.get(answer['result'], answer['result'])}")
+    texts = {"created": "is created", "opened": "was on the disk, and is open again", "unchanged": "already exists"}
+    place.show(answer, lambda: f"{plain(name)} {texts.get(answer['result'], answer['result'])}")
 
 
 @namespace.command("show")

@@ -78,8 +78,8 @@ def queue_create(place: Place, name: str, type_: str, topics: tuple[str, ...], p
             raise click.UsageError(f"--set takes KEY=VALUE, not {text!r}")
         _put(spec, key.split("."), _value(value))
     answer = place.client.ask("PUT", "queues", name, body=spec)
-    said = {"created": "is created", "changed": "is changed", "unchanged": "already exists, exactly as asked for"}
-    place.show(answer, lambda: f"{plain(name)} {said.get(answer['result'], answer['result'])}")
+    texts = {"created": "is created", "changed": "is changed", "unchanged": "already exists, exactly as asked for"}
+    place.show(answer, lambda: f"{plain(name)} {texts.get(answer['result'], answer['result'])}")
 
 
 def _put(spec: dict[str, Any], path: list[str], value: Any) -> None:

@@ -53,10 +53,10 @@ def as_message(message: dict[str, Any], *, properties: bool = False) -> str:
 
 def place_of(message: dict[str, Any]) -> str:
     """Where it was published: its topic, or exchange and routing key if it came by AMQP."""
-    told = message.get("properties", {})
-    if "exchange" not in told:
+    properties = message.get("properties", {})
+    if "exchange" not in properties:
         return plain(message.get("topic"))
-    return f"{plain(told['exchange'] or '(default)')}:{plain(told.get('routing-key'))}"
+    return f"{plain(properties['exchange'] or '(default)')}:{plain(properties.get('routing-key'))}"
 
 
 def as_queue(queue: dict[str, Any]) -> str:

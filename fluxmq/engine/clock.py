@@ -78,7 +78,7 @@ class SteadyClock:
             return
         steady_ms, wall_ms = self._last
         if self._hub.now_ms + LOGGED_MS < wall_ms:
-            self._log("warning", "", "the clock was set back while the broker was down; what waits goes on as if no "
+            self._log("warning", "", "the clock was set back while the broker was down; deadlines continue as if no "
                       "time had passed", {"seconds": (self._hub.now_ms - wall_ms) / 1000})
         self._hub.resume_clock(steady_ms, wall_ms)
         self._lead = steady_ms - wall_ms
@@ -110,7 +110,7 @@ class SteadyClock:
             self._moved(self._lead, lead, hub.steady_ms)
         self._lead = lead
         if not first and abs(moved) >= LOGGED_MS:
-            self._log("warning", "", "the wall clock was set; what waits goes on waiting as long as it was told to",
+            self._log("warning", "", "the wall clock was set; deadlines are not affected",
                       {"seconds": moved / 1000})
         if hub.durable and (lead or not first):
             hub.ledger.write_clock()

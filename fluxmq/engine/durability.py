@@ -1,6 +1,7 @@
 """State on disk and back: recovery at start, checkpoints while running.
 
-The journal is the truth, the view a copy that is brought forward when the journal's file has grown to its size:
+The journal is authoritative. The view is a copy, which a checkpoint updates when the journal's file has reached its
+size:
 
     rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► segments ─► view ─► old
                           ▲                                                                  │         │    files go
@@ -187,12 +188,13 @@ class Keeper:
             raise self._refusal() from self.failed
         hub = self.broker.hub
         grown = journal.bytes_total - hub.disk.checkpoint_mark + self._replayed_bytes
-        # What is short may be what the journal holds, however little that is.
+        # Deleting journal files may end the shortage, even if they are small.
         relief = (journal.status == JOURNAL_FULL or hub.ledger.full) and hub.mono_ms >= self._relief_due_ms
         if grown >= self.file_bytes or (grown and relief):
             self._relief_due_ms = hub.mono_ms + 1000 * SPACE_RETRIES_S
             self._task = self.driver.start(self.checkpoint())
-            # Under a full load the next one is due already: a file more is a file more to write anew.
+            # Under full load the next checkpoint is due already. Waiting for the next tick would let the journal grow
+            # by another file, which would have to be allocated.
             self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick())
 
     def _refusal(self) -> StorageError:
@@ -200,8 +202,8 @@ class Keeper:
                             f"the next start replays it. Check the disk, then restart")
 
     async def checkpoint(self) -> None:
-        """Brings the view up to the present and lets go of older journal files. Whatever it raises, a cancellation too,
-        is final: see the top of the file. Raises StorageError if an earlier one failed."""
+        """Updates the view to the present and deletes older journal files. Any exception, also a cancellation, is
+        final: see the top of the file. Raises StorageError if an earlier one failed."""
         if self.failed is not None:
             raise self._refusal() from self.failed
         try:
@@ -215,7 +217,7 @@ class Keeper:
         assert journal is not None
         upto = journal.rotate()
         self.broker.hub.disk.checkpoint_mark = journal.bytes_total
-        self.broker.hub.wake_up()  # who was too far ahead of it is read again
+        self.broker.hub.wake_up()  # resumes connections that were paused because they were too far ahead
         self._replayed_bytes = 0
         taken = _Taken()
         # Every attempt uses the same batch number: a new file would need space, and would be only partly exported.
@@ -274,11 +276,11 @@ class Keeper:
         taken.add(puts, deletes)
 
     async def _exported_is_durable(self, journal: Journal) -> None:
-        """Waits until everything recorded by now is on the medium: the view may not know what the journal could lose,
-        or some sessions would have the effects of a batch and others not."""
+        """Waits until everything recorded so far is durable. Otherwise a crash could lose a batch of which the view has
+        some effects, so that some sessions would have them and others not."""
         self.broker.hub.ledger.submit()
-        # The newest batch that can hold any of it. If it is empty it is never handed over and need not be waited for;
-        # if it is not, poll() hands it over in the same moment in which the one before becomes durable.
+        # The newest batch that may have any of these records. If it is empty, it is never submitted, so there is
+        # nothing to wait for; otherwise poll() submits it as soon as the one before is durable.
         newest = journal.gathering
         while min(journal.durable, journal.firm) < min(newest, journal.gathering - 1):
             if journal.status == JOURNAL_FAILED:
@@ -289,7 +291,7 @@ class Keeper:
                 if self.driver.now() > self._patience_ends:
                     raise ShortageError("the disk did not write everything in time")
             await self.driver.sleep(DURABLE_POLL_S)
-        if journal.broken:  # what gathered was never handed over, however it looks from here
+        if journal.broken:  # the gathering batch was never submitted, although the numbers look as if it were durable
             raise StorageError("the journal's writer has failed")
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:

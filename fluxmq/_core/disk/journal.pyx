@@ -4,31 +4,30 @@
 
 Two buffers, two threads. The loop thread appends records to the gathering buffer; at the end of its turn it gives the
 buffer to the writer, if the writer is idle, and takes the other one. While the writer writes and syncs batch n, batch
-n+1 gathers. When n is done the writer touches the eventfd; the loop moves `durable`, lets go the acks that waited for
-n, and hands over n+1. So the batches grow by themselves with the load and with the slowness of the disk, and nothing
-is tuned. The writer never needs the GIL; what both threads touch is behind one mutex that nobody holds in a system
-call.
+n+1 gathers. When n is done, the writer signals the eventfd; the loop advances `durable`, releases the acks that waited
+for n, and hands over n+1. So the size of a batch adapts to the load and to the speed of the disk, without a setting.
+The writer never needs the GIL; one mutex, which no thread holds during a system call, protects the shared state.
 
                  submit/poll: hand over                  write, sync
         gathering ────────────────────► writing (pending) ──────────► written ──poll──► durable
             ▲                                  │    ▲
             └────────── buffers swap ──────────┘    └── no space: again after 0.5 s, the same batch
 
-It is one file because both threads work on one state, behind one mutex.
+It is one file because both threads change the same state, protected by that mutex.
 
 What may fail:
-  - A shortage (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to what it
-    was before the batch, files that wait to be used again are removed, and the same batch is tried again until it fits.
-    `durable` stands still, so nothing is acknowledged that could get lost, and all heals when there is space.
-  - fdatasync, or any other error of a write. Final. After a failed sync the kernel may have dropped the dirty pages
-    and marked them clean, so a second sync that succeeds proves nothing. poll() and submit() raise StorageError.
+  - A shortage (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is opened). The file is truncated to its size
+    before the batch, files kept for reuse are removed, and the same batch is tried again until it fits. `durable` does
+    not advance meanwhile, so nothing is acknowledged that could be lost, and the journal continues when there is space.
+  - fdatasync, or any other error of a write. This is final. After a failed sync the kernel may have dropped the dirty
+    pages and marked them clean, so a second sync that succeeds proves nothing. poll() and submit() raise StorageError.
 
-Files. rotate() wishes for a new file at the next batch boundary, and so does the writer when one has grown to its
-size. The writer makes it: header written and synced under a temporary name, renamed, directory synced, so a journal
-file never exists without a whole header. retire() removes files, and keeps some as the next ones to be written:
-overwriting allocated blocks changes no metadata, and fdatasync then costs about 0.6 of what it costs while a file grows
-(ext4, measured; docs/internals/storage.md). Behind the last batch in a recycled file, and in one that has zeros in
-front of its batches, stands an end mark of 32 zero bytes.
+Files. rotate() requests a new file at the next batch boundary; the writer begins one by itself when the current file
+has reached its size. The writer writes and syncs the header under a temporary name, renames the file and syncs the
+directory, so a journal file never exists without a complete header. retire() removes files, and keeps some as the next
+ones to be written: overwriting allocated blocks changes no metadata, and fdatasync then costs about 0.6 of what it
+costs while a file grows (ext4, measured; docs/internals/storage.md). In a recycled file, and in one that has zeros in
+front of its batches, an end mark of 32 zero bytes follows the last batch.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

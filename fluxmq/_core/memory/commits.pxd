@@ -28,7 +28,7 @@ cdef enum:
     HELD_CALL = 3           # call a Python callable; or (call, refused) of two
     HELD_BYTES = 4          # link: write a bytes object (SUBACK, UNSUBACK, CONNACK)
     HELD_NOTIFY = 5         # Waiter: call on_committed(line, position), or on_given_up
-    HELD_ENTRY = 6          # an entry_t of a link's queue or of a call misses one ticket less (inside this module only)
+    HELD_ENTRY = 6          # an entry_t of a link's queue or of a call waits for one ticket less (only in this module)
 
 cdef struct ticket_t:
     uint64_t position       # 0: no wait

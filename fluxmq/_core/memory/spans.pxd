@@ -7,12 +7,12 @@ cdef struct span_of_t:          # offsets from `first` on, up to the next span
     uint64_t position
     uint64_t first
 
-cdef struct spans_t:            # ascending; those that are committed go when the next begins
+cdef struct spans_t:            # ascending; committed ones are removed when the next one begins
     span_of_t* items
     uint32_t count
     uint32_t room
 
-# The message at `offset`, the next one, has been given to the line.
+# The next message, which has this offset, was given to the line.
 cdef int spans_add(spans_t* spans, Line line, uint64_t offset) except -1
 # The commit required before the message at `offset` may be delivered; position 0: none.
 cdef ticket_t spans_wait(const spans_t* spans, Line line, uint64_t offset) noexcept

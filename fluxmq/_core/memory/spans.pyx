@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
-"""Machine. See memory/spans.pxd. Of the journal no more than two spans are open: one batch gathers, one is written."""
+"""Machine. See memory/spans.pxd. A log whose line is the journal has at most two spans, because only two batches are
+not committed: one gathers records, the other is being written."""
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
@@ -7,15 +8,15 @@ from libc.string cimport memmove
 cdef int spans_add(spans_t* spans, Line line, uint64_t offset) except -1:
     cdef span_of_t* grown
     cdef uint32_t room
-    cdef uint32_t gone = 0
+    cdef uint32_t committed = 0
     cdef uint64_t position = line.gathering()
     if spans.count and spans.items[spans.count - 1].position == position:
         return 0
-    while gone < spans.count and spans.items[gone].position <= line.done():
-        gone += 1
-    if gone:
-        spans.count -= gone
-        memmove(spans.items, spans.items + gone, spans.count * sizeof(span_of_t))
+    while committed < spans.count and spans.items[committed].position <= line.done():
+        committed += 1
+    if committed:
+        spans.count -= committed
+        memmove(spans.items, spans.items + committed, spans.count * sizeof(span_of_t))
     if spans.count == spans.room:
         room = spans.room * 2 if spans.room else 2
         grown = <span_of_t*>realloc(spans.items, room * sizeof(span_of_t))

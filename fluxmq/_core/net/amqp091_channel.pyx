@@ -4,7 +4,7 @@ because all of it works on one ring of deliveries.
 
     claimed ──batch durable──► sent ──Basic.Ack──► settled
        │                        ├──Basic.Nack, Reject, requeue──► ready again at once, in its place
-       │                        └──the same without requeue──► dead letter, or gone
+       │                        └──the same without requeue──► dead letter, or dropped
        └──channel closes, at any time──► ready again, in its place
 
 A delivery to a consumer without acknowledgements counts as settled once its bytes are in the socket's buffer (RabbitMQ:

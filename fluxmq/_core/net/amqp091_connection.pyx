@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. Frames of one AMQP 0-9-1 connection, and the hot methods. See net/amqp091_connection.pxd.
-It is one file because the path of a content, from its method to its queues, may have to be repeated as a whole (ASK).
+It is one file because a content whose permission is pending (ASK) is handled again from its last frame on, so parsing,
+routing and confirming share their state.
 
 What the edge must provide (`handler`), besides what Transport requires:
 

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. One MQTT connection: parses packets and handles the hot ones. The phases: transport.pxd.
-It is one file because the path of a publish, from its bytes to its answer, may have to be repeated as a whole (ASK).
+It is one file because a publish whose permission is pending (ASK) is handled again from its bytes on, so parsing,
+routing and answering share their state.
 
 The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) are handled here; all others go to the edge as
 bytes. Besides what Transport requires of its `handler`, the edge must provide:

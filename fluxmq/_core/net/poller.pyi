@@ -9,7 +9,7 @@ __all__ = ["Poller"]
 
 @type_check_only
 class Acceptor(Protocol):
-    """What listens: see add_listener. Not at runtime."""
+    """A listener: see add_listener. Exists for type checkers only."""
 
     def accepted(self, fd: int, address: bytes, /) -> Transport | None: ...
     def accept_failed(self, code: int, /) -> None: ...

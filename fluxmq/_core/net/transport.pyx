@@ -2,7 +2,7 @@
 """Handle. The byte stream of one connection: socket, TLS, WebSocket, buffers, orderly end. Subclasses parse the bytes
 (connection.pyx for MQTT, amqp091_connection.pyx for AMQP); the base class records them (recorded.pyx). One of ring 0's
 socket handles. See the .pxd.
-It is one file because reading, pausing, sending and ending are states of one object and depend on each other.
+It is one file because reading, pausing, sending and ending change the same state of one connection.
 
 What the edge must provide (`handler`):
 
@@ -440,7 +440,7 @@ cdef class Transport(Recorded):
         return 0
 
     cdef ssize_t receive(self, uint8_t* into, size_t room) except -3:
-        """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
+        """Returns the bytes read; 0: the peer closed; AGAIN: nothing has arrived; BROKEN: the connection has failed."""
         cdef ssize_t got
         cdef size_t total = 0
         # draining: input is discarded, so it needs no decryption

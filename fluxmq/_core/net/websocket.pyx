@@ -16,7 +16,8 @@ cdef enum:
 
 
 cdef void unmask(uint8_t* data, size_t n, const uint8_t* mask, uint8_t phase) noexcept nogil:
-    """RFC 6455 section 5.3; eight bytes at a time once the mask is turned to where the data begins."""
+    """RFC 6455 section 5.3. First rotates the mask to the phase at which the data begins, so that eight bytes can be
+    unmasked at a time."""
     cdef uint8_t[8] turned
     cdef uint64_t wide, word
     cdef size_t i = 0
@@ -55,7 +56,7 @@ cdef int control_done(ws_t* ws) noexcept:
 
 
 cdef void ws_answer(ws_t* ws, link_t* link, bint closing) noexcept:
-    # Frames that pile up would cost a chunk each, so one that is not taken is not made yet.
+    # Each control frame takes a chunk, so no Pong is made while the link is blocked.
     if ws.pong_due and not link.blocked:
         ws.pong_due = 0
         link_control_frame(link, PONG, ws.pong, ws.pong_have)
@@ -65,7 +66,7 @@ cdef void ws_answer(ws_t* ws, link_t* link, bint closing) noexcept:
 
 
 cdef int header_done(ws_t* ws) noexcept:
-    """The header is complete: checks it and sets up the payload."""
+    """Checks a complete header and prepares for the payload."""
     cdef uint8_t opcode = ws.header[0] & 0x0F
     cdef bint fin = (ws.header[0] & 0x80) != 0
     cdef uint8_t short_length = ws.header[1] & 0x7F
@@ -117,13 +118,14 @@ cdef int take_header(ws_t* ws, const uint8_t* data, size_t n, size_t* at) noexce
 
 
 cdef inline void move_unmasked(uint8_t* to, const uint8_t* source, size_t n, const uint8_t* mask) noexcept nogil:
-    """A whole payload to where it belongs, in one pass. to < source, so each word is read before it is written over."""
+    """Moves a whole payload to the front and unmasks it in one pass. to < source, so each word is read before it is
+    overwritten."""
     cdef uint8_t[4] own
     cdef uint32_t key
     cdef uint64_t wide, word
     cdef uint32_t half
     cdef size_t i = 0
-    memcpy(own, mask, 4)                # the mask stands where the payload will
+    memcpy(own, mask, 4)                # the payload overwrites the mask
     memcpy(&key, own, 4)
     wide = <uint64_t>key << 32 | key
     while i + 8 <= n:
@@ -142,7 +144,8 @@ cdef inline void move_unmasked(uint8_t* to, const uint8_t* source, size_t n, con
 
 
 cdef inline size_t take_whole_frames(ws_t* ws, uint8_t* data, size_t n, size_t at, size_t* out) noexcept nogil:
-    """Unfragmented binary frames with short headers, all there: nearly all frames are. Returns where others begin."""
+    """Fast path for complete, unfragmented binary frames with short headers, which nearly all frames are. Returns the
+    position of the first other frame."""
     cdef size_t header, length
     while n - at > 6 and data[at] == 0x82 and data[at + 1] & 0x80:
         length = data[at + 1] & 0x7F

@@ -2,7 +2,8 @@
 """Machine. A session's hot operations: deliver, acknowledge, resume. The states are drawn in pubsub/session.pxd.
 
 Nothing here calls Python code, so a route may be walked while sessions change their state.
-It is one file because window, line and replay are one machine: each transition takes or frees room for the others.
+It is one file because window, queue and replay are one state machine: each transition takes room that the others need,
+or frees it.
 """
 cimport cython
 from libc.stdlib cimport calloc, free, malloc

@@ -54,7 +54,7 @@ cdef int pull_one(Group group, Member member) except -1:
     cdef int given
     cdef uint32_t at_lane = group.busy_from(0)
     if member.group is not group:
-        raise UsageError("who asks a group for a message is in it")
+        raise UsageError("a member can pull only from its own group")
     group.touch()
     while at_lane < group.order_count:
         for cursor in <list>group.order[at_lane]:
@@ -127,7 +127,7 @@ cdef int kill_head(Group group, Cursor cursor, const record_t* head, uint16_t de
     group.ready_bytes -= head.payload_length
     if offset >= cursor.next:
         cursor.next = offset + 1
-    return group.kill(cursor, offset, deliveries, reason)       # afterwards `head` may point anywhere
+    return group.kill(cursor, offset, deliveries, reason)       # `head` is invalid afterwards
 
 
 cdef int drop_heads(Group group, int64_t ready_max, int64_t bytes_max) except -1:

@@ -20,7 +20,7 @@ cdef class Members:
         """Adds a log, which the group reads from `next` on; None: from its oldest message."""
         cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
         self.cursors.append(cursor)
-        if len(self.cursors) == 1:              # as of nearly all groups, of which there may be a lot
+        if len(self.cursors) == 1:              # fast path: nearly all groups have one log
             self.order = [self.cursors]
             self.order_count = 1
             self.balance()
@@ -50,7 +50,7 @@ cdef class Members:
             self.members = []           # an empty list may be shared by many groups
         self.members.append(member)
         if self.ranked or member.priority != (<Member>self.members[0]).priority:
-            self.rank()                 # else they are as they came, however many there are
+            self.rank()                 # otherwise they stay in the order in which they joined, without sorting
         self.balance()
         self.touch()
 
@@ -130,11 +130,11 @@ cdef class Members:
         owners = {}
         if self.mode == "single":
             for cursor in self.cursors:
-                member = cursor.owner                   # it remains the one as long as it is here
+                member = cursor.owner                   # the owner keeps all partitions until it leaves
                 break
             owners = dict.fromkeys(partitions, member if member in self.members else self.members[0])
         elif self.mode == "exclusive":
-            share, extra = divmod(len(partitions), len(self.members))       # so many have one more
+            share, extra = divmod(len(partitions), len(self.members))       # `extra` members get one more than `share`
             loads = {id(member): 0 for member in self.members}
             for cursor in self.cursors:
                 member = cursor.owner
@@ -154,7 +154,7 @@ cdef class Members:
         return 0
 
     def set_mode(self, str mode not None):
-        """Of a group without members. Raises UsageError."""
+        """Sets the mode of a group without members. Raises UsageError for an unknown mode, or if there are members."""
         if self.members or mode not in ("shared", "exclusive", "single"):
             raise UsageError("a group becomes shared, exclusive or single while it has no members")
         self.mode = mode

@@ -40,7 +40,7 @@ cdef inline bint is_over(const record_t* record, const node_t* node, queue_polic
         record.expires_at == node.steady_ms and not (policy.grants_instant and record.time_ms == node.now_ms)))
 
 
-# Members' claims point into cursors; both are the group's, and go with it.
+# Members' claims point into cursors, so the garbage collector must not clear the cursors first.
 @cython.no_gc_clear
 @cython.final
 cdef class Group(Members):
@@ -188,9 +188,9 @@ cdef class Group(Members):
                         self.pump_cursor(cursor, cursor.owner, &handed)
                 at = self.busy_from(at + 1)
         if self.dying.count and self.dying_first:
-            self.end_dying()                   # asks for its own once more: consumers have asked for theirs
+            self.end_dying()                    # again, because consumers may have replaced Log.wanted
         if self.held_back and self.may_claim():
-            self.touch()                        # what was returned has been handed out, after a lane had to wait for it
+            self.touch()                        # returned messages held back a lane, and have been delivered since
         return handed
 
     cdef int end_dying(self) except -1:
@@ -306,13 +306,13 @@ cdef class Group(Members):
             found = NULL
             if offset >= cursor.log.first:
                 found = cursor.log.find(offset, chunk)
-                # What is wanted further on is wanted because this one is kept nowhere.
+                # A `wanted` offset above this one means that this message is not stored any more.
                 if found == NULL and cursor.log.wanted != NOTHING_WANTED and cursor.log.wanted <= offset:
                     self.stalled = True
                     stop[0] = 1
                     return NULL
             if found == NULL or found.offset != offset:
-                self.settle_offset(cursor, offset)      # retention took it
+                self.settle_offset(cursor, offset)      # retention has removed it
                 continue
             self.ready_bytes -= found.payload_length
             if self.deliveries_max and claim.deliveries >= self.deliveries_max:
@@ -338,7 +338,8 @@ cdef class Group(Members):
             found = cursor.log.find(cursor.next, chunk)
             if found == NULL:
                 if cursor.log.wanted != NOTHING_WANTED:
-                    # Else two readings of a small cache would drive each other out: of this gap, and of what is behind.
+                    # Skips the gap, where nothing is stored. Otherwise, with a small cache, a read for the gap and one
+                    # for the messages behind it would evict each other's chunks again and again.
                     cursor.pass_over(cursor.log.wanted)
                     self.stalled = True
                     stop[0] = 1
@@ -354,7 +355,7 @@ cdef class Group(Members):
                 self.settle_offset(cursor, found.offset)
                 looked += 1
                 if looked >= SCAN_MAX:
-                    self.touch()                        # goes on in the next turn
+                    self.touch()                        # continues in the next turn
                     return NULL
                 continue
             claim = self.add_claim(cursor, found.offset)
@@ -386,7 +387,7 @@ cdef class Group(Members):
                     self.drop_claim(claim)
 
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1:
-        """Retention removed everything below `first`: settles it, except claims that members hold."""
+        """Settles everything below `first`, which retention has removed, except claims that members hold."""
         while cursor.ready.count and cursor.ready.items[0].offset < first:
             self.settle_offset(cursor, cursor.ready.items[0].offset)
         if cursor.floor < first:
@@ -504,7 +505,7 @@ cdef class Group(Members):
         cdef Cursor cursor = <Cursor>claim.cursor
         if counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
             return self.end_claim(claim, "max_retries")
-        if claim.offset < cursor.log.first:             # purged meanwhile: it would only count as returned
+        if claim.offset < cursor.log.first:             # purged meanwhile, so it cannot be delivered again
             return self.settle_offset(cursor, claim.offset)
         self.unlink(claim)
         self.ready_bytes += claim.payload
@@ -612,7 +613,8 @@ cdef class Group(Members):
             if cursor.floor >= cursor.log.first:
                 total += cursor.log.next - cursor.floor - cursor.settled
             elif cursor.next > cursor.log.first:
-                total += cursor.log.next - cursor.next + cursor.count   # until the next pump, retention may have some
+                # Until the next pump, `count` may include messages that retention has removed.
+                total += cursor.log.next - cursor.next + cursor.count
             else:
                 total += cursor.log.next - cursor.log.first
         return total

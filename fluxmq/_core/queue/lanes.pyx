@@ -4,5 +4,5 @@
 __all__ = ["LANE_SHIFT", "OFFSET_MASK"]
 
 globals().update(LANE_SHIFT=LANE_SHIFT)
-# Of an offset without its lane.
+# Mask for the bits of an offset below its lane.
 OFFSET_MASK = (<uint64_t>1 << LANE_SHIFT) - 1

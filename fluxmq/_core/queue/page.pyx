@@ -1,16 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. A page of a log's messages as bytes: what the admin socket answers to a browse that accepts
+"""Machine. Encodes a page of a log's messages: the answer of the admin socket to a browse that accepts
 `application/vnd.fluxmq.messages`. All integers are little-endian.
 
     ┌────────┬─────────────┬─────┬───────┬─────┬──────┬──────────────────┐
     │ "FMQM" │ version = 1 │ log │ first │ end │ next │ messages …       │
     │        │ u32         │ u64 │ u64   │ u64 │ u64  │ queue/log.pxd    │
     └────────┴─────────────┴─────┴───────┴─────┴──────┴──────────────────┘
-      log        the number of the log, never used twice: another one under the same name is another queue
+      log        the number of the log; never reused, so a different number under the same name is a different queue
       first      the oldest offset kept
-      end        what is below is on the disk, and will not be another message after a crash; nothing else is given
-      next       where a further page goes on; everything from where this one began up to there has been looked at
-      messages   as they stand in chunks and segments, one behind the other
+      end        messages below are durable, so an offset names the same message after a crash; the page has no others
+      next       the offset from which the next page continues; all messages of this page's range below it were examined
+      messages   encoded as in chunks and segments, one after another
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy

@@ -1,4 +1,5 @@
-"""How a queue treats limits and expiry. A declaration sets the policy, for protocols promise different things.
+"""How a queue treats limits and expiry. The declaration sets the policy, because protocols
+define these rules differently.
 
                      POLICY_NATIVE (0)                              POLICY_AMQP091 (1), as RabbitMQ
     limits_ready     length limits count what is kept; drop-head    they count what is ready; drop-head drops at the end

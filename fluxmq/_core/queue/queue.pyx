@@ -26,7 +26,7 @@ from fluxmq._core.wire.queue_address cimport PREFIX, QUEUE_PREFIX_BYTES
 
 __all__ = ["LogNeeds", "POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
 
-# Of readers and patterns, which few queues have. Nobody changes such a list in place.
+# Shared empty value of `readers` and `patterns`, because few queues have any. Such a list is never changed in place.
 cdef list NONE = []
 
 globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL,
@@ -34,11 +34,11 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
 
 cdef enum:
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
-    LOOKED_AT_MAX = 64              # messages of a log, to find out that none of them expires
+    LOOKED_AT_MAX = 64              # messages of a log examined by may_expire
 
 
 cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
-    """Of two times at which a message expires; known may be 0: never."""
+    """The earlier of two expiry times; known: 0 = never."""
     return other if known == 0 or other < known else known
 
 

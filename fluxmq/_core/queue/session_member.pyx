@@ -1,16 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Queues for MQTT clients: the PUBLISH for a consumer, and the effect of its acknowledgement.
 
-    topic           `$queue/<name>/<rest>` as it was published; of a captured topic `$queue/<name>/<topic>`
-    other formats   what the bridge makes of it; without a topic it comes at `$queue/<name>`
-    MQTT 5          user properties behind the publisher's own:
-                    queue, message-id (`<partition>:<offset>`), offset, group-id, delivery-count, from the second
-                    time on redelivered; of a captured message x-source-topic. In 3.1.1 there is but the topic.
-    QoS             the subscription's: how it was published says nothing about how it is consumed
+    topic           `$queue/<name>/<rest>` as it was published; `$queue/<name>/<topic>` for a captured topic
+    other formats   the topic that the bridge derives; `$queue/<name>` if there is none
+    MQTT 5          user properties are added behind the publisher's own: queue, message-id (`<partition>:<offset>`),
+                    offset, group-id, delivery-count; redelivered from the second delivery on; x-source-topic for a
+                    captured message. MQTT 3.1.1 has no properties.
+    QoS             that of the subscription; the QoS of the publish does not matter
 
-    PUBACK, PUBCOMP     settled (`ack: auto`), or received (`ack: manual`: then `$ack`, `$nack`, `$reject` decide)
-    a reason >= 0x80    refused: ready again after the backoff (on_refused decides)
-    connection ends     ready again at once, for anybody
+    PUBACK, PUBCOMP     settles the message (`ack: auto`), or confirms its receipt (`ack: manual`: `$ack`, `$nack` or
+                        `$reject` settles it)
+    a reason >= 0x80    refuses the message, which is ready again after the backoff (on_refused decides)
+    connection ends     the message is ready again at once, for any consumer
 """
 cimport cython
 from libc.stdio cimport snprintf
@@ -70,7 +71,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     cdef uint8_t* at
     cdef uint8_t* topic
     cdef bint captured
-    cdef uint32_t told = 0              # bytes of the consumer's topic
+    cdef uint32_t topic_length = 0      # of the topic for the consumer; 0: unchanged
     cdef size_t body_start
     memset(&body, 0, sizeof(body))
     record_body(record, &body)
@@ -84,7 +85,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
             at[0] = 47
             memcpy(at + 1, body.topic, body.topic_length)
             at += 1 + body.topic_length
-        told = <uint32_t>(at - topic)
+        topic_length = <uint32_t>(at - topic)
     if v5:
         body_start = <size_t>(at - topic)
         if body.properties_length:
@@ -108,9 +109,9 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
         body.properties_length = <uint32_t>(at - topic - body_start)
     else:
         body.properties_length = 0
-    if told:
+    if topic_length:
         body.topic = topic
-        body.topic_length = told
+        body.topic_length = topic_length
     return msg_new(&body, qos)
 
 

@@ -2,9 +2,9 @@
 """Machine. Statistics of queues, computed without reading messages.
 
     kept        messages in the queue
-    ready       of a classic queue: what the group that is furthest behind has still to hand out, what waits for its
-                backoff included; without a group all. Of a stream: what the group furthest behind has still to read
-    unsettled   in the hands of consumers now, of all groups together
+    ready       classic queue: messages that the group furthest behind has not delivered, including those that wait for
+                their backoff; all if there is no group. Stream: messages that the group furthest behind has not read
+    unsettled   messages that consumers of all groups hold now
 
 QueueSums has totals of all queues. Only queues whose numbers may have changed are measured again, and the totals are
 changed by the difference.
@@ -79,10 +79,10 @@ cdef int measure_queue(Queue queue, groups, uint64_t* now) except -1:
 
 
 def queue_numbers(Queue queue not None, groups) -> tuple:
-    """(messages, bytes, ready, unsettled, consumers, groups, delayed) of a queue. groups: all that it has, also a
-    stream's. messages: what the group furthest behind has not settled, and what is delayed: of these some are ready,
-    some in the hands of consumers, some wait until they are due, and that is all. bytes: of what is kept, which may be
-    more, since a message that is settled goes with those before it. Of a stream all that is kept is ready."""
+    """(messages, bytes, ready, unsettled, consumers, groups, delayed) of a queue. groups: all groups of the
+    queue, also a stream's. messages: those that the group furthest behind has not settled, and delayed ones; each is
+    ready, held by a consumer, or delayed. bytes: of all messages kept, which may be more, because a settled message is
+    removed only after those before it. In a stream all messages kept are ready."""
     cdef uint64_t[GAUGES] now
     measure_queue(queue, groups, now)
     return now[0], now[1], now[2], now[3], now[4], now[5], now[6]

@@ -31,7 +31,7 @@ cdef class StreamReader:
 
     def __dealloc__(self):
         cdef claim_t* claim
-        while self.oldest != NULL:          # leave() was not called: the node is gone, with its counters
+        while self.oldest != NULL:          # the node has ended without leave(); its counters do not matter
             claim = self.oldest
             self.oldest = claim.behind
             claim_free(claim)

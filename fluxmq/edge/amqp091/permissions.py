@@ -1,4 +1,4 @@
-"""What the access list says about AMQP: exchanges and queues as topics, asked of the same Authority as for MQTT.
+"""Permissions of AMQP clients: exchanges and queues are checked as topics, by the same Authority as for MQTT.
 
     Basic.Publish to the default exchange       publish to `$queue/<routing key>`
     Basic.Publish to amq.topic                  publish to the topic that the routing key is
@@ -8,12 +8,12 @@
                                                 `$exchange/<source>/<key as filter>`
     declare, delete of a queue                  subscribe to `$queue/<queue>`
     declare, delete of an exchange; messages    publish to `$exchange/<exchange>`
-    go there by themselves (alternate, dead
-    letters, bound to another exchange)
+    are forwarded to it (alternate exchange,
+    dead letters, exchange binding)
 
-All of these are asked in the namespace that the virtual host is, as what MQTT clients do there is; how rules name a
-namespace says access/acl.py. To open a virtual host is to enter its namespace (Asking.may_enter); who is bound to one
-by the users file opens no other.
+All of these are checked in the virtual host's namespace, like the operations of MQTT clients there; access/acl.py
+explains how rules name a namespace. To open a virtual host is to enter its namespace (Asking.may_enter). A user that
+the users file binds to a namespace can open no other one.
 """
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
                 of the group: max-retries, initial-backoff, max-backoff (seconds), backoff-multiplier
     orders      message-id, or partition and offset; group-id, delay (ms), reason, upto, lease (ms)
 
-3.1.1 has no user properties: it gets the default group, `ack: auto`, a stream from its next message on.
+3.1.1 has no user properties: it gets the default group, `ack: auto`, and a stream from the next message on.
 """
 from __future__ import annotations
 

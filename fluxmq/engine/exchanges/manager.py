@@ -179,26 +179,26 @@ class ExchangeManager:
             if known is None:
                 raise no_exchange(vhost, name)
             return known
-        said = ExchangeRecord(vhost, name, type_, auto_delete, internal, arguments)
-        alternate = _alternate(said)
+        declared = ExchangeRecord(vhost, name, type_, auto_delete, internal, arguments)
+        alternate = _alternate(declared)
         if known is not None:
-            _assert_equivalent(known, said, durable, alternate)
+            _assert_equivalent(known, declared, durable, alternate)
             return known
         if name.startswith(RESERVED):
             raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
                               f"exchange name '{shown(name)}' contains reserved prefix 'amq.*'")
         number = self._number() if durable else 0
-        made = self.adopt(said, durable, number)
+        made = self.adopt(declared, durable, number)
         if durable:
-            self._record(RecordKind.EXCHANGE, number, self._stored(said))
+            self._record(RecordKind.EXCHANGE, number, self._stored(declared))
         return made
 
-    def adopt(self, said: ExchangeRecord, durable: bool, number: int) -> Exchange:
+    def adopt(self, declared: ExchangeRecord, durable: bool, number: int) -> Exchange:
         """Activates an exchange that is new or was loaded from disk."""
-        made = self.vhosts[said.vhost].declare(
-            said.name, said.type, durable=durable, auto_delete=said.auto_delete, internal=said.internal,
-            alternate=_alternate(said), number=number)
-        made.data = said
+        made = self.vhosts[declared.vhost].declare(
+            declared.name, declared.type, durable=durable, auto_delete=declared.auto_delete, internal=declared.internal,
+            alternate=_alternate(declared), number=number)
+        made.data = declared
         return made
 
     def delete(self, vhost: bytes, name: bytes, if_unused: bool = False) -> None:
@@ -292,10 +292,10 @@ class ExchangeManager:
             self._record(RecordKind.EXCHANGE, end.number, self._stored(end.data))
         return end.number
 
-    def _stored(self, said: ExchangeRecord) -> bytes:
-        namespace = self.hub.namespaces[said.vhost].number
-        return msgspec.msgpack.encode(StoredExchange(namespace, said.name, said.type, said.auto_delete, said.internal,
-                                                     said.arguments))
+    def _stored(self, declared: ExchangeRecord) -> bytes:
+        namespace = self.hub.namespaces[declared.vhost].number
+        return msgspec.msgpack.encode(StoredExchange(namespace, declared.name, declared.type, declared.auto_delete,
+                                                     declared.internal, declared.arguments))
 
     def _record(self, kind: RecordKind, number: int, value: bytes | None) -> None:
         if self.hub.ledger.journal is not None:
@@ -318,18 +318,18 @@ class ExchangeManager:
         return taken
 
 
-def _alternate(said: ExchangeRecord) -> bytes | None:
-    for name, kind, value in read_headers(said.arguments) if said.arguments else ():
+def _alternate(declared: ExchangeRecord) -> bytes | None:
+    for name, kind, value in read_headers(declared.arguments) if declared.arguments else ():
         if name == ALTERNATE:
             if kind != "S":
                 raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
                                   f"invalid type '{KIND_NAMES[kind]}' for arg '{shown(ALTERNATE)}' in "
-                                  f"{where(said.vhost, said.name)}")
+                                  f"{where(declared.vhost, declared.name)}")
             return value[4:]
     return None
 
 
-def _assert_equivalent(known: Exchange, said: ExchangeRecord, durable: bool, alternate: bytes | None) -> None:
+def _assert_equivalent(known: Exchange, declared: ExchangeRecord, durable: bool, alternate: bytes | None) -> None:
     """Refuses a declaration that differs from the existing exchange."""
     was: ExchangeRecord = known.data
 
@@ -338,9 +338,9 @@ def _assert_equivalent(known: Exchange, said: ExchangeRecord, durable: bool, alt
                            f"inequivalent arg '{what}' for {where(was.vhost, was.name)}: "
                            f"received {received} but current is {current}")
 
-    for what, now, then in (("type", shown(said.type), shown(was.type)), ("durable", durable, known.durable),
-                            ("auto_delete", said.auto_delete, was.auto_delete),
-                            ("internal", said.internal, was.internal)):
+    for what, now, then in (("type", shown(declared.type), shown(was.type)), ("durable", durable, known.durable),
+                            ("auto_delete", declared.auto_delete, was.auto_delete),
+                            ("internal", declared.internal, was.internal)):
         if now != then:
             raise refused(what, f"'{str(now).lower()}'", f"'{str(then).lower()}'")
     if alternate != known.alternate:

@@ -1,7 +1,7 @@
 """Storage of exchanges: their part of recovery and of checkpoints (Keeper in durability.py).
 
 Recovery first reads the view and then the journal into tables by number, and creates objects only at the end. So
-records that the view includes already have no effect, and bindings whose source or destination is gone are detected.
+records that the view includes already have no effect, and bindings whose source or destination has ended are detected.
 """
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class ExchangeKeeper(QueueListener):
             end: Destination | None = (made if record.to_exchange else ends).get(record.destination)
             if source is None or end is None or self.manager.adopt_binding(
                     source, end, record.key, record.arguments, number) is None:
-                # An end of it ended with the journal not saying more, or a crash came between two of the same.
+                # Its source or destination has ended, which ends the binding without a record; or an equal binding
+                # exists, because a crash came between the records of the two.
                 self.manager.note(view_key(RecordKind.BIND, number), None)
             else:
                 bound += 1

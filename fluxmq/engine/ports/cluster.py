@@ -1,23 +1,24 @@
-"""What the engine asks of the nodes beside it, as Protocols: `Directory`, `Peers`, `Replicator`.
+"""The ports through which the engine works with other nodes, as Protocols: `Directory`, `Peers`, `Replicator`.
 
-    who owns a session or a queue, who wants a topic      Directory
-    who else is there, and the way to each                Peers
-    which commit line a queue's records belong to         Replicator
+    Directory     owners of sessions and queues, and the nodes that subscribe to a topic
+    Peers         the other nodes, and the connection to each
+    Replicator    the commit line to which a queue's records belong
 
-A node by itself has `fluxmq.cluster.solo`, which answers all of it at once and for itself. The engine does not know
-whether there are others.
+A single node uses `fluxmq.cluster.solo`, which answers every call at once. The engine does not know whether there are
+other nodes.
 
-All is called on the loop's thread. What is not a coroutine returns at once and may be called in the middle of a turn;
-it calls nothing of the engine before it returns. Names are bytes as clients gave them: of a namespace (the name of a
-virtual host), a client identifier, a queue within its namespace.
+All methods are called on the loop's thread. A method that is not a coroutine returns at once, may be called in the
+middle of a turn, and calls nothing of the engine before it returns. Names are bytes as clients gave them: of a
+namespace (the name of a virtual host), a client identifier, a queue within its namespace.
 
-Three ways in which something takes time:
+An operation that takes time works in one of three ways:
 
-    the answer is None     nothing was done. The verb raises Unclaimed, its packet waits (decision 0008), the coroutine
-                           beside the method is awaited, and the verb is done from its beginning
-    a ticket               what was asked for holds here at once; that the others know it is a position of a commit
-                           line, given (Line.give) before the method returns. The verb's answer waits for it like
-                           for everything since its mark (decision 0006), and is refused when it is given up
+    the answer is None     nothing was done. The operation raises Unclaimed, its packet waits (decision 0008), the
+                           coroutine that belongs to the method is awaited, and the operation is repeated
+    a ticket               the change takes effect on this node at once. The position of a commit line, given
+                           (Line.give) before the method returns, stands for the other nodes' knowledge of it. The
+                           answer to the client waits for that position (decision 0006), and is a refusal if it is given
+                           up
     a hop                  a message for another node: PeerHop.forward (_core/hub/hub.pxd), with a ticket
 """
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Directory(Protocol):
     """The owners of sessions and queues, and the interests of nodes in topics. One per node.
 
     Interest is counted here: the engine announces each subscription, and withdraws it when it ends; the Directory
-    counts those with the same filter and decides what the other nodes must be told. It reports changes of other nodes
+    counts those with the same filter and decides what to announce to the other nodes. It reports changes of other nodes
     to the engine (Broker.learn, Broker.forget_node).
     """
 
@@ -75,9 +76,9 @@ class Directory(Protocol):
         """A client has connected here. Called for each CONNECT before anything is done for it, also for a session of
         this node; clean_start: a former owner's session is discarded, not handed over.
 
-        An Owner of this node: the session belongs to this node until release_session, or until the engine is told of a
-        takeover (Broker.disconnect); what a former owner handed over is in the engine already. An Owner of another
-        node: that node keeps the session, and the client is redirected. None: other nodes must be asked.
+        An Owner of this node: the session belongs to this node until release_session, or until a takeover is
+        reported to the engine (Broker.disconnect); the state from a former owner is in the engine already. An Owner of
+        another node: that node keeps the session, and the client is redirected. None: other nodes must be asked.
 
         A repeated call for a session of this node returns the same Owner and is no further claim.
         """

@@ -15,36 +15,37 @@ __all__ = ["SegmentFiles", "StateStore"]
 
 
 class StateStore(Protocol):
-    """The journal, and a key-value view that spares a restart from reading all of it.
+    """The journal, and a key-value view, so that a restart need not read all of the journal.
 
-    The journal is the truth: a change is durable when its batch is. The view is a copy of the state as it was after
-    some batch, `applied`, brought forward by checkpoints. A restart is load(), then replay() onto it.
+    The journal is authoritative: a change is durable when its batch is. The view is a copy of the state after some
+    batch, `applied`, which checkpoints update. A restart calls load(), then applies replay() to the result.
 
-    Replay must be idempotent: a checkpoint may hold the effects of batches above its number (the state moves on while
-    it is taken, and the batch that gathers is never waited for), so a record may meet a state that has seen it already.
-    Records that say what a thing is now are; records that say "one more" are not, unless they carry what makes
-    a second application recognisable.
+    Replay must be idempotent: a checkpoint may include effects of batches above its number, because the state changes
+    while the checkpoint is taken, so a record may be applied to a state that includes it already. A record with the new
+    value of something is idempotent. A record of an increment is not, unless it has a number by which a second
+    application is recognised.
 
-    What replay() yielded is not in the view yet: it belongs into the next checkpoint, with the changes made since.
+    The changes that replay() yields are not in the view yet: they belong to the next checkpoint, with those made since.
 
-    Life: start(), then load() and replay() once, then journal and checkpoint() until close(). Everything but the
-    executor's part of checkpoint() happens on the loop thread.
+    Order of calls: start(), then load() and replay() once, then journal and checkpoint() until close(). Everything but
+    the executor's part of checkpoint() happens on the loop thread.
     """
 
     @property
     def path(self) -> Path | None:
-        """The directory, locked while the store is open. None: nothing is on disk."""
+        """The directory, which is locked while the store is open. None: nothing is stored on disk."""
 
     @property
     def journal(self) -> Journal | None:
-        """Where durable changes are appended. None: nothing is durable, and acks leave at once."""
+        """The journal, to which durable changes are appended. None: nothing is durable, and acks are sent at once."""
 
     @property
     def applied(self) -> int:
-        """Number of the last batch whose effects the view holds, with all before it; 0 for an empty store."""
+        """Number of the batch up to which the view includes all effects; 0 for an empty store."""
 
     def start(self) -> None:
-        """Lock the directory, repair what a crash left, open view and journal, start the journal's writer. Blocks.
+        """Locks the directory, repairs the effects of a crash, opens view and journal, starts the journal's writer.
+        Blocks.
 
         Raises StorageError (another broker has the directory, no permission, no space) or CorruptError (file, offset
         and what to do).
@@ -54,29 +55,32 @@ class StateStore(Protocol):
         """Every key and value of the view, in the order of the keys' bytes."""
 
     def replay(self, after: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """(number, records) of each batch above `after`, oldest first; None stands for `applied`. What the journal no
-        longer holds is left out. Records divide with `_core.journal_format.iter_records`, or in C with
+        """(number, records) of each batch above `after`, oldest first; None stands for `applied`. Batches
+        whose files were deleted are left out. `_core.journal_format.iter_records` divides `records`, in C
         `journal_next_record`.
 
-        Only what was there at start(): never what was appended since.
+        Yields only batches that existed at start(), not later ones.
         """
 
     async def checkpoint(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
-        """Bring the view to batch `upto`, all or nothing, durably; then let go of journal files up to there.
+        """Updates the view to batch `upto`, atomically and durably; then deletes journal files up to that batch.
 
-        Both iterables are read to the end before the first await, so they may walk over live structures. A key that is
-        in both is deleted. `upto` is what `journal.rotate()` returned, or any durable batch; it never falls.
-        Beforehand: `upto = journal.rotate()`, collect the changes of that moment, wait until `journal.durable >= upto`.
+        Both iterables are read to the end before the first await, so they may iterate over live structures. A key that
+        is in both is deleted. `upto` is the result of `journal.rotate()`, or any durable batch; it never decreases.
+        The caller first sets `upto = journal.rotate()`, collects the changes of that moment, and waits until
+        `journal.durable >= upto`.
 
         Raises UsageError if `upto` is not durable yet, or lower than `applied`, or another checkpoint is under way;
-        ShortageError if there was no space: the same keys and more may be written again; StorageError if it could not
-        be written: the journal files are then as before, and the view too, or after its next start as if it had been.
+        ShortageError if there was no space: the caller may call again with the same keys and more; StorageError if the
+        view could not be written: the journal files are unchanged, and after the next start the view either has all of
+        the changes or none.
         """
 
     def close(self) -> None:
-        """Write and sync what the journal gathered, stop its writer, close, unlock. Blocks; may be called twice.
+        """Writes and syncs the journal's gathering batch, stops the writer, closes and unlocks. Blocks; may be called
+        twice.
 
-        Raises StorageError if something gathered could not be written; it had not been acknowledged.
+        Raises StorageError if that batch could not be written; nothing in it was acknowledged.
         """
 
 
@@ -86,8 +90,9 @@ class SegmentFiles(Protocol):
 
     def open(self, expect: Mapping[int, range] | None = None, ended: Iterable[int] = (),
              on_damage: Callable[[int, CorruptError], None] | None = None) -> Mapping[int, Any]:
-        """By log: an object with `first`, `next`, `messages`; but of those that have ended, whose files go, and of
-        those that are damaged, of which on_damage is told. Raises CorruptError where that is None, StorageError."""
+        """Returns an object with `first`, `next`, `messages` for each log, except those that have ended, whose files
+        are deleted, and damaged ones, which on_damage reports. Raises CorruptError for these if on_damage is None;
+        StorageError."""
 
     def close(self) -> None:
         """Closes the files without syncing them."""

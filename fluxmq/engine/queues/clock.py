@@ -161,7 +161,8 @@ def unused(state: QueueState) -> bool:
 
 
 def retain(manager: QueueManager, state: QueueState, stamp_of_age: Callable[[int], int]) -> bool:
-    """Applies the retention of a stream. False: it must continue when the disk has said how large messages are."""
+    """Applies the retention of a stream. False: it must continue when the sizes of messages have been read from
+    disk."""
     keep = state.spec.retention
     done = True
     for log in state.queue.logs:

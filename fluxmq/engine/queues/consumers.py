@@ -97,7 +97,7 @@ class QueueConsumers:
         state = self.manager.states[queue]
         group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share its partitions"
         problem = backoff_problem(state.effective_retry(group) if group is not None else state.spec.retry,
                                   consume.retry_policy)
         return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, problem) if problem else (0, "")

@@ -88,11 +88,11 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
     target = dead_letter_queue(table, state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     envelope = message.envelope
-    told = death_properties(queue=state.spec.name, partition=state.queue.partition_at(at), offset=offset,
+    headers = death_properties(queue=state.spec.name, partition=state.queue.partition_at(at), offset=offset,
                             topic=envelope.topic_name(), group=group,
                             deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=table.hub.now_ms)
     target.append_message(envelope.moved_to(QUEUE_PREFIX + target.name), message.payload,
-                          properties=envelope.with_headers(told), qos=message.qos,
+                          properties=envelope.with_headers(headers), qos=message.qos,
                           forced=True, format=message.format)
     note_dead_letter(table, state)
 

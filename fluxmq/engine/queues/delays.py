@@ -1,5 +1,5 @@
-"""Delayed messages: how a queue comes by what it needs for them, and how those that are due go on when a turn has moved
-its share (Queue.move_due, compiled)."""
+"""Delayed messages: makes a queue's delay log when it is first needed, and continues to move due messages after a turn
+has moved its share (Queue.move_due, compiled)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

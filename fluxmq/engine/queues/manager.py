@@ -1,9 +1,8 @@
-"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time. It is one file
-because all of them work on the same tables.
+"""The cold operations of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
-The hot verbs (append, claim, settle) are compiled (_core/queue/); this object makes and configures what they work
-on, and is told by callbacks of what they cannot decide. On disk: recovery/store.py. What becomes due: clock.py.
-It is one file because every verb changes the same tables: of queues, of their groups, of what the view must hear.
+The hot operations (append, claim, settle) are compiled (_core/queue/); this object makes and configures the objects
+that they use, and gets callbacks for decisions that they cannot make. Storage: recovery/store.py. Timers: clock.py. It
+is one file because every operation changes the same tables: queues, their groups, and changes for the view.
 """
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def with_length(properties: bytes) -> bytes:
 def death_properties(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
                      reason: str, time_ms: int, now_ms: int) -> list[tuple[bytes, bytes]]:
     """The user properties of a dead letter. Times are milliseconds since the epoch."""
-    told = [
+    pairs = [
         ("x-death-reason", reason), ("x-death-queue", queue), ("x-death-message-id", f"{partition}:{offset}"),
         ("x-death-topic", topic.decode("utf-8", "replace")), ("x-death-group", group.decode("utf-8", "replace")),
         ("x-death-count", str(deliveries)), ("x-death-published", str(time_ms)), ("x-death-time", str(now_ms))]
-    return [(name.encode(), value.encode()) for name, value in told]
+    return [(name.encode(), value.encode()) for name, value in pairs]

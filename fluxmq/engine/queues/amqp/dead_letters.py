@@ -1,11 +1,12 @@
-"""Dead letters as AMQP 0-9-1 clients know them from RabbitMQ: to an exchange, with a header `x-death` that tells what
-became of the message and where.
+"""Dead letters as AMQP 0-9-1 clients know them from RabbitMQ: to an exchange, with a header `x-death` that says
+why the message was dead-lettered, and in which queue.
 
-    rejected            by a consumer, without requeue      expired            its time had passed at the queue's head
-    delivery_limit      it came back too often              maxlen             there was no room
+    rejected            by a consumer, without requeue      expired            it expired at the queue's head
+    delivery_limit      it was returned too often             maxlen             there was no room
 
-A dead letter is appended to the queues that the exchange names in the batch in which it ends where it was. What was
-rejected nowhere on its way is not put into a queue a second time: it would go round for ever.
+A dead letter is appended to the queues to which the exchange routes it, in the same batch of the journal that removes
+it from its own queue. A message that was in a queue before, and has not been rejected since, is not put into that queue
+again, because it would circulate for ever.
 """
 from __future__ import annotations
 
@@ -70,11 +71,11 @@ class DeadLetterer:
         vhost, name = state.queue.address
         if format_ != FORMAT_AMQP091:
             topic, properties = mqtt_to_amqp(topic, properties, QOS)
-        exchange, key, told = topic[1:1 + topic[0]], topic[1 + topic[0]:], decode_properties(properties)
-        headers = told.pop("headers", {})
+        exchange, key, fields = topic[1:1 + topic[0]], topic[1 + topic[0]:], decode_properties(properties)
+        headers = fields.pop("headers", {})
         keys = [key, *carbon_copies(headers)]
         headers = with_death(headers, name=text(name), reason=reason, exchange=text(exchange),
-                             keys=[text(one) for one in keys], expiration=told.pop("expiration", None),
+                             keys=[text(one) for one in keys], expiration=fields.pop("expiration", None),
                              time_s=self.table.hub.now_ms // 1000)
         if state.arguments.dead_key is not None:
             keys = [state.arguments.dead_key]
@@ -83,12 +84,12 @@ class DeadLetterer:
         target = state.arguments.dead_exchange
         table = encode_table(headers)
         found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}
-        written = encode_properties(told | {"headers": headers})
+        written = encode_properties(fields | {"headers": headers})
         for queue in found:
             if reason != "rejected" and is_cycle(text(queue.name), headers["x-death"]):
                 continue
             if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
-                                    priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
+                                    priority=fields.get("priority", 0), format=FORMAT_AMQP091) == 0:
                 note_dead_letter(self.table, state)
         if self.on_published is not None:
             for one in keys:
@@ -98,9 +99,9 @@ class DeadLetterer:
 
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
     """Further routing keys, from the publisher's header CC."""
-    said = headers.get("CC")
-    return [one.encode("utf-8", "surrogateescape") for one in said if isinstance(one, str)] if isinstance(
-        said, list) else []
+    keys = headers.get("CC")
+    return [one.encode("utf-8", "surrogateescape") for one in keys if isinstance(one, str)] if isinstance(
+        keys, list) else []
 
 
 def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str, keys: list[str],
@@ -126,8 +127,8 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
             continue
         if death.get("queue") == name and death.get("reason") == reason:
             count = death.get("count")  # a publisher may have written it
-            told = death | {"count": Integer(min((count if isinstance(count, int) else 0) + 1, COUNT_MAX), "l")}
-            entry = {field: told[field] for field in sorted(told)}
+            counted = death | {"count": Integer(min((count if isinstance(count, int) else 0) + 1, COUNT_MAX), "l")}
+            entry = {field: counted[field] for field in sorted(counted)}
         else:
             others.append(death)
     found["x-death"] = [entry, *others]

@@ -1,7 +1,7 @@
 """Queues as AMQP 0-9-1 clients have them: declared with arguments, exclusive to a connection, deleted when unused.
 
-What a refusal says is RabbitMQ's text; `reason` of the AmqpRefused is the reply code. All names are bytes. What
-dies in such a queue is dead_letters.py's business, what becomes due in it queues/clock.py's.
+Refusals have RabbitMQ's texts; `reason` of the AmqpRefused is the reply code. All names are bytes. Dead letters of such
+queues are handled in dead_letters.py, their timers in queues/clock.py.
 """
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class AmqpQueues(QueueListener):
             return QueueDeclared(state.queue, name, ready, consumers)
         name = name.translate(None, b"\r\n")
         exclusive = exclusive_owner is not None
-        said = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
+        declared = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
         if not name:
             name = self._generate(vhost)
-            said = msgspec.structs.replace(said, name=name)
+            declared = msgspec.structs.replace(declared, name=name)
         elif (known := self.manager.queues.get((vhost, name))) is not None:
-            self._check_same(known, said, exclusive_owner)
+            self._check_same(known, declared, exclusive_owner)
             self.whole(known.queue)
             return self._declared(known, name)
         elif name.startswith(RESERVED):
@@ -129,14 +129,14 @@ class AmqpQueues(QueueListener):
         elif len(name) > NAME_BYTES_MAX:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
         # The values are compared as received; what is stored of them is equivalent.
-        parsed = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
-        spec = spec_of(said, parsed)
+        parsed = read_arguments(msgspec.structs.replace(declared, arguments=dict(arguments or {})))
+        spec = spec_of(declared, parsed)
         try:
             self.manager.check_room(spec)
         except QueueRefused as refused:  # translated to RabbitMQ's texts
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
                               f"cannot declare queue '{shown(name)}': {refused.text}") from None
-        queue = self._make(spec, said)
+        queue = self._make(spec, declared)
         state = self.manager.states[queue]
         if exclusive:
             self._own(state, exclusive_owner)
@@ -147,16 +147,16 @@ class AmqpQueues(QueueListener):
     def reply_queue(self, vhost: bytes, owner: object) -> QueueDeclared:
         """Makes a queue for direct replies: it has not been declared, and ends with its only consumer."""
         name = REPLY_PREFIX + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
-        said = Declared(vhost, name, False, True, True, {})
-        queue = self._make(spec_of(said, read_arguments(said)), said)
+        declared = Declared(vhost, name, False, True, True, {})
+        queue = self._make(spec_of(declared, read_arguments(declared)), declared)
         state = self.manager.states[queue]
         self._own(state, owner)
         self._group(queue)
         return self._declared(state, name)
 
-    def _make(self, spec: QueueSpec, said: Declared) -> Queue:
+    def _make(self, spec: QueueSpec, declared: Declared) -> Queue:
         try:
-            return self.manager.make(spec, said)
+            return self.manager.make(spec, declared)
         except QueueRefused as refused:  # as RabbitMQ answers if a queue's home node is down
             raise AmqpRefused(ReplyCode.NOT_FOUND, refused.text) from None
 
@@ -171,19 +171,19 @@ class AmqpQueues(QueueListener):
             if (vhost, name) not in self.manager.queues:
                 return name
 
-    def _check_same(self, state: QueueState, said: Declared, owner: object) -> None:
+    def _check_same(self, state: QueueState, declared: Declared, owner: object) -> None:
         known = state.declared
         if known is None:  # from the configuration or an operator: a declaration must agree with its present settings
             spec = state.spec
             arguments: dict[str, Any] = {"x-queue-type": b"stream"} if spec.type == "stream" else {}
             if spec.max_priority:
                 arguments["x-max-priority"] = spec.max_priority
-            known = Declared(said.vhost, said.name, spec.type != "ephemeral", arguments=arguments)
-        if known.exclusive != said.exclusive or (known.exclusive and state.owner is not owner):
-            raise locked(said.vhost, said.name)
-        if said.exclusive:  # an exclusive queue is deleted with its connection in any case
-            said = msgspec.structs.replace(said, durable=known.durable)
-        differs = difference(known, said, lenient=state.declared is None)
+            known = Declared(declared.vhost, declared.name, spec.type != "ephemeral", arguments=arguments)
+        if known.exclusive != declared.exclusive or (known.exclusive and state.owner is not owner):
+            raise locked(declared.vhost, declared.name)
+        if declared.exclusive:  # an exclusive queue is deleted with its connection in any case
+            declared = msgspec.structs.replace(declared, durable=known.durable)
+        differs = difference(known, declared, lenient=state.declared is None)
         if differs:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, differs)
 

@@ -200,10 +200,10 @@ class QueueLine:
         log.replay(body)
         state.queue.mark_dirty()
         if b"producer-id" in body:
-            told = dict(envelope_of(body).headers())
-            sequence = told.get(b"producer-sequence", b"")
-            if b"producer-id" in told and sequence.isdigit():
-                producer = told[b"producer-id"]
+            headers = dict(envelope_of(body).headers())
+            sequence = headers.get(b"producer-sequence", b"")
+            if b"producer-id" in headers and sequence.isdigit():
+                producer = headers[b"producer-id"]
                 state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
                 self.manager.note_changed(state)
 

@@ -1,7 +1,7 @@
 """Removal of log files: only after a deletion that is recorded on disk, never because a file is unknown.
 
-    ended ──view: `l` goes, `x` comes──► files and directory go ──names synced, next view: `x` goes──► nothing is left
-    first moves ──view: `l` says so──► files that lie below it go
+    log ended ──view: `l` deleted, `x` written──► files and directory deleted ──synced, next view: `x` deleted──► done
+    `first` advanced ──view: `l` updated──► files below `first` deleted
 
 A start that finds an `x` finishes the removal before it reads any file. If neither view nor journal names a log with
 files, one of them has lost data and the files are the only copy: they are moved aside and kept.
@@ -31,7 +31,7 @@ class LogRemoval:
         self._unwanted: dict[int, int] = {}  # by log: below this offset its files are deleted, once the view has it
         self._unremoved: set[int] = set()  # ended logs whose files are deleted once the view has their `x`
         self._going: set[int] = set()  # those of them whose `x` is in the view, or in the next checkpoint
-        self._removed: set[int] = set()  # those whose files are gone: the next checkpoint deletes the `x`
+        self._removed: set[int] = set()  # those whose files were deleted: the next checkpoint deletes the `x`
         self._aside: Mapping[int, Any] = {}
         self.damaged: dict[int, CorruptError] = {}  # logs whose files could not be opened, and why
 

@@ -141,17 +141,17 @@ def digest(manager: QueueManager, state: QueueState) -> str:
     """Equal for two instances of a queue with equal state: its declaration, messages in memory that some group may
     still need, and the state of each group; but not which consumer has which message."""
     queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms
-    said = hashlib.blake2b(digest_size=16)
+    state_hash = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)
-    said.update(msgspec.msgpack.encode((queue.number, record, sorted(state.producers.items()))))
+    state_hash.update(msgspec.msgpack.encode((queue.number, record, sorted(state.producers.items()))))
     for (name, pattern), group in sorted(state.groups.items()):
         group.flush_records()
         record_of_group = manager.group_record(state, group, pattern)
-        said.update(msgspec.msgpack.encode((name, pattern, record_of_group, _known(group, now_ms))))
+        state_hash.update(msgspec.msgpack.encode((name, pattern, record_of_group, _known(group, now_ms))))
     if delays is not None:
         delays.group.flush_records()
-        said.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
+        state_hash.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
     for log in state.logs:
-        said.update(msgspec.msgpack.encode((LogRecord(log.number, log.lane), log.next,
+        state_hash.update(msgspec.msgpack.encode((LogRecord(log.number, log.lane), log.next,
                                             unflushed(log, queue.needs(log)))))
-    return said.hexdigest()
+    return state_hash.hexdigest()

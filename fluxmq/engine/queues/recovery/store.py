@@ -1,19 +1,19 @@
 """Storage of queues: their part of recovery and of checkpoints (Keeper in durability.py).
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
-               x<number> a log that has ended and whose files are going    k<number> messages of a small log
+               x<number> a log that has ended, files to be deleted    k<number> messages of a small log
     segments   messages that outlived a journal file
     journal    the rest
 
-One file, because the view's keys are written and read side by side here. Messages are restored in this order: the view
-defines the logs and their ranges, the segments have messages below `next`, `k` has those above it, the journal appends
-the rest. A message that an earlier source has already is skipped.
+It is one file because the code that writes the view's keys is kept beside the code that reads them. Messages are
+restored in this order: the view defines the logs and their ranges, the segments have messages below `next`, `k` has
+those above it, the journal appends the rest. A message that an earlier source has already is skipped.
 
 A file for each of many queues with one or two messages would dominate the cost of a checkpoint and of the next start.
 So messages that no segment has stay in the view while they are few: as `k`, which is the log's next offset (u64) and
 the messages. It is rewritten when there are more, and deleted with the write that records their segment or their end.
 
-When files of a log go: removal.py.
+Deletion of log files: removal.py.
 """
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from fluxmq.model import limits
 
 __all__ = ["QueueExport", "QueueKeeper"]
 
-# What a checkpoint exports between two turns of the loop, in messages looked at or the like: a few milliseconds.
+# Work of an export between two turns of the loop, in about as many messages examined: a few milliseconds.
 EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
@@ -52,10 +52,10 @@ NUMBER_MASK = (1 << 64) - 1  # of a key, which is a byte and u64
 
 
 class QueueExport:
-    """What a checkpoint takes over. upto: the last batch of the journal files that go with it. left: queues that
-    changed and were not looked at yet; taken: those that were. changed: queues whose record changed, and that were not
-    looked at yet; recorded: those that were. puts, deletes: for the view, until the caller takes them away. blocks: of
-    which log what. logs: those whose meta changed. ended: what the manager remembered until the last."""
+    """The changes that a checkpoint exports. upto: the last batch of the journal files that it replaces. left: changed
+    queues not examined yet; taken: those examined. changed: queues whose record changed, not examined yet; recorded:
+    those examined. puts, deletes: for the view, until the caller takes them. blocks: messages for the segments, by log.
+    logs: those whose row changed. ended: entries of QueueTable.ended."""
 
     def __init__(self, upto: int) -> None:
         self.upto = upto
@@ -64,15 +64,15 @@ class QueueExport:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
-        # log, first, next as they were in that instant; whose segments may get something of it, None: they do not
+        # (log, first, next) at that instant, and its queue if segments may get messages of the log; else None
         self.logs: list[tuple[Log, int, int, Queue | None]] = []
         self.changed: set[QueueState] = set()
         self.recorded: list[QueueState] = []
         self.ended: list[tuple[str, int]] = []
 
     def take(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        """What is to be written to the view: (puts, deletes) since the last call. They go together all the same: there
-        may be too many to process in one turn."""
+        """Changes for the view since the last call: (puts, deletes). The caller writes all parts together; they
+        are returned in parts because there may be too many for one turn."""
         found = self.puts, self.deletes
         self.puts, self.deletes = [], []
         return found
@@ -109,8 +109,8 @@ class QueueKeeper:
     # ------------------------------------------------------------------ recovery
 
     def load(self, rows: Iterable[tuple[bytes, bytes]], directory: Path | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Takes what is about queues out of the view's rows, which come in the order of their keys; the rest comes out.
-        There may be a hundred thousand of each kind. directory: storage.dir, for what a start says."""
+        """Reads rows about queues from the view's rows, which are in the order of their keys, and yields the others.
+        There may be a hundred thousand of each kind. directory: storage.dir, for error messages."""
         self._directory = directory
         begins, into, number_of = -1, None, int.from_bytes
         for row in rows:
@@ -124,7 +124,7 @@ class QueueKeeper:
                 into[number_of(name, "big") & NUMBER_MASK] = value
 
     def loaded(self) -> None:
-        """The view is read: opens the segments, and makes what they and the view have."""
+        """Called when the view has been read: opens the segments and makes the objects of view and segments."""
         local = self.records.line
         self.manager.is_taken(local, max((max(rows) for rows in self._rows.values() if rows), default=0))
         metas, producers, ended = (self._rows[ord(kind)] for kind in "ldx")
@@ -137,7 +137,7 @@ class QueueKeeper:
         metas.clear()
         for number in ended:
             self._removal.load(number)
-        # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
+        # A log without messages needs no file: a torn one had only just been begun.
         self._files = self._removal.open({number: range(meta.first, meta.safe) for number, meta in self._metas.items()
                                           if meta.safe > meta.first})
         # Includes unknown logs, so that a new log never gets the files of another.
@@ -148,7 +148,7 @@ class QueueKeeper:
         self._as_stored()
 
     def _each(self, kind: str, rows: dict[int, bytes], take: Callable[[int, bytes], Any]) -> None:
-        """Makes something of each of these rows of the view, which go by it. Raises CorruptError, with its key."""
+        """Makes an object from each of these rows of the view, and drops the row. Raises CorruptError, with its key."""
         for number in list(rows):
             value = rows.pop(number)
             try:
@@ -166,7 +166,7 @@ class QueueKeeper:
                 state.note_produced(name, (highest, int.from_bytes(bits, "big")))
 
     def _as_stored(self) -> None:
-        """What was made from the view and the segments is no change that a checkpoint must take over: there may be a
+        """Marks objects made from the view and the segments as unchanged, so that the next checkpoint does not write a
         hundred thousand queues."""
         self.manager.hub.ledger.take_dirty_queues()
         for queue in self.manager.states:
@@ -177,7 +177,7 @@ class QueueKeeper:
         files = self._files.get(number)
         if files is not None or number in self._metas:
             log = self._make_long_log(number, lane, files)
-        else:  # nothing of it was ever in segments, as of nearly all when there are many
+        else:  # it never had messages in segments; if there are many logs, nearly all are of this kind
             log = Log(self.manager.hub.ledger, number, lane=lane)
         small = self._small.pop(number, None)
         if small is not None:
@@ -207,7 +207,7 @@ class QueueKeeper:
         self.records.replay(kind, number, body)
 
     def finish(self) -> dict[str, int]:
-        """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
+        """Called when everything is replayed: computes derived state. Returns counts for the log."""
         self.manager.hub.ledger.take_unpumped()
         self._removal.named |= self.records.passed_over
         for state in self.manager.queues.values():
@@ -245,8 +245,8 @@ class QueueKeeper:
     # ------------------------------------------------------------------ checkpoints
 
     def begin_export(self, upto: int) -> QueueExport:
-        """A checkpoint begins: which queues it must look at, namely those that changed since the last one. However many
-        there are, they are not looked at here: one that changes again before its turn is not listed once more."""
+        """Begins a checkpoint: lists the queues that changed since the last one. They are examined later, however many
+        there are; a queue that changes again before that is not listed twice."""
         manager, made = self.manager, QueueExport(upto)
         manager.hub.ledger.mark_unpumped()
         made.left = manager.hub.ledger.take_dirty_queues()
@@ -254,8 +254,8 @@ class QueueKeeper:
         return made
 
     def export(self, made: QueueExport) -> bool:
-        """Takes over some of the queues, each in one instant; what becomes of them afterwards is the next checkpoint's.
-        False: that was the last of them, and what ended by now is taken over too."""
+        """Exports some of the queues, each in one instant; later changes belong to the next checkpoint. False: those
+        were the last ones, and the queues that have ended so far are included."""
         work = EXPORT_WORK
         while work > 0 and (made.left or made.changed):
             work -= self._export_next(made)
@@ -276,7 +276,7 @@ class QueueKeeper:
         return False
 
     def _export_next(self, made: QueueExport) -> int:
-        """Returns how much work it was, in messages looked at or the like."""
+        """Returns the amount of work, in about as many messages examined."""
         if made.left:
             queue = made.left.pop()
             queue.dirty = False
@@ -306,7 +306,7 @@ class QueueKeeper:
         for name, group in state.groups.items():
             work += self._export_group(made, state, group, name[1], changed)
         for log in queue.logs:
-            # Nothing can be written to files that could not be opened: what they have not stays in the view.
+            # Files that could not be opened cannot be written, so messages that they do not have stay in the view.
             small = log.number in self._removal.damaged or (
                 queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes)
             work += self._keep(made, queue, log) if small else self._export_log(made, queue, log)
@@ -317,7 +317,7 @@ class QueueKeeper:
         return work
 
     def _export_group(self, made: QueueExport, state: QueueState, group: Group, pattern: bytes, changed: bool) -> int:
-        group.flush_records()  # the view may not know what the journal was not told
+        group.flush_records()  # the view must not be ahead of the journal
         if not group.dirty and not changed:
             return 1
         record = self.manager.group_record(state, group, pattern)
@@ -325,7 +325,7 @@ class QueueKeeper:
         return 1 + group.claims
 
     def _keep(self, made: QueueExport, queue: Queue, log: Log) -> int:
-        """What no segment has of a small log, for the view; also of batches behind the checkpoint's."""
+        """Messages of a small log that no segment has, for the view; also those of batches after the checkpoint's."""
         if not log.unflushed_bytes:
             self._drop_kept(made, log)
         elif log.kept_upto != log.next:
@@ -350,13 +350,13 @@ class QueueKeeper:
             if export.messages:
                 made.blocks.append((log, export))
             if export.left:
-                queue.mark_dirty()  # what came after the batch is the next checkpoint's, whether or not more comes
+                queue.mark_dirty()  # messages after the batch belong to the next checkpoint, even if no more follow
         if log.exporting != log.flushed or log.first != log.stored_first or log.flushed != log.stored_next:
             made.logs.append((log, log.first, log.exporting, queue))
         return work
 
     def give_back(self, made: QueueExport) -> None:
-        """There was no space for what was exported: the next export has it again, if it still counts then."""
+        """Called when there was no space for the export: the next one has it again, unless it has ended by then."""
         made.blocks.clear()
         self.manager.changed.update(state for state in made.recorded if state.queue in self.manager.states)
         for queue in made.taken:
@@ -375,12 +375,12 @@ class QueueKeeper:
             await self.driver.end_of(self._work)
 
     async def write(self, made: QueueExport) -> AsyncIterator[None]:
-        """The segments take over what was exported; then, in parts, `made.take()` has what the view must know of it.
-        Raises ShortageError: the segments are as before; give_back() must follow, and an export anew."""
+        """Writes the export to the segments; then `made.take()` returns, in parts, the changes for the view. Raises
+        ShortageError: the segments are unchanged; the caller must call give_back() and export again."""
         if self.segments is None:
             return
         safe = await self._in_thread(lambda: self._write_segments(made))
-        made.blocks.clear()  # or they would keep the chunks from being evicted
+        made.blocks.clear()  # otherwise they would prevent the eviction of the chunks
         for at, (log, first, upto, exported) in enumerate(made.logs):
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
@@ -391,7 +391,7 @@ class QueueKeeper:
             if exported is not None:
                 log.exported()
                 state = self.manager.states.get(exported)
-                if state is not None:  # what had been settled in between is not counted any more
+                if state is not None:  # messages settled meanwhile are not counted any more
                     self.manager.sums.measure(exported, state.groups.values())
             if at % EXPORT_WORK == EXPORT_WORK - 1:
                 yield
@@ -406,7 +406,7 @@ class QueueKeeper:
         return safe
 
     async def written(self) -> None:
-        """The view is up to date: removes files that are not needed any more."""
+        """Called when the view is up to date: removes files that are not needed any more."""
         self._removal.written()
         await self._in_thread(self._removal.remove)
 
