@@ -119,7 +119,7 @@ class MetadataStore(Protocol):
     """A key-value store with revisions, as etcd v3. Every answer is linearizable unless it says otherwise."""
 
     async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> TransactionResult:
-        """Makes all changes at one revision, if all conditions hold. At most 128 of both together."""
+        """Makes all changes at one revision, if all conditions hold. At most 128 compares and 128 changes."""
 
     async def read(self, key: bytes, *, prefix: bool = False, local: bool = False) -> Range:
         """One key, or all that begin with it, read in pages at one revision. local: from the member that is asked,

@@ -1,0 +1,101 @@
+"""The changes of the metadata, in the order of their revisions and without a gap: one load, then one watch.
+
+    LOADING ──load at revision R──► FOLLOWING, from R + 1 ──compacted──► LOADING
+                                        │
+                                        └── batches ──► subscribers
+
+A later load reports what differs from what was reported before, also keys that are gone. So a subscriber sees the last
+change of each key, though perhaps not those in between.
+
+This node's own transactions return before the watch reports them. Their caller notes the change (`note`): then an older
+event of the key is not reported any more.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fluxmq.cluster.keys import ROOT
+from fluxmq.cluster.ports import Compacted, Event, MetadataStore, StoreError, Watch
+from fluxmq.engine.ports.driver import Driver
+
+__all__ = ["Feed"]
+
+RETRY_S = 0.2
+
+
+class Feed:
+    """One per node. on_events: called with (events, revision) for each batch, the first time with the whole load."""
+
+    def __init__(self, store: MetadataStore, driver: Driver, on_events: Callable[[Sequence[Event], int], None]) -> None:
+        self._store = store
+        self._driver = driver
+        self._on_events = on_events
+        self._known: dict[bytes, int] = {}  # revision of each key that exists
+        self._ahead: dict[bytes, int] = {}  # own changes that the watch has not reported
+        self._watch: Watch | None = None
+        self._closed = False
+        self.revision = 0  # everything up to here was reported
+        self.loads = 0
+
+    async def load(self) -> None:
+        """Reads everything and reports it. Raises StoreError."""
+        result = await self._store.read(ROOT, prefix=True)
+        self.loads += 1
+        present = {item.key for item in result.items}
+        events = [Event(key, None, result.revision, 0, 0) for key in self._known if key not in present]
+        events += (Event(*item) for item in result.items if self._known.get(item.key) != item.revision)
+        self._report(events, result.revision)
+
+    async def follow(self) -> None:
+        """Watches until close(). load() must have succeeded once."""
+        while not self._closed:
+            try:
+                self._watch = self._store.watch(ROOT, self.revision)
+                try:
+                    while not self._closed:
+                        batch = await self._watch.next()
+                        self._report(batch.events, batch.revision)
+                finally:
+                    self._watch.close()
+            except Compacted:
+                await self._reload()
+            except StoreError:
+                if not self._closed:
+                    await self._driver.sleep(RETRY_S)
+
+    async def _reload(self) -> None:
+        while not self._closed:
+            try:
+                await self.load()
+                return
+            except StoreError:
+                await self._driver.sleep(RETRY_S)
+
+    def close(self) -> None:
+        """Ends the watch; nothing is reported any more."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.close()
+
+    def note(self, key: bytes, revision: int) -> None:
+        """This node has changed the key at this revision, and the caller knows: older events of it are left out, and
+        the event of the change itself too."""
+        if revision > self.revision:
+            self._ahead[key] = max(revision, self._ahead.get(key, 0))
+
+    def _report(self, events: Sequence[Event], revision: int) -> None:
+        if self._closed:
+            return
+        shown = []
+        for event in events:
+            if event.value is None:
+                self._known.pop(event.key, None)
+            else:
+                self._known[event.key] = event.revision
+            if event.revision > self._ahead.get(event.key, 0):
+                shown.append(event)
+        if revision > self.revision:
+            self.revision = revision
+            self._ahead = {key: at for key, at in self._ahead.items() if at > revision} if self._ahead else {}
+        if shown or revision:
+            self._on_events(shown, revision)

@@ -1,0 +1,115 @@
+"""Names of the cluster's keys in etcd, and back (docs/internals/cluster.md, "Keys in etcd").
+
+A part of a name that clients choose is percent-encoded where it has `%` or `/`, so that the number of slashes tells the
+parts apart and a scan of a prefix is exact.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "DATA", "LEADER", "NODES", "OWNER", "RETAINED_DATA", "RETAINED_INDEX", "ROOT", "SUBSCRIPTION", "WILL_DATA",
+    "WILL_INDEX", "Name", "client_key", "node_key", "node_of", "parse", "subscription_key", "topic_key",
+]
+
+ROOT = b"/mqtt/"
+NODES = ROOT + b"nodes/"
+LEADER = ROOT + b"leader"
+
+OWNER, DATA, SUBSCRIPTION = "owner", "data", "subscription"
+RETAINED_DATA, RETAINED_INDEX = "retained-data", "retained-index"
+WILL_DATA, WILL_INDEX = "will-data", "will-index"
+
+# Client identifiers of AMQP connections begin with these; an MQTT client that uses one is encoded differently.
+AMQP_PREFIXES = (b"amqp:", b"amqp091-")
+
+
+class Name(NamedTuple):
+    """What a key is about. kind: one of the constants of this module. name: the client identifier or the topic.
+    filter: of a subscription, else b""."""
+
+    kind: str
+    namespace: bytes
+    name: bytes
+    filter: bytes = b""
+
+
+def encode(name: bytes) -> bytes:
+    """Percent-encodes `%` and `/`."""
+    return name.replace(b"%", b"%25").replace(b"/", b"%2F")
+
+
+def decode(text: bytes) -> bytes:
+    """The reverse of encode and encode_client. Raises ValueError for a `%` without two hexadecimal digits."""
+    if b"%" not in text:
+        return text
+    first, *rest = text.split(b"%")
+    parts = [first]
+    for part in rest:
+        if len(part) < 2:
+            raise ValueError(f"% without two digits in {text!r}")
+        parts += (bytes([int(part[:2], 16)]), part[2:])
+    return b"".join(parts)
+
+
+def encode_client(client_id: bytes) -> bytes:
+    """As encode; but of an MQTT client identifier that begins like one of AMQP, the first byte too."""
+    if client_id.startswith(AMQP_PREFIXES):
+        return b"%%%02X" % client_id[0] + encode(client_id[1:])
+    return encode(client_id)
+
+
+def base(namespace: bytes) -> bytes:
+    """The prefix of all keys of a namespace."""
+    return ROOT if namespace == b"/" else ROOT + b"ns/" + encode(namespace) + b"/"
+
+
+def node_key(node: str) -> bytes:
+    """Of a node's registration."""
+    return NODES + encode(node.encode())
+
+
+def node_of(key: bytes) -> str | None:
+    """The node whose registration this key is; None: it is another key."""
+    return decode(key[len(NODES):]).decode() if key.startswith(NODES) else None
+
+
+def client_key(kind: str, namespace: bytes, client_id: bytes) -> bytes:
+    """kind: OWNER, DATA, WILL_DATA or WILL_INDEX."""
+    client = encode_client(client_id)
+    if kind in (OWNER, DATA):
+        return base(namespace) + b"sessions/" + client + b"/" + kind.encode()
+    return base(namespace) + kind.encode() + b"/" + client
+
+
+def subscription_key(namespace: bytes, client_id: bytes, filter_: bytes = b"") -> bytes:
+    """Of one subscription; without a filter, the prefix of all subscriptions of the client."""
+    return base(namespace) + b"subscriptions/" + encode_client(client_id) + b"/" + encode(filter_)
+
+
+def topic_key(kind: str, namespace: bytes, topic: bytes) -> bytes:
+    """kind: RETAINED_DATA or RETAINED_INDEX."""
+    return base(namespace) + kind.encode() + b"/" + encode(topic)
+
+
+def parse(key: bytes) -> Name | None:
+    """What a key below ROOT is about; None: it is none of these (a node, the leader, or written by somebody else)."""
+    if not key.startswith(ROOT):
+        return None
+    parts = key[len(ROOT):].split(b"/")
+    namespace = b"/"
+    try:
+        if parts[0] == b"ns" and len(parts) > 2:
+            namespace = decode(parts[1])
+            parts = parts[2:]
+        names = [decode(part) for part in parts[1:]]
+    except ValueError:
+        return None
+    kind = parts[0].decode("latin-1")
+    if kind == "sessions" and len(names) == 2 and names[1] in (b"owner", b"data"):
+        return Name(names[1].decode(), namespace, names[0])
+    if kind == "subscriptions" and len(names) == 2:
+        return Name(SUBSCRIPTION, namespace, names[0], names[1])
+    if kind in (RETAINED_DATA, RETAINED_INDEX, WILL_DATA, WILL_INDEX) and len(names) == 1:
+        return Name(kind, namespace, names[0])
+    return None

@@ -1,0 +1,256 @@
+"""This node's place in the cluster: its lease, its epoch, how long it may serve; the other nodes; the leader.
+
+    NEW ──join()──► MEMBER ──leave()──► GONE
+                      │
+                      └── no renewal in time, or its key is gone or not its own ──► FENCED
+
+A renewal counts from when it was sent, and only if a linearizable read that was sent after its answer succeeds in the
+same raft term and still shows this node's key with this lease: a leader of etcd that stood still may confirm renewals
+that its successor does not know (etcd issues 12528 and 15247).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from fluxmq._core.errors import FluxError
+from fluxmq.cluster.keys import LEADER, node_key, node_of
+from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError
+from fluxmq.engine.ports.driver import Driver
+
+__all__ = ["JoinRefused", "Membership", "Node", "Registration", "State"]
+
+RENEWALS_PER_TTL = 3
+RETRY_S = 0.2
+# Clocks of two machines may differ in rate by this part; a lease is given up so much earlier.
+CLOCK_RATE_ERROR = 0.01
+# After a node's lease has ended, nobody takes over what it owned before this has passed: docs/internals/cluster.md,
+# "Without quorum".
+TAKEOVER_DELAY_S = 0.6
+
+
+class JoinRefused(FluxError):
+    """The node may not join. The text says what to do."""
+
+
+class State(Enum):
+    """See the drawing above."""
+
+    NEW = "new"
+    MEMBER = "member"
+    FENCED = "fenced"
+    GONE = "gone"
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node tells the others of itself: the value of its key.
+
+    address: of its transport. clients: addresses for clients by listener, for a server reference. versions: lowest and
+    highest version of streams. identity: of its data directory.
+    """
+
+    address: str
+    identity: str
+    clients: dict[str, str] = {}
+    http: str = ""
+    pid: int = 0
+    version: str = ""
+    versions: tuple[int, int] = (1, 1)
+
+
+class Node(NamedTuple):
+    """A node with a lease. epoch: the revision at which its key was created."""
+
+    name: str
+    epoch: int
+    lease: int
+    registration: Registration
+
+
+class Membership:
+    """One per node.
+
+    name: of this node. clock_s: seconds of a clock that no operator can set and that goes on while the machine sleeps
+    (CLOCK_BOOTTIME), read at the call. on_deadline: called with the time by that clock until which this node may serve,
+    whenever it moves. on_fenced: called once, with the reason. on_node: called with a node that has appeared, or
+    disappeared (False); a node with a new epoch disappears first.
+    """
+
+    def __init__(self, name: str, store: MetadataStore, driver: Driver, registration: Registration, ttl_s: int, *,
+                 clock_s: Callable[[], float], on_deadline: Callable[[float], None], on_fenced: Callable[[str], None],
+                 on_node: Callable[[Node, bool], None]) -> None:
+        self.name = name
+        self.state = State.NEW
+        self.registration = registration
+        self.ttl_s = ttl_s
+        self.lease = 0
+        self.epoch = 0
+        self.deadline_s = 0.0  # by clock_s: may serve until then
+        self.nodes: dict[str, Node] = {}  # with a lease, this one too
+        self.leader = ""
+        self.last_end_s = -TAKEOVER_DELAY_S  # by the driver's clock: when another node was seen to have lost its lease
+        self._leader_revision = 0
+        self._store = store
+        self._driver = driver
+        self._clock_s = clock_s
+        self._on_deadline = on_deadline
+        self._on_fenced = on_fenced
+        self._on_node = on_node
+        self._key = node_key(name)
+        self._campaigning = False
+
+    # ------------------------------------------------------------------ join and leave
+
+    async def join(self) -> None:
+        """Registers this node. Raises JoinRefused if another process has its name; StoreError if the store does not
+        answer."""
+        value = msgspec.json.encode(self.registration)
+        while True:
+            sent = self._clock_s()
+            lease = await self._store.grant(self.ttl_s)
+            result = await self._store.transact([Compare(self._key, 0)], [Change(self._key, value, lease)])
+            if result.done:
+                break
+            await self._store.revoke(lease)
+            item = result.found[0]
+            if item is None:
+                continue
+            if _registration(item.value).identity != self.registration.identity:
+                address = _registration(item.value).address
+                raise JoinRefused(f"another process is in the cluster as node {self.name!r} (at {address}): give this "
+                                  f"one another cluster.node_id, or stop that one and wait {self.ttl_s} s")
+            # A former life of this node: its data directory is locked by this process, so that one is gone.
+            await self._store.revoke(item.lease)
+        self.lease, self.epoch = lease, result.revision
+        self.state = State.MEMBER
+        self._extend(sent, self.ttl_s)
+
+    async def leave(self) -> None:
+        """Gives up the lease and with it every key that hangs on it."""
+        if self.state is State.MEMBER:
+            self.state = State.GONE
+            await self._store.revoke(self.lease)
+
+    def may_serve(self) -> bool:
+        """Whether this node has its lease, by the clock."""
+        return self.state is State.MEMBER and self._clock_s() < self.deadline_s
+
+    def lease_left_s(self) -> float:
+        """Seconds until the deadline; 0 at least."""
+        return max(0.0, self.deadline_s - self._clock_s())
+
+    # ------------------------------------------------------------------ the lease
+
+    async def keep(self) -> None:
+        """Renews the lease until the node leaves or is fenced."""
+        while self.state is State.MEMBER:
+            pause = self.ttl_s / RENEWALS_PER_TTL
+            try:
+                if not await self._renew():
+                    pause = RETRY_S
+            except StoreError:
+                pause = RETRY_S
+            if self.state is State.MEMBER and self._clock_s() >= self.deadline_s:
+                self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
+                return
+            await self._driver.sleep(min(pause, max(0.01, self.deadline_s - self._clock_s())))
+
+    async def _renew(self) -> bool:
+        """One attempt. Returns whether it counts."""
+        sent = self._clock_s()
+        renewal = await self._store.renew(self.lease)
+        if self.state is not State.MEMBER:
+            return False
+        if renewal.ttl_s <= 0:
+            self.fence("the store has ended its lease")
+            return False
+        read = await self._store.read(self._key)
+        if self.state is not State.MEMBER:
+            return False
+        if not read.items or read.items[0].lease != self.lease:
+            self.fence("its key in the store is gone")
+            return False
+        if read.term != renewal.term:
+            return False
+        self._extend(sent, renewal.ttl_s)
+        return True
+
+    def _extend(self, sent_s: float, ttl_s: float) -> None:
+        deadline = sent_s + ttl_s * (1 - CLOCK_RATE_ERROR)
+        if deadline > self.deadline_s:
+            self.deadline_s = deadline
+            self._on_deadline(deadline)
+
+    def fence(self, why: str) -> None:
+        """The node must not serve any more: it has lost its lease. Does nothing the second time."""
+        if self.state is State.MEMBER:
+            self.state = State.FENCED
+            self.deadline_s = 0.0
+            self._on_deadline(0.0)
+            self._on_fenced(why)
+
+    # ------------------------------------------------------------------ what the feed reports
+
+    def on_event(self, event: Event) -> None:
+        """A change below `/mqtt/nodes/`, or of the leader's key."""
+        if event.key == LEADER:
+            self.leader = "" if event.value is None else event.value.decode()
+            self._leader_revision = 0 if event.value is None else event.revision
+            return
+        name = node_of(event.key)
+        if name is None:
+            return
+        if name == self.name:
+            self._on_own_key(event)
+        known = self.nodes.get(name)
+        if known is not None and (event.value is None or event.created != known.epoch):
+            del self.nodes[name]
+            if name != self.name:
+                self.last_end_s = self._driver.now()
+            self._on_node(known, False)
+            known = None
+        if event.value is not None:
+            node = Node(name, event.created, event.lease, _registration(event.value))
+            self.nodes[name] = node
+            if known is None:
+                self._on_node(node, True)
+
+    def _on_own_key(self, event: Event) -> None:
+        if self.state is State.MEMBER and event.revision >= self.epoch and (event.value is None
+                                                                             or event.lease != self.lease):
+            self.fence("its key in the store was deleted")
+
+    # ------------------------------------------------------------------ the leader
+
+    async def campaign(self) -> None:
+        """Becomes the leader when there is none; to be called after each batch of events."""
+        if self.leader or self._campaigning or self.state is not State.MEMBER:
+            return
+        self._campaigning = True
+        try:
+            await self._store.transact([Compare(LEADER, 0), Compare(self._key, self.epoch)],
+                                       [Change(LEADER, self.name.encode(), self.lease)])
+        except StoreError:
+            await self._driver.sleep(RETRY_S)
+        finally:
+            self._campaigning = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node is the leader, by its key and its lease."""
+        return self.leader == self.name and self.may_serve()
+
+    async def wait_takeover_delay(self) -> None:
+        """Until enough time has passed since a lease of another node ended."""
+        while (left := self.last_end_s + TAKEOVER_DELAY_S - self._driver.now()) > 0:
+            await self._driver.sleep(left)
+
+
+def _registration(value: bytes) -> Registration:
+    try:
+        return msgspec.json.decode(value, type=Registration)
+    except msgspec.DecodeError:
+        return Registration(address="", identity="")

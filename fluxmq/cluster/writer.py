@@ -1,0 +1,204 @@
+"""Groups changes of the metadata into shared transactions, so that a storm of connects does not wait for an fsync of
+etcd each.
+
+A request is a set of conditions and changes that belong together. Requests without a common key share a transaction;
+requests with one keep their order. While transactions are under way further requests gather: batches grow with the
+load.
+
+    queued ──sent──► under way ──done──────────────────────────► result
+      ▲                  │ ├── its conditions do not hold ─────► result, not done
+      │                  │ └── those of another request do not ► queued again, in front
+      └──────────────────┴── no answer: queued again, `unsure`
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from fluxmq.cluster.ports import Change, Compare, Item, MetadataStore, StoreError, TransactionResult
+from fluxmq.engine.ports.driver import Driver, Promise
+
+__all__ = ["Writer"]
+
+T = TypeVar("T")
+
+OPERATIONS_MAX = 128  # of a transaction: etcd's default for --max-txn-ops
+TRANSACTIONS_MAX = 4  # under way at once
+RETRY_S = 0.1
+
+
+class _Request:
+    __slots__ = ("changes", "compares", "keys", "promise", "unsure", "until")
+
+    def __init__(self, compares: Sequence[Compare], changes: Sequence[Change], promise: Promise[TransactionResult],
+                 until: float | None) -> None:
+        self.compares = compares
+        self.changes = changes
+        self.keys = {compare.key for compare in compares} | {change.key for change in changes}
+        self.promise = promise
+        self.until = until
+        self.unsure = False  # an attempt got no answer, so it may have been done
+
+
+class Writer:
+    """One per node. store: where the transactions go."""
+
+    def __init__(self, store: MetadataStore, driver: Driver) -> None:
+        self._store = store
+        self._driver = driver
+        self._queue: list[_Request] = []
+        self._busy: set[bytes] = set()  # keys of the transactions under way
+        self._under_way = 0
+        self._closed: str | None = None
+        self.transactions = 0
+        self.requests = 0
+
+    async def change(self, compares: Sequence[Compare], changes: Sequence[Change],
+                     limit_s: float | None = None) -> TransactionResult:
+        """As MetadataStore.transact; compares and changes have at most 64 each. Tries again while the store does not
+        answer; raises StoreError after limit_s seconds, if given, or when the writer is closed. The request may have
+        been done even so, or be done later."""
+        if self._closed is not None:
+            raise StoreError(self._closed, retry=False)
+        until = None if limit_s is None else self._driver.now() + limit_s
+        request = _Request(compares, changes, self._driver.promise(), until)
+        self._queue.append(request)
+        self.requests += 1
+        self._send()
+        return await request.promise
+
+    def close(self, why: str) -> None:
+        """Fails everything that waits; nothing is sent any more."""
+        self._closed = why
+        queue, self._queue = self._queue, []
+        for request in queue:
+            _fail(request, StoreError(why, retry=False))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not sent yet."""
+        return len(self._queue)
+
+    def _send(self) -> None:
+        while self._queue and self._under_way < TRANSACTIONS_MAX:
+            batch = self._take()
+            if not batch:
+                return
+            self._under_way += 1
+            self._driver.start(self._transact(batch))
+
+    def _take(self) -> list[_Request]:
+        """The next requests for one transaction, in order, except those with a key of an earlier one that waits."""
+        batch: list[_Request] = []
+        rest: list[_Request] = []
+        blocked: set[bytes] = set()
+        compares = changes = 0
+        for at, request in enumerate(self._queue):
+            if request.promise.done():
+                continue                    # nobody waits for it any more
+            if compares >= OPERATIONS_MAX or changes >= OPERATIONS_MAX:
+                rest += self._queue[at:]
+                break
+            if (compares + len(request.compares) > OPERATIONS_MAX or changes + len(request.changes) > OPERATIONS_MAX
+                    or not request.keys.isdisjoint(self._busy) or not request.keys.isdisjoint(blocked)):
+                rest.append(request)
+                blocked |= request.keys
+                continue
+            batch.append(request)
+            blocked |= request.keys         # a second request with the same key needs a transaction of its own
+            compares += len(request.compares)
+            changes += len(request.changes)
+        self._queue = rest
+        for request in batch:
+            self._busy |= request.keys
+        return batch
+
+    async def _transact(self, batch: list[_Request]) -> None:
+        pause = 0.0
+        try:
+            self.transactions += 1
+            result = await self._store.transact(_flat(request.compares for request in batch),
+                                                _flat(request.changes for request in batch))
+        except StoreError as error:
+            pause = RETRY_S
+            self._unanswered(batch, error)
+        except BaseException as error:
+            for request in batch:
+                _fail(request, error if isinstance(error, Exception) else StoreError(f"ended: {error}", retry=False))
+            raise
+        else:
+            self._answered(batch, result)
+        finally:
+            for request in batch:
+                self._busy -= request.keys
+            self._under_way -= 1
+        if pause:
+            await self._driver.sleep(pause)
+        self._send()
+
+    def _unanswered(self, batch: list[_Request], error: StoreError) -> None:
+        """Queues them again, but those that nobody may wait for any longer."""
+        again = []
+        for request in batch:
+            request.unsure = True
+            late = request.until is not None and self._driver.now() >= request.until
+            if self._closed is not None or not error.retry or late:
+                _fail(request, error)
+            elif not request.promise.done():
+                again.append(request)
+        self._queue[:0] = again
+
+    def _answered(self, batch: list[_Request], result: TransactionResult) -> None:
+        if result.done:
+            for request in batch:
+                _end(request, TransactionResult(True, result.revision, result.term))
+            return
+        again, at = [], 0
+        for request in batch:
+            found = result.found[at:at + len(request.compares)]
+            at += len(request.compares)
+            if all(_holds(compare, item) for compare, item in zip(request.compares, found, strict=True)):
+                again.append(request)       # another request of the transaction failed
+            elif request.unsure and (revision := _done_at(request, found)):
+                _end(request, TransactionResult(True, revision, result.term))
+            else:
+                _end(request, TransactionResult(False, result.revision, result.term, found))
+        self._queue[:0] = again
+
+
+def _flat(groups: Iterable[Sequence[T]]) -> list[T]:
+    return [one for group in groups for one in group]
+
+
+def _holds(compare: Compare, item: Item | None) -> bool:
+    return compare.revision == (item.revision if item is not None else 0)
+
+
+def _done_at(request: _Request, found: Sequence[Item | None]) -> int:
+    """The revision at which an earlier attempt has made the changes; 0: none has. Decided by the keys that the request
+    both compares and changes: they are what the change makes them, and were not before."""
+    items = {compare.key: item for compare, item in zip(request.compares, found, strict=True)}
+    revision = 0
+    for change in request.changes:
+        if change.key not in items:
+            continue
+        item = items[change.key]
+        if change.value is None:
+            if item is not None:
+                return 0
+            revision = max(revision, 1)
+        elif item is None or item.value != change.value or item.lease != change.lease:
+            return 0
+        else:
+            revision = max(revision, item.revision)
+    return revision
+
+
+def _end(request: _Request, result: TransactionResult) -> None:
+    if not request.promise.done():
+        request.promise.set_result(result)
+
+
+def _fail(request: _Request, error: Exception) -> None:
+    if not request.promise.done():
+        request.promise.set_exception(error)
