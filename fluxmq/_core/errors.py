@@ -8,6 +8,7 @@
     ├── ClientError                   base of the errors of fluxmq.client; fluxmq/client/errors.py has the others
     │   ├── NotConnected              there is no connection
     │   └── WindowFull                the server must acknowledge publishes before it takes more
+    ├── FencedError                   this node must not serve any more: its lease in the cluster has ended
     └── StorageError                  the disk failed, or a file cannot be used
         ├── CorruptError              a file does not hold what was written to it
         └── ShortageError             space or descriptors have run out for now
@@ -15,7 +16,7 @@
 A codec raises ProtocolError and nothing else. An error says whose fault it is and carries the code for the wire, so
 that outer layers guess neither.
 """
-__all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FluxError", "NotConnected", "ProtocolError",
+__all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FencedError", "FluxError", "NotConnected", "ProtocolError",
            "ShortageError", "StorageError", "UsageError", "WindowFull"]
 
 
@@ -71,6 +72,10 @@ class ConfigError(FluxError):
         super().__init__(f"{path}: {text}" if path else text)
         self.path = path
         self.text = text
+
+
+class FencedError(FluxError):
+    """The node's lease in the cluster has ended, by the clock: it handles and sends nothing any more."""
 
 
 class StorageError(FluxError):

@@ -179,6 +179,10 @@ class Membership:
         return True
 
     def _extend(self, sent_s: float, ttl_s: float) -> None:
+        if self.deadline_s and self._clock_s() >= self.deadline_s:
+            # Too late, although the store has the lease: something may have been refused or left undone meanwhile.
+            self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
+            return
         deadline = sent_s + ttl_s * (1 - CLOCK_RATE_ERROR)
         if deadline > self.deadline_s:
             self.deadline_s = deadline

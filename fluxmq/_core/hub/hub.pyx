@@ -88,6 +88,12 @@ cdef class Hub(Waiter):
         self.node.steady_ms = now
         self.node.wall_lead = self.node.now_ms - now
 
+    def serve_until(self, int64_t boot_ms):
+        """The node's lease in the cluster lasts until this time, in milliseconds of CLOCK_BOOTTIME: from then on no turn
+        begins (Poller.turn raises FencedError) and no bytes leave, until this is called again. A node that is not in a
+        cluster never calls it."""
+        self.node.serve_until_ms = boot_ms
+
     def wall_of(self, int64_t steady_ms) -> int:
         """Converts a steady time to wall time, by the current difference of the clocks. 0 (none) stays 0."""
         return steady_ms + self.node.wall_lead if steady_ms else 0

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Machine. Writes the records of sessions that disk/record_kinds.pxd lists."""
 cimport cython
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
@@ -44,6 +45,7 @@ cdef class Ledger:
         self.limited = []
         self.node.member_claims_max = MEMBER_CLAIMS_MAX
         self.node.claims_max = CLAIMS_MAX
+        self.node.serve_until_ms = INT64_MAX
         self.node.work_share = WORK_SHARE_MAX           # until a poller divides its rounds
         self.node.work_round = <uint64_t>-1
 

@@ -10,7 +10,8 @@ code reads the time here, so that a test can set it.
     mono_ms     monotonic clock, without time asleep: for time-outs that end with the process and must not expire
                 because the machine slept (keep alive, connections, leases)
 """
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from posix.time cimport CLOCK_BOOTTIME, clock_gettime, timespec
 
 cdef enum:
     LEAD_SLACK = 2              # ms: error of the difference of two clocks that are read one after the other
@@ -72,6 +73,8 @@ cdef struct node_t:
     int64_t mono_ms                     # monotonic clock of this turn, ms
     int64_t steady_base                 # steady clock minus the time since boot
     bint stamped                        # steady_base is known
+    int64_t serve_until_ms              # by the clock since boot: from then on nothing is handled or sent. INT64_MAX: not in a cluster
+    bint simulated                      # the clocks are a test's: none is read in the middle of a turn
     int64_t wall_lead                   # wall clock minus steady clock, the same until one of them was set (LEAD_SLACK)
     uint64_t turn                       # number of this turn
     uint32_t member_claims_max          # limit of claims of a consumer without a limit of its own
@@ -82,6 +85,16 @@ cdef struct node_t:
     counters_t counters
     gauges_t gauges
 
+
+# Whether the node's lease has ended by now. Reads the clock, but only in a cluster.
+cdef inline bint is_fenced(const node_t* node) noexcept nogil:
+    cdef timespec boot
+    if node.serve_until_ms == INT64_MAX:
+        return 0
+    if node.simulated:
+        return node.steady_ms - node.steady_base >= node.serve_until_ms
+    clock_gettime(CLOCK_BOOTTIME, &boot)
+    return <int64_t>boot.tv_sec * 1000 + boot.tv_nsec // 1000000 >= node.serve_until_ms
 
 # boot_ms: time since the machine booted, including time asleep.
 cdef inline void stamp_clocks(node_t* node, int64_t wall_ms, int64_t boot_ms, int64_t mono_ms) noexcept nogil:

@@ -23,10 +23,8 @@ from libc.string cimport memset
 from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
-from fluxmq._core.errors import UsageError
-
 from fluxmq._core.disk.journal cimport JOURNAL_FAILED
-from fluxmq._core.errors import UsageError
+from fluxmq._core.errors import FencedError, UsageError
 from fluxmq._core.memory.commits cimport link_owner
 from fluxmq._core.memory.link cimport link_drop, link_t
 from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
@@ -96,6 +94,7 @@ cdef class Poller:
         self.timer = -1
         self.clocks = clocks
         if clocks is not None:
+            hub.node.simulated = True
             self.stamp()
             return
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -193,7 +192,8 @@ cdef class Poller:
 
     def turn(self):
         """Handles everything that is ready. The event loop calls it when fileno() is readable, the edge after work
-        outside of a turn (Hub.wake). Raises StorageError if the journal has failed."""
+        outside of a turn (Hub.wake). Raises StorageError if the journal has failed, FencedError if the node may not
+        serve any more (Hub.serve_until)."""
         cdef bint lingers = False
         self.hub.in_turn = True
         self.hub.woken = False
@@ -330,6 +330,8 @@ cdef class Poller:
 
     cdef int begin_round(self, int ready) except -1:
         self.stamp()
+        if self.hub.node.steady_ms - self.hub.node.steady_base >= self.hub.node.serve_until_ms:
+            raise FencedError("the lease in the cluster has ended: this node stopped serving")
         self.hub.node.turn += 1
         self.hub.node.counters.turns += 1
         return self.share(ready)

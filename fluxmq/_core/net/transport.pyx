@@ -34,7 +34,7 @@ from fluxmq._core.memory.link cimport (
     link_write,
 )
 from fluxmq._core.memory.message cimport blob_drop, blob_new
-from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE
+from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE, is_fenced
 from fluxmq._core.net.epoll cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
 )
@@ -640,6 +640,8 @@ cdef class Transport(Recorded):
             return 0
         if self.link.blocked:
             return 0
+        if is_fenced(self.hub.node):
+            return 0                        # the poller reports it at the beginning of the next turn
         if self.hub.node.tap != NULL:
             link_tap(self.link)
         result = self.flush_tls() if self.tls is not None else link_flush(self.link)
