@@ -16,8 +16,8 @@
 A codec raises ProtocolError and nothing else. An error says whose fault it is and carries the code for the wire, so
 that outer layers guess neither.
 """
-__all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FencedError", "FluxError", "NotConnected", "ProtocolError",
-           "ShortageError", "StorageError", "UsageError", "WindowFull"]
+__all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FencedError", "FluxError", "NotConnected",
+           "ProtocolError", "ShortageError", "StorageError", "UsageError", "WindowFull"]
 
 
 class FluxError(Exception):

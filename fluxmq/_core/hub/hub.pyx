@@ -89,8 +89,8 @@ cdef class Hub(Waiter):
         self.node.wall_lead = self.node.now_ms - now
 
     def serve_until(self, int64_t boot_ms):
-        """The node's lease in the cluster lasts until this time, in milliseconds of CLOCK_BOOTTIME: from then on no turn
-        begins (Poller.turn raises FencedError) and no bytes leave, until this is called again. A node that is not in a
+        """The node's lease in the cluster lasts until this time, in ms of CLOCK_BOOTTIME: from then on no turn begins
+        (Poller.turn raises FencedError) and no bytes leave, until this is called again. A node that is not in a
         cluster never calls it."""
         self.node.serve_until_ms = boot_ms
 

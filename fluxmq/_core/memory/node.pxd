@@ -73,7 +73,7 @@ cdef struct node_t:
     int64_t mono_ms                     # monotonic clock of this turn, ms
     int64_t steady_base                 # steady clock minus the time since boot
     bint stamped                        # steady_base is known
-    int64_t serve_until_ms              # by the clock since boot: from then on nothing is handled or sent. INT64_MAX: not in a cluster
+    int64_t serve_until_ms              # ms since boot: from then on nothing is handled or sent. INT64_MAX: never
     bint simulated                      # the clocks are a test's: none is read in the middle of a turn
     int64_t wall_lead                   # wall clock minus steady clock, the same until one of them was set (LEAD_SLACK)
     uint64_t turn                       # number of this turn
