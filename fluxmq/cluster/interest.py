@@ -1,0 +1,80 @@
+"""Which topic filters this node wants, and what the other nodes must know of it.
+
+The engine announces each subscription and withdraws it; here they are counted. The other nodes are told when a filter's
+count becomes one, or zero, and of a share group whenever its count changes, because the publisher's node chooses by it.
+
+An answer to a client (SUBACK) leaves when every peer has applied what was announced: `Sender.interest` gives a ticket
+of the commit line of the peer. A filter that was announced shortly before may not be known yet; then a later
+subscription to it waits for the same.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+__all__ = ["Interest", "Sender"]
+
+Filter = tuple[bytes, bytes, bytes]  # namespace, topic filter, share group (b"": none)
+
+
+class Sender(Protocol):
+    """The stream to one peer (`_core/peer/outbox`)."""
+
+    def interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, ticket: bool) -> None:
+        """Tells the peer how many subscriptions there are; 0: none any more. ticket: what is being answered waits until
+        the peer has applied it."""
+
+    def interest_end(self) -> None:
+        """What was told is all of this node's interest."""
+
+    def barrier(self) -> None:
+        """Gives a ticket: what is being answered waits until the peer has applied everything sent so far."""
+
+
+class Interest:
+    """One per node. senders: the streams to all peers with a lease, by name."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Filter] = Counter()
+        self._senders: dict[str, Sender] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes) -> None:
+        """See Directory.announce."""
+        key = namespace, filter_, group
+        self._counts[key] += 1
+        count = self._counts[key]
+        for sender in self._senders.values():
+            if count == 1 or group:
+                sender.interest(namespace, filter_, group, count, True)
+            else:
+                sender.barrier()
+
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes) -> None:
+        """See Directory.withdraw."""
+        key = namespace, filter_, group
+        self._counts[key] -= 1
+        count = self._counts[key]
+        if count == 0:
+            del self._counts[key]
+        if count == 0 or group:
+            for sender in self._senders.values():
+                sender.interest(namespace, filter_, group, count, False)
+
+    def add(self, node: str, sender: Sender) -> None:
+        """A peer has appeared: tells it everything, and all changes from now on."""
+        self._senders[node] = sender
+        for (namespace, filter_, group), count in self._counts.items():
+            sender.interest(namespace, filter_, group, count, False)
+        sender.interest_end()
+
+    def remove(self, node: str) -> None:
+        """A peer is gone: nobody waits for it any more."""
+        self._senders.pop(node, None)
+
+    def filters(self) -> Iterable[Filter]:
+        """All that are wanted."""
+        return self._counts.keys()

@@ -1,0 +1,138 @@
+"""Changes of the metadata share transactions, keep the order of each key, and are not lost with an answer."""
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from kit.metadata import MetadataInMemory
+from simulator.driver import SimDriver
+
+from fluxmq.cluster.ports import Change, Compare, StoreError, TransactionResult
+from fluxmq.cluster.writer import Writer
+
+
+class World:
+    def __init__(self) -> None:
+        self.ms = 0
+        self.driver = SimDriver(lambda: self.ms)
+        self.store = MetadataInMemory(self.driver)
+        self.writer = Writer(self.store, self.driver)
+
+    def begin(self, compares: list[Compare], changes: list[Change], limit_s: float | None = None) -> Any:
+        return self.driver.start(self.writer.change(compares, changes, limit_s))
+
+    def create(self, key: bytes, value: bytes = b"v") -> Any:
+        return self.begin([Compare(key, 0)], [Change(key, value)])
+
+    def run(self, ms: int = 2000) -> None:
+        for _ in range(ms // 10):
+            for _ in range(10):
+                self.driver.run_ready()
+            self.ms += 10
+
+
+def result(work: Any) -> TransactionResult:
+    found = work.result()
+    assert isinstance(found, TransactionResult)
+    return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_changes_that_come_together_share_transactions(world: World) -> None:
+    works = [world.create(b"%d" % number) for number in range(1000)]
+    world.run()
+    assert all(result(work).done for work in works)
+    assert len(world.store.items) == 1000
+    assert len(world.store.transactions) <= 12
+
+
+def test_what_fails_alone_does_not_fail_the_others(world: World) -> None:
+    world.store.apply([Change(b"taken", b"by another")])
+    works = [world.create(key) for key in (b"a", b"taken", b"b")]
+    world.run()
+    assert [result(work).done for work in works] == [True, False, True]
+    (found,) = result(works[1]).found
+    assert found is not None and found.value == b"by another"
+    assert world.store.items[b"taken"].value == b"by another"
+
+
+def test_changes_of_one_key_keep_their_order(world: World) -> None:
+    works = [world.create(b"k", b"first"), world.create(b"other"), world.create(b"k", b"second")]
+    world.run()
+    assert [result(work).done for work in works] == [True, True, False]
+    assert world.store.items[b"k"].value == b"first"
+
+
+@pytest.mark.parametrize("value", [b"v", None], ids=["put", "delete"])
+def test_a_lost_answer_is_found_out(world: World, value: bytes | None) -> None:
+    world.store.apply([Change(b"k", b"before")])
+    revision = world.store.items[b"k"].revision
+    world.store.lose_answers = 1
+    work = world.begin([Compare(b"k", revision)], [Change(b"k", value)])
+    world.run()
+    assert result(work).done
+    assert len(world.store.history) == 2            # it was made once
+
+
+def test_a_change_that_another_made_before_is_not_taken_for_its_own(world: World) -> None:
+    world.store.apply([Change(b"k", b"v")])
+    work = world.create(b"k", b"v")
+    world.run()
+    assert not result(work).done
+
+
+def test_it_tries_again_until_its_time_limit(world: World) -> None:
+    world.store.fail = 1000
+    patient, hurried = world.create(b"a"), world.begin([Compare(b"b", 0)], [Change(b"b", b"")], 1.0)
+    world.run(1500)
+    assert not patient.done()
+    with pytest.raises(StoreError):
+        hurried.result()
+    world.store.fail = 0
+    world.run()
+    assert result(patient).done and b"b" not in world.store.items
+    world.driver.crashed.clear()
+
+
+def test_closing_fails_what_waits(world: World) -> None:
+    world.store.fail = 1000
+    work = world.create(b"a")
+    world.run(100)
+    world.writer.close("the node stops")
+    world.run(500)
+    for failed in (work, world.create(b"b")):
+        world.run(100)
+        with pytest.raises(StoreError, match=r"the node stops|does not answer"):
+            failed.result()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_request_is_done_once_or_not_at_all(world: World, seed: int) -> None:
+    """Counters: each request replaces a value that it knows by the next; the store loses answers and fails. In the end
+    a key's value is the number of requests that were told that they are done."""
+    chance = random.Random(seed)
+    done = dict.fromkeys((b"a", b"b", b"c", b"d"), 0)
+
+    async def count(key: bytes, times: int, name: int) -> None:
+        for attempt in range(times):
+            item = world.store.items.get(key)
+            value = (item.value.split(b" ")[0] if item else b"0")
+            new = b"%d %d %d" % (int(value) + 1, name, attempt)
+            answer = await world.writer.change([Compare(key, item.revision if item else 0)], [Change(key, new)])
+            done[key] += answer.done
+
+    for name in range(12):
+        world.driver.start(count(chance.choice(list(done)), 20, name))
+    for _ in range(400):
+        world.store.lose_answers += chance.random() < 0.1
+        world.store.fail += chance.random() < 0.1
+        world.run(chance.choice((10, 50, 200)))
+    assert not world.driver.crashed
+    assert {key: int(item.value.split(b" ")[0]) for key, item in world.store.items.items()} \
+        == {key: count for key, count in done.items() if count}
+    assert sum(done.values()) > 20

@@ -1,0 +1,103 @@
+"""Nodes' metadata logic (feed, membership, owners) over one store in memory, under a clock that a test moves."""
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from kit.metadata import MetadataInMemory
+from simulator.driver import SimDriver
+
+from fluxmq.cluster import keys
+from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.membership import Membership, Node, Registration
+from fluxmq.cluster.owners import Owners, Session
+from fluxmq.cluster.ports import Event
+from fluxmq.cluster.writer import Writer
+from fluxmq.engine.ports.cluster import Owner
+
+__all__ = ["Member", "World"]
+
+TTL_S = 10
+
+
+class World:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+        self.driver = SimDriver(lambda: self.ms)
+        self.store = MetadataInMemory(self.driver)
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.driver.start(coroutine)
+
+    def run(self, ms: int = 1000) -> None:
+        for _ in range(max(1, ms // 10)):
+            for _ in range(12):
+                self.driver.run_ready()
+            self.ms += 10
+
+    def end(self, coroutine: Coroutine[Any, Any, Any], ms: int = 3000) -> Any:
+        """Runs it to its end."""
+        work = self.start(coroutine)
+        for _ in range(ms // 10):
+            if work.done():
+                break
+            self.run(10)
+        return work.result()
+
+    def member(self, name: str, identity: str | None = None) -> Member:
+        member = Member(self, name, identity or f"disk of {name}")
+        self.end(member.join())
+        self.run(50)
+        return member
+
+
+class Member:
+    """What one node has of the cluster, without streams."""
+
+    def __init__(self, world: World, name: str, identity: str) -> None:
+        self.world = world
+        self.log: list[tuple[object, ...]] = []
+        self.takeover: Callable[[Session, Owner, bool], None] = lambda session, owner, clean: None
+        driver, store = world.driver, world.store
+        self.writer = Writer(store, driver)
+        self.feed = Feed(store, driver, self._on_events)
+        self.membership = Membership(
+            name, store, driver, Registration(address=f"{name}:1", identity=identity), TTL_S,
+            clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
+            on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
+        self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
+                             on_lost=lambda session: self.log.append(("lost", session[1])))
+
+    async def join(self) -> None:
+        await self.membership.join()
+        await self.feed.load()
+        self.world.start(self.feed.follow())
+        self.world.start(self.membership.keep())
+
+    def kill(self) -> None:
+        """The process is gone; what the store has of it stays until its lease ends."""
+        self.feed.close()
+        self.writer.close("killed")
+        self.membership.state = self.membership.state.__class__.GONE
+
+    async def _take_over(self, session: Session, owner: Owner, clean: bool) -> None:
+        self.log.append(("takeover", session[1], owner.node))
+        self.takeover(session, owner, clean)
+
+    def _on_node(self, node: Node, appeared: bool) -> None:
+        self.log.append(("appeared" if appeared else "disappeared", node.name))
+
+    def _on_events(self, events: Sequence[Event], revision: int) -> None:
+        for event in events:
+            name = keys.parse(event.key)
+            if name is None:
+                self.membership.on_event(event)
+            elif name.kind == keys.OWNER:
+                self.owners.on_event(name, event)
+        if not self.membership.leader:
+            self.world.start(self.membership.campaign())
+
+    def take(self, client: bytes, clean: bool = False) -> Owner:
+        """What a CONNECT does."""
+        owner = self.owners.claim((b"/", client))
+        return owner or self.world.end(self.owners.take((b"/", client), clean), 60_000)

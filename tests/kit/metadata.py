@@ -1,0 +1,151 @@
+"""A metadata store in memory, always healthy but for what a test breaks: MetadataStore of `fluxmq.cluster.ports`.
+
+    store = MetadataInMemory(driver)
+    store.lose_answers = 1          # the next transaction is done, its answer is lost
+    store.fail = 1                  # the next request fails, and nothing was done
+    store.end_lease(lease)          # as at the end of its time to live
+    store.compact()                 # watches that are behind raise Compacted
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluxmq.cluster.ports import (
+    Change,
+    Compacted,
+    Compare,
+    Event,
+    Item,
+    Range,
+    Renewal,
+    StoreError,
+    TransactionResult,
+    Watch,
+    WatchBatch,
+)
+from fluxmq.engine.ports.driver import Driver
+
+__all__ = ["MetadataInMemory"]
+
+
+class MetadataInMemory:
+    """clients share it: every node of a test."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.revision = 1
+        self.term = 1
+        self.items: dict[bytes, Item] = {}
+        self.history: list[Event] = []
+        self.compacted = 0
+        self.leases: dict[int, int] = {}  # lease -> time to live
+        self.transactions: list[tuple[Sequence[Compare], Sequence[Change]]] = []
+        self.lose_answers = 0
+        self.fail = 0
+        self._last_lease = 100
+        self._watches: list[_Watch] = []
+
+    async def _request(self) -> None:
+        await self.driver.sleep(0)
+        if self.fail:
+            self.fail -= 1
+            raise StoreError("the store does not answer")
+
+    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> TransactionResult:
+        await self._request()
+        assert len({change.key for change in changes}) == len(changes), "a key twice"
+        assert len(compares) <= 128 and len(changes) <= 128
+        self.transactions.append((compares, changes))
+        found = tuple(self.items.get(compare.key) for compare in compares)
+        done = all((item.revision if item else 0) == compare.revision
+                   for item, compare in zip(found, compares, strict=True))
+        if done:
+            self.apply(changes)
+        await self.driver.sleep(0)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise StoreError("the answer was lost")
+        return TransactionResult(done, self.revision, self.term, () if done else found)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Makes them at one new revision."""
+        self.revision += 1
+        for key, value, lease in changes:
+            before = self.items.pop(key, None)
+            if value is None:
+                if before is not None:
+                    self.history.append(Event(key, None, self.revision, 0, 0))
+                continue
+            if lease and lease not in self.leases:
+                raise StoreError("lease not found", retry=False)
+            item = Item(key, value, self.revision, before.created if before else self.revision, lease)
+            self.items[key] = item
+            self.history.append(Event(*item))
+        for watch in self._watches:
+            watch.wake()
+
+    async def read(self, key: bytes, *, prefix: bool = False, local: bool = False) -> Range:
+        await self._request()
+        items = [item for at, item in sorted(self.items.items()) if (at.startswith(key) if prefix else at == key)]
+        return Range(self.revision, self.term, items)
+
+    def watch(self, prefix: bytes, after: int) -> Watch:
+        watch = _Watch(self, prefix, after)
+        self._watches.append(watch)
+        return watch
+
+    async def grant(self, ttl_s: int) -> int:
+        await self._request()
+        self._last_lease += 1
+        self.leases[self._last_lease] = ttl_s
+        return self._last_lease
+
+    async def renew(self, lease: int) -> Renewal:
+        await self._request()
+        return Renewal(float(self.leases.get(lease, 0)), self.term)
+
+    async def revoke(self, lease: int) -> None:
+        await self._request()
+        self.end_lease(lease)
+
+    def end_lease(self, lease: int) -> None:
+        """Deletes its keys at one revision."""
+        if self.leases.pop(lease, None) is not None:
+            self.apply([Change(key, None) for key, item in self.items.items() if item.lease == lease])
+
+    def compact(self) -> None:
+        """Forgets the history so far."""
+        self.history.clear()
+        self.compacted = self.revision
+        for watch in self._watches:
+            watch.wake()
+
+
+class _Watch:
+    def __init__(self, store: MetadataInMemory, prefix: bytes, after: int) -> None:
+        self._store, self._prefix, self._after = store, prefix, after
+        self._waiting: Any = None
+        self._closed = False
+
+    def wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def next(self) -> WatchBatch:
+        store = self._store
+        while not self._closed:
+            if self._after < store.compacted:
+                raise Compacted("compacted", retry=False)
+            if store.revision > self._after:
+                events = [event for event in store.history
+                          if event.revision > self._after and event.key.startswith(self._prefix)]
+                self._after = store.revision
+                return WatchBatch(self._after, events)
+            self._waiting = store.driver.promise()
+            await self._waiting
+        raise StoreError("closed", retry=False)
+
+    def close(self) -> None:
+        self._closed = True
+        self.wake()
