@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 from fluxmq._core.errors import FluxError
 
 __all__ = [
-    "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "MetadataStore", "Range", "Renewal",
-    "StoreError", "StreamIn", "StreamOut", "TransactionResult", "Transport", "TransportHandler", "Watch",
+    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "MetadataStore", "Range",
+    "Renewal", "StoreError", "StreamIn", "StreamOut", "TransactionResult", "Transport", "TransportHandler", "Watch",
     "WatchBatch",
 ]
 
@@ -157,12 +157,18 @@ class StreamOut(Protocol):
 class StreamIn(Protocol):
     """The receiving end of a stream that another node has opened."""
 
+    @property
+    def identity(self) -> str | None:
+        """The name in the certificate with which the other node has proved who it is: its common name, or the first
+        alternative name if it has none. None: connections are not authenticated."""
+
     def close(self, why: str) -> None:
         """Refuses what follows: the sender's on_closed gets `why`."""
 
 
 class TransportHandler(Protocol):
-    """What the owner of a transport does with its events. None of these calls raises."""
+    """What the owner of a transport does with its events. None of these calls raises, and none comes after
+    Transport.stop() was called."""
 
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
         """Another node has opened a stream; hello: what it says of itself. Returns the answer; None: refused (after
@@ -183,8 +189,9 @@ class TransportHandler(Protocol):
     def on_closed(self, stream: StreamOut, why: str) -> None:
         """A stream that this node dialled could not be opened, was refused, or broke. It is over; dial again."""
 
-    def on_call(self, method: str, body: bytes) -> AsyncIterator[bytes]:
-        """Another node calls. Yields the parts of the answer; raising CallFailed gives the caller its text."""
+    def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
+        """Another node calls; identity: as StreamIn.identity. Yields the parts of the answer; raising CallFailed gives
+        the caller its text, and `reached`."""
 
 
 class CallFailed(FluxError):
@@ -196,11 +203,15 @@ class CallFailed(FluxError):
         self.reached = reached
 
 
+class BindFailed(FluxError):
+    """The address of a transport cannot be listened on. The text names it and the reason."""
+
+
 class Transport(Protocol):
     """Connections to other nodes. One per node; the handler is given when it starts."""
 
     async def start(self, handler: TransportHandler) -> None:
-        """Listens. Raises BindError-like FluxError if the address is taken."""
+        """Listens. Raises BindFailed."""
 
     def dial(self, address: str, hello: bytes) -> StreamOut:
         """Opens a stream to the node at this address; on_open or on_closed tells what came of it."""
@@ -210,6 +221,6 @@ class Transport(Protocol):
         limit_s in all."""
 
     async def stop(self) -> None:
-        """Closes everything."""
+        """Closes everything. Calls of this node that are under way raise CallFailed."""
 
 
