@@ -79,7 +79,7 @@ def load(file: str | Path | None = None, environment: Mapping[str, str] | None =
 
 def _convert(given: Given) -> tuple[Any] | Problem:
     key = KEYS[given.path]
-    reason = refusal(given.path, given.value) if isinstance(given.value, str) else None
+    reason = refusal(given.path, given.value) if isinstance(given.value, (str, bool)) else None
     if reason is None:
         try:
             return (key.convert(given.value),)

@@ -2,16 +2,16 @@
 
 Each check yields (paths, text): the first path is reported, the others are those that it was compared with.
 """
-import errno
 import importlib.util
 import os
 import re
 import ssl
-import stat
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from fluxmq._core.wire.text import check_filter
+from fluxmq.app.cluster_checks import bound_by_cluster, check_cluster
+from fluxmq.app.config_files import Finding, readable
 from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
@@ -21,8 +21,6 @@ from fluxmq.model.origins import read_network
 from fluxmq.model.record import RECORD_PROTOCOLS
 
 __all__ = ["check", "is_topic_choice"]
-
-Finding = tuple[tuple[str, ...], str]
 
 _CIPHER_NAME = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
 _ORIGIN = re.compile(r"(?:https?://(?:\[[0-9a-fA-F:.]+\]|[^/\s\[\]:@?#]+)(?::[0-9]{1,5})?|null)", re.ASCII)
@@ -39,7 +37,7 @@ def _bound(config: Config) -> list[tuple[str, Address]]:
     bound = [(f"{path}.addr", parse_address(slot.addr)) for path, slot in config.listeners()]
     if config.server.health_enabled:
         bound.append(("server.health_addr", parse_address(config.server.health_addr)))
-    return bound
+    return bound + bound_by_cluster(config)
 
 
 def _addresses(config: Config) -> Iterator[Finding]:
@@ -63,7 +61,7 @@ def _tls_files(path: str, slot: TlsListener) -> Iterator[Finding]:
     for name in ("cert_file", "key_file", "ca_file"):
         file = getattr(slot, name)
         if file:
-            yield from _readable(f"{path}.{name}", file)
+            yield from readable(f"{path}.{name}", file)
         elif name in needed:
             why = "client certificates cannot be checked without it" if name == "ca_file" else "TLS needs it"
             yield (f"{path}.{name}", f"{path}.addr"), f"must be set, because {path}.addr is: {why}"
@@ -134,22 +132,11 @@ def _loopback(address: Address) -> Address:
 def _files(config: Config) -> Iterator[Finding]:
     auth, storage = config.auth, config.storage
     if auth.users_file:
-        yield from _readable("auth.users_file", auth.users_file, "; `fluxmq user add NAME --file FILE` makes one")
+        yield from readable("auth.users_file", auth.users_file, "; `fluxmq user add NAME --file FILE` makes one")
     if auth.acl_file:
-        yield from _readable("auth.acl_file", auth.acl_file)
+        yield from readable("auth.acl_file", auth.acl_file)
     if storage.type == "rocksdb" and os.path.exists(storage.dir) and not os.path.isdir(storage.dir):
         yield ("storage.dir",), f"{storage.dir} is not a directory"
-
-
-def _readable(path: str, file: str, hint: str = "") -> Iterator[Finding]:
-    """Checks access without opening the file, which may be a pipe that can be read only once."""
-    try:
-        if stat.S_ISDIR(os.stat(file).st_mode):
-            yield (path,), f"{file} is a directory, not a file"
-        elif not os.access(file, os.R_OK):
-            yield (path,), f"cannot read {file}: {os.strerror(errno.EACCES)}"
-    except OSError as error:
-        yield (path,), f"cannot read {file}: {error.strerror}{hint}"
 
 
 def _numbers(config: Config) -> Iterator[Finding]:
@@ -222,4 +209,5 @@ def _record(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _namespaces, _exempt, _record)
+    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _namespaces, _exempt, _record,
+    check_cluster)

@@ -30,8 +30,8 @@ def _from_text(path: str, text: str, origin: str) -> Given | Problem:
 
     try:
         value = read_value(text)
-    except NotYaml:
-        return Problem(path, f"{text[:60]!r} is not a YAML value ({origin})")
+    except NotYaml as error:
+        return Problem(path, f"{text[:60]!r} is not a YAML value{': ' if str(error) else ''}{error} ({origin})")
     return Given(resolved[0], value, resolved[1])
 
 

@@ -23,11 +23,27 @@ class NotYaml(ValueError):
     """A text that is not a YAML value."""
 
 
+class _Twice(yaml.YAMLError):
+    """A key that is given twice in a value, such as an entry of a list. PyYAML takes the last one."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key[:60]!r} is given twice in it")
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the core schema of YAML 1.2 (section 10.3.2)."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     yaml_constructors = dict(yaml.SafeLoader.yaml_constructors)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _Twice(key.value)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> object:
@@ -41,9 +57,11 @@ for _tag in ("int", "float"):
 
 
 def read_value(text: str) -> Any:
-    """Reads a value from one line. Raises NotYaml."""
+    """Reads a value from one line. Raises NotYaml, with what is wrong or with nothing."""
     try:
         return yaml.load(text, _Loader)
+    except _Twice as error:
+        raise NotYaml(str(error)) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise NotYaml from None
 
@@ -91,6 +109,9 @@ class _FileReader:
             return
         try:
             value = self.loader.construct_object(node, deep=True)
+        except _Twice as error:
+            self.problems.append(Problem(name, f"{error} ({where})"))
+            return
         except (yaml.YAMLError, ValueError, RecursionError):
             self.problems.append(Problem(name, f"a value with a tag or an alias that cannot be read ({where})"))
             return

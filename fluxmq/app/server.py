@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 from fluxmq import __version__
-from fluxmq._core.errors import FluxError, ShortageError, StorageError
+from fluxmq._core.errors import ConfigError, FluxError, ShortageError, StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq.access.authority import Authority
@@ -71,6 +71,9 @@ RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the 
 
 def run(config: Config, provenance: dict[str, str]) -> int:
     """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
+    if config.cluster.enabled:
+        # A setting without effect would mislead its user.
+        raise ConfigError("cluster.enabled", "must be false: the cluster is not complete in this version")
     configure(config.log.level, config.log.format)
     settle_heap()
     return uvloop.run(_main(config))

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from fluxmq.model import limits
+from fluxmq.model.cluster import Cluster
 from fluxmq.model.listeners import (
     AddressText,
     AmqpSlot,
@@ -287,6 +288,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
     queue_manager: QueueManager = QueueManager()
     record: Record = Record()
+    cluster: Cluster = Cluster()
     namespaces: Annotated[tuple[NamespaceSpec, ...], Meta(extra={"kind": "namespaces"}, description=(
         "Namespaces that clients may connect to, and what limits each: for AMQP they are virtual hosts. \"/\" is "
         "always there. One that is no longer named here keeps what it has, and nobody can connect to it; see "

@@ -28,7 +28,7 @@ _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One leaf of the schema.
 
-    path: dotted. kind: duration, size, address, boolean, integer, choice, text, list, queues or
+    path: dotted. kind: duration, size, address, boolean, integer, choice, text, list, map, queues or
     namespaces. allowed: half a sentence.
     default: as it stands in the struct. choices: of a choice, otherwise ().
     """
@@ -51,6 +51,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             value = parse_duration(value)
         elif self.kind == "size":
             value = parse_size(value)
+        elif self.kind == "map" and value is None:  # as a section without keys
+            value = {}
         try:
             converted = msgspec.convert(value, self.hint)
         except msgspec.ValidationError:
@@ -59,9 +61,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("too large")
         if self.kind == "address" and converted:
             parse_address(converted)
-        for text in (converted,) if isinstance(converted, str) else converted if isinstance(converted, tuple) else ():
-            if not text.isprintable():
-                raise ValueError("it contains characters that cannot be printed")
+        if not all(text.isprintable() for text in _texts(converted)):
+            raise ValueError("it contains characters that cannot be printed")
         return converted
 
     def format(self, value: Any) -> str:
@@ -79,6 +80,17 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps(value, ensure_ascii=False)
 
 
+def _texts(value: object) -> Iterator[str]:
+    """The texts in a value of any kind but queues and namespaces."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value
+        yield from value.values()
+
+
 def _walk(cls: type[msgspec.Struct], info: inspect.Type, default: msgspec.Struct,
           prefix: str) -> Iterator[Key | tuple[str, str]]:
     """Keys, and before those of a section its (path, docstring), in the order of declaration. info: of cls; it holds
@@ -87,7 +99,7 @@ def _walk(cls: type[msgspec.Struct], info: inspect.Type, default: msgspec.Struct
         info = info.type
     assert isinstance(info, inspect.StructType)
     hints = get_type_hints(cls, include_extras=True)
-    yield prefix.rstrip("."), (cls.__doc__ or "").strip()
+    yield prefix.rstrip("."), " ".join((cls.__doc__ or "").split())
     for field in info.fields:
         value = getattr(default, field.name)
         path = prefix + field.name

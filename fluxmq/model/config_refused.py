@@ -16,6 +16,7 @@ TLS_KEYS = ("cert_file", "key_file", "ca_file", "client_auth", "min_version", "c
 _SLOT = "server.mqtt.*.*"
 _AMQP_SLOT = "server.amqp091.*"
 _LATER = "not in this version"
+_REPLICATED = f"it belongs to queues replicated by Raft groups, which are {_LATER}: a queue is on one node"
 _OTEL = f"{_LATER}; metrics are served for Prometheus at /metrics of server.health_addr"
 
 REFUSED: Mapping[str, str] = {
@@ -58,7 +59,16 @@ REFUSED: Mapping[str, str] = {
     "auth.external": f"asking another service who may connect is {_LATER}; set auth.users_file",
     "auth.url": f"asking another service who may connect is {_LATER}; set auth.users_file",
     "auth.local_principals": f"local principals are {_LATER}; set auth.users_file and auth.acl_file",
-    "cluster": f"clusters are {_LATER}",
+    **{f"cluster.transport.{name}": "batches grow with the load by themselves: there is nothing to set. Leave it out"
+       for name in ("route_batch_max_size", "route_batch_max_delay", "route_batch_flush_workers")},
+    "cluster.transport.route_publish_timeout": "write cluster.route_publish_timeout, which subscriptions have too",
+    "cluster.transport.tls_enabled": "TLS is on when cluster.transport.tls has its three files",
+    **{f"cluster.transport.tls_{name}": f"write cluster.transport.tls.{name}"
+       for name in ("cert_file", "key_file", "ca_file")},
+    **{f"cluster.raft.{name}": _REPLICATED for name in (
+        "auto_provision_groups", "bind_addr", "data_dir", "peers", "groups", "replication_factor", "sync_mode",
+        "min_in_sync_replicas", "ack_timeout", "heartbeat_timeout", "election_timeout", "snapshot_interval",
+        "snapshot_threshold")},
     "queue_manager.capture_workers": "captures are appended where they arrive, in order. Leave it out",
     "queue_manager.capture_queue_depth": "there is no line between a publish and its capture. Leave it out",
     "queue_manager.capture_drain_timeout": "there is no line between a publish and its capture. Leave it out",
@@ -73,9 +83,11 @@ REFUSED: Mapping[str, str] = {
        for name in ("path", "allowed_origins")},
 }
 
-# (key, value): values that other brokers accept.
-REFUSED_VALUES: Mapping[tuple[str, str], str] = {
+# (key, value): values that other brokers and versions accept.
+REFUSED_VALUES: Mapping[tuple[str, str | bool], str] = {
     ("storage.type", "badger"): "its files cannot be read here; the embedded store is rocksdb",
+    **{(f"cluster.raft.{name}", value): _REPLICATED for name, value in (
+        ("enabled", True), ("write_policy", "reject"), ("write_policy", "local"), ("distribution_mode", "replicate"))},
     **{(f"{slot}.{name}", value): reason for slot in (_SLOT, _AMQP_SLOT) for name, value, reason in (
         ("client_auth", "require_any", "a certificate nobody signed proves nothing: use require with ca_file"),
         ("client_auth", "verify_if_given", "that is what request does here: the certificate is checked if given"),
@@ -108,6 +120,7 @@ def refusal(path: str, value: object = None) -> str | None:
             if _matches(wanted, names[:length]):
                 return reason
     for (pattern, refused), reason in REFUSED_VALUES.items():
-        if value == refused and len(words := pattern.split(".")) == len(names) and _matches(words, names):
+        words = pattern.split(".")
+        if (value == refused and type(value) is type(refused)) and len(words) == len(names) and _matches(words, names):
             return reason
     return None

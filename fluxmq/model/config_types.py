@@ -41,9 +41,12 @@ def describe(info: inspect.Type, hint: Any) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(info, inspect.LiteralType):
         choices = _choices(hint)
         names = [choice or '""' for choice in choices]
-        return "choice", f"one of {', '.join(names)}" if len(names) > 1 else f"only {names[0]}, on this slot", choices
+        allowed = f"one of {', '.join(names)}" if len(names) > 1 else f"only {names[0]}, on this slot"
+        return "choice", extra.get("allowed") or allowed, choices
     if isinstance(info, inspect.BoolType):
-        return "boolean", "true or false", ()
+        return "boolean", extra.get("allowed") or "true or false", ()
+    if isinstance(info, inspect.DictType):
+        return "map", extra["allowed"], ()
     if isinstance(info, inspect.UnionType):
         return "boolean", "true, false or null", ()
     if isinstance(info, inspect.VarTupleType) and isinstance(info.item_type, inspect.StructType):

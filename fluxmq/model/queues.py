@@ -29,7 +29,7 @@ REFUSED = {
     "reserved": "no queue is special. Leave it out",
     "primary_group": "what a group has read, `fluxmq queue groups` and /metrics show. Leave it out",
     "ack_durability": "all queues share one journal: set storage.session_durability",
-    "replication": "clusters are not in this version",
+    "replication": "replicated queues are not in this version",
 }
 
 

@@ -997,7 +997,8 @@ OTHERS: dict[str, Observe] = {
 } | RECORD | ADDRESSES
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if not SLOT.fullmatch(key)])
+# Those of `cluster` are in tests/unit/test_cluster_config.py.
+@pytest.mark.parametrize("key", [key for key in KEYS if not SLOT.fullmatch(key) and not key.startswith("cluster.")])
 def test_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     assert key in OTHERS, f"{key} needs an entry in OTHERS that shows what it does"
     pair = Pair(tmp_path, key, monkeypatch)

@@ -57,7 +57,7 @@ from fluxmq.model.queues import QueueSpec, SpecError, filter_problem, read_spec,
     ({"reserved": True}, "reserved", "no queue is special"),
     ({"ack_durability": "fsync"}, "ack_durability", "storage.session_durability"),
     ({"primary_group": "g"}, "primary_group", "queue groups"),
-    ({"replication": {"enabled": True}}, "replication", "clusters are not in this version")])
+    ({"replication": {"enabled": True}}, "replication", "replicated queues are not in this version")])
 def test_a_wrong_key_is_named(given: dict[str, Any], key: str, said: str) -> None:
     with pytest.raises(SpecError) as found:
         read_spec({"name": "q"} | given)
