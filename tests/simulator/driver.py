@@ -163,6 +163,18 @@ class SimDriver:
         """Something can go on without time passing."""
         return bool(self._ready or self.threads)
 
+    @property
+    def next_ms(self) -> int | None:
+        """When the next timer is due, by now_ms; None without any."""
+        return self._timers[0][0] if self._timers else None
+
+    def timers_first(self) -> None:
+        """Timers that are due go ahead of what is ready, not behind it."""
+        due = []
+        while self._timers and self._timers[0][0] <= self._now_ms():
+            due.append(heapq.heappop(self._timers)[2])
+        self._ready.extendleft(reversed(due))
+
     def run_ready(self) -> None:
         """Everything that is due now; what these begin is for the next call."""
         while self._timers and self._timers[0][0] <= self._now_ms():
