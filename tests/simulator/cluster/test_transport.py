@@ -10,8 +10,7 @@ from simulator.cluster.machines import Machines, Process
 from simulator.cluster.network import Network
 from simulator.cluster.transport import SimStreamOut, SimTransport
 
-from fluxmq._core.errors import FluxError
-from fluxmq.cluster.ports import CallFailed, StreamIn, StreamOut, Transport
+from fluxmq.cluster.ports import BindFailed, CallFailed, StreamIn, StreamOut, Transport
 
 KEEPALIVE_S = 4.0       # the most of Network.keepalive_ms
 
@@ -33,6 +32,7 @@ class Handler:
 
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
         self._log("stream", hello)
+        assert stream.identity == "n1"
         if self.refuse:
             stream.close(self.refuse)
             return None
@@ -56,8 +56,9 @@ class Handler:
     def on_closed(self, stream: StreamOut, why: str) -> None:
         self._log("closed", why)
 
-    async def on_call(self, method: str, body: bytes) -> AsyncIterator[bytes]:
+    async def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
         self.calls += 1
+        assert identity == "n1"
         if method == "count":
             for number in range(int(body)):
                 yield b"%d" % number
@@ -66,7 +67,7 @@ class Handler:
             yield b"done"
         else:
             yield b"part"
-            raise CallFailed("no such method")
+            raise CallFailed("no such method", reached=False)
 
     def kinds(self) -> list[str]:
         return [event[0] for event in self.events]
@@ -263,7 +264,7 @@ def test_an_address_is_taken(pair: Pair) -> None:
     second = SimTransport(process, pair.network, "n1:1")
     work = process.driver.start(second.start(Handler(process)))
     pair.world.settle()
-    assert isinstance(work.exception(), FluxError)
+    assert isinstance(work.exception(), BindFailed)
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -314,7 +315,7 @@ def test_a_call_has_parts(pair: Pair) -> None:
 def test_a_call_fails(pair: Pair) -> None:
     refused, unknown, late = pair.call("what", b""), pair.call("count", b"1", address="n9:1"), pair.call("slow", b"9")
     pair.world.run_for(6.0)
-    assert refused[0] == b"part" and str(refused[1]) == "no such method" and refused[1].reached
+    assert refused[0] == b"part" and str(refused[1]) == "no such method" and not refused[1].reached
     assert not unknown[0].reached
     assert len(late) == 1 and late[0].reached and "within 5 s" in str(late[0])
 

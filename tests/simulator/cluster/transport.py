@@ -15,8 +15,7 @@ from functools import partial
 from simulator.cluster.machines import Process
 from simulator.cluster.network import REFUSED, Connection, Network, Side
 
-from fluxmq._core.errors import FluxError
-from fluxmq.cluster.ports import CallFailed, TransportHandler
+from fluxmq.cluster.ports import BindFailed, CallFailed, TransportHandler
 from fluxmq.engine.ports.driver import Promise
 
 __all__ = ["SimCall", "SimStreamIn", "SimStreamOut", "SimTransport"]
@@ -75,7 +74,8 @@ class SimStreamOut:
 class SimStreamIn:
     """A StreamIn."""
 
-    def __init__(self, transport: SimTransport, side: Side) -> None:
+    def __init__(self, transport: SimTransport, side: Side, identity: str | None) -> None:
+        self.identity = identity
         self._transport = transport
         self._side = side
 
@@ -87,8 +87,9 @@ class SimStreamIn:
 class _Incoming:
     """The accepting end of a connection: its first item says whether it is a stream or a call."""
 
-    def __init__(self, transport: SimTransport) -> None:
+    def __init__(self, transport: SimTransport, identity: str | None) -> None:
         self._transport = transport
+        self._identity = identity       # of who has dialled
         self._stream: SimStreamIn | None = None
         self._room: Promise[None] | None = None
         self.side = Side(transport.process, self._on_item, self._on_break, self._on_idle)
@@ -109,7 +110,7 @@ class _Incoming:
             transport.process.driver.start(self._answer(item[1], item[2]))
 
     def _accept(self, hello: bytes) -> None:
-        stream = self._stream = SimStreamIn(self._transport, self.side)
+        stream = self._stream = SimStreamIn(self._transport, self.side, self._identity)
         self._transport.accepted[stream] = None
         answer = self._transport.handler.on_stream(stream, hello)
         if answer is None:
@@ -119,7 +120,7 @@ class _Incoming:
 
     async def _answer(self, method: str, body: bytes) -> None:
         try:
-            async for part in self._transport.handler.on_call(method, body):
+            async for part in self._transport.handler.on_call(method, body, self._identity):
                 while self.side.out.full and not self.side.closed:
                     self._room = self._transport.process.driver.promise()
                     await self._room
@@ -128,7 +129,7 @@ class _Incoming:
                 self.side.put((PART, bytes(part)))
             self.side.put((DONE,))
         except CallFailed as failed:
-            self.side.put((FAILED, str(failed)))
+            self.side.put((FAILED, str(failed), failed.reached))
         finally:
             self._transport.answers.pop(self, None)
 
@@ -196,7 +197,7 @@ class SimCall:
             self._parts.append(item[1])
             self._wake()
         else:
-            self.end(None if item[0] == DONE else CallFailed(item[1]))
+            self.end(None if item[0] == DONE else CallFailed(item[1], reached=item[2]))
 
     def _on_break(self, why: str) -> None:
         self.end(CallFailed(f"{self._address}: {why}", reached=why != REFUSED))
@@ -216,12 +217,17 @@ class SimCall:
 
 
 class SimTransport:
-    """A Transport, for one life of a process. The handler's methods are called by that process only."""
+    """A Transport, for one life of a process. The handler's methods are called by that process only.
+
+    authenticated: whether others see the process's name as the identity of this end. Parts that others have asked for
+    with a call are not asked of the handler any more after stop(); what it was waiting for then is not cancelled.
+    """
 
     handler: TransportHandler
 
-    def __init__(self, process: Process, network: Network, address: str) -> None:
+    def __init__(self, process: Process, network: Network, address: str, *, authenticated: bool = True) -> None:
         self.process = process
+        self.identity = process.name if authenticated else None
         self.life = process.life
         self.address = address
         self.streams: dict[SimStreamOut, None] = {}         # dialled, and not closed
@@ -238,7 +244,7 @@ class SimTransport:
     async def start(self, handler: TransportHandler) -> None:
         other = self._network.listeners.get(self.address)
         if isinstance(other, SimTransport) and other.listens and other.alive:
-            raise FluxError(f"the address {self.address} is in use by {other.process.name}")
+            raise BindFailed(f"cannot listen on {self.address}: it is in use by {other.process.name}")
         self.handler = handler
         self._network.listeners[self.address] = self
 
@@ -261,7 +267,7 @@ class SimTransport:
         other = self._network.listeners.get(address)
         if self._stopped or not isinstance(other, SimTransport):
             return False
-        Connection(self._network, side, _Incoming(other).side)
+        Connection(self._network, side, _Incoming(other, self.identity).side)
         return True
 
     async def stop(self) -> None:
