@@ -1,10 +1,11 @@
-"""GET /health, /ready and /metrics over HTTP/1.1, for probes, scrapers and curl.
+"""GET /health, /ready, /metrics and /cluster over HTTP/1.1, for probes, scrapers and curl.
 
-admin/http.py knows HTTP and bounds it (HTTP_* in model/limits.py); this file knows three paths.
+admin/http.py knows HTTP and bounds it (HTTP_* in model/limits.py); this file knows four paths.
 
     /health   200 {"status":"healthy", ...}    503 when the status is another
     /ready    200 {"status":"ready", ...}      503 {"status":"not_ready", ...}
     /metrics  200 Prometheus text; ?queue=NAME, also several times: with these queues one by one
+    /cluster  200 {"env", "nodes": [...], "local", "state", ...}: admin/cluster.py
 
 Any other query is ignored. HEAD is GET without the body. Other methods on these paths: 405 with Allow.
 """
@@ -18,8 +19,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from fluxmq._core.errors import UsageError
+from fluxmq.admin.cluster import cluster_page
 from fluxmq.admin.http import READ_BYTES, Answer, Bounds, HttpServer, Request, text_answer
 from fluxmq.admin.metrics import CONTENT_TYPE as METRICS_TYPE
+from fluxmq.engine.ports.overview import ClusterView
 from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
 
@@ -48,16 +51,17 @@ class HealthServer(HttpServer):
     """Listens from `start` to `stop`, on the running loop; the callables are called there and must not block.
 
     addr: host:port as in server.health_addr. health: the body of /health. ready: whether, and the body of /ready.
-    metrics: the page of /metrics, with the queues of `?queue=NAME&queue=…`. A callable that raises is a 500
-    and a line in the log.
+    metrics: the page of /metrics, with the queues of `?queue=NAME&queue=…`. cluster: what /cluster shows. A callable
+    that raises is a 500 and a line in the log.
     """
 
     def __init__(self, addr: str, health: Callable[[], dict[str, Any]],
-                 ready: Callable[[], tuple[bool, dict[str, Any]]], metrics: Callable[[Sequence[str]], bytes], *,
+                 ready: Callable[[], tuple[bool, dict[str, Any]]], metrics: Callable[[Sequence[str]], bytes],
+                 cluster: Callable[[], ClusterView], *,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
                  idle_seconds_max: float = limits.HTTP_IDLE_SECONDS_MAX,
                  connections_max: int = limits.HTTP_CONNECTIONS_MAX) -> None:
-        super().__init__(_Pages(health, ready, metrics), Bounds(
+        super().__init__(_Pages(health, ready, metrics, cluster), Bounds(
             connections_max=connections_max, request_seconds_max=request_seconds_max,
             idle_seconds_max=idle_seconds_max))
         self._wanted = parse_address(addr)
@@ -81,12 +85,14 @@ class _Pages:
     """What is served; implements http.Handler."""
 
     def __init__(self, health: Callable[[], dict[str, Any]], ready: Callable[[], tuple[bool, dict[str, Any]]],
-                 metrics: Callable[[Sequence[str]], bytes]) -> None:
+                 metrics: Callable[[Sequence[str]], bytes], cluster: Callable[[], ClusterView]) -> None:
         self._health = health
         self._ready = ready
         self._metrics = metrics
+        self._cluster = cluster
         self._routes: dict[str, Callable[[str], Answer]] = {
-            "/health": self._answer_health, "/ready": self._answer_ready, "/metrics": self._answer_metrics}
+            "/health": self._answer_health, "/ready": self._answer_ready, "/metrics": self._answer_metrics,
+            "/cluster": self._answer_cluster}
 
     def refuse(self, status: int, text: str) -> Answer:
         return text_answer(status, text)
@@ -114,3 +120,6 @@ class _Pages:
 
     def _answer_metrics(self, query: str) -> Answer:
         return Answer(200, METRICS_TYPE, self._metrics([value for name, value in parse_qsl(query) if name == "queue"]))
+
+    def _answer_cluster(self, query: str) -> Answer:
+        return cluster_page(self._cluster())

@@ -89,7 +89,9 @@ def _is_series(metric: Metric, key: tuple[str, ...]) -> bool:
 
 def _check(snapshot: Snapshot) -> None:
     """Raises UsageError when snapshot and table differ."""
-    unknown, missing = sorted(set(snapshot) - set(_BY_NAME)), sorted(set(_BY_NAME) - set(snapshot))
+    clustered = {metric.name for metric in METRICS if metric.clustered}
+    needed = set(_BY_NAME) if clustered & set(snapshot) else set(_BY_NAME) - clustered
+    unknown, missing = sorted(set(snapshot) - set(_BY_NAME)), sorted(needed - set(snapshot))
     if unknown or missing:
         raise UsageError(f"metrics not in the table: {unknown}; not in the snapshot: {missing}")
     for name, value in snapshot.items():

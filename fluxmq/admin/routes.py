@@ -19,6 +19,8 @@
     GET    /api/v1/namespaces/N                       one
     POST   /api/v1/namespaces/N                       create                                         201 made, 200 else
     DELETE /api/v1/namespaces/N                       with all that is in it: {"deleted": true, "sessions": n, ...}
+    GET    /api/v1/cluster                            the cluster, as this node sees it             (cluster.py)
+    POST   /api/v1/cluster/leave                      {"leaving": id}: begun                        202
     GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
     DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
     GET    /api/v1/dlq?namespace=                     {"dead_letters": [...]}, one entry per queue
@@ -42,6 +44,7 @@ from fluxmq._core.errors import StorageError
 from fluxmq.admin.bans import lift_bans, list_bans
 from fluxmq.admin.bodies import Message, Messages, Replay, Seek, shown_message, to_publish
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
+from fluxmq.admin.cluster import leave_cluster, show_cluster
 from fluxmq.admin.dead_letters import replay_dead_letters
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.namespaces import create_namespace, delete_namespace, list_namespaces, show_namespace
@@ -52,6 +55,7 @@ from fluxmq.admin.words import partition as read_partition
 from fluxmq.engine.ports.clients import ClientsPort
 from fluxmq.engine.ports.guard import BansPort
 from fluxmq.engine.ports.namespaces import NamespacesPort
+from fluxmq.engine.ports.overview import ClusterOverview
 from fluxmq.engine.ports.queues import Browsed, QueueName, QueueRefused, QueuesPort
 from fluxmq.engine.ports.record import RecordPort, RecordRefused
 from fluxmq.model import limits
@@ -106,6 +110,7 @@ class AdminRoutes:
     def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  tail_seconds: float = _TAIL_SECONDS, clients: Sequence[ClientsPort] = (),
                  bans: BansPort | None = None, namespaces: NamespacesPort | None = None,
+                 cluster: ClusterOverview | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
         self._queues = queues
         self._on_log = on_log
@@ -132,6 +137,9 @@ class AdminRoutes:
             self._route(("namespaces", None), GET=(lambda call: show_namespace(namespaces, call.names[0]), ""),
                         POST=(lambda call: create_namespace(namespaces, call.names[0], self._durable), ""),
                         DELETE=(lambda call: delete_namespace(namespaces, call.names[0], self._durable), ""))
+        if cluster is not None:
+            self._route(("cluster",), GET=(lambda call: show_cluster(cluster), ""))
+            self._route(("cluster", "leave"), POST=(lambda call: leave_cluster(cluster), ""))
         if bans is not None:
             self._route(("bans",), GET=(lambda call: list_bans(bans), ""))
             self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"))
@@ -162,7 +170,7 @@ class AdminRoutes:
         verbs, names = self._find(segments)
         if verbs is None:
             return self.refuse(404, "there is no such path",
-                               "the paths begin with /api/v1/queues, dlq, clients, namespaces or bans")
+                               "the paths begin with /api/v1/queues, dlq, clients, namespaces, cluster or bans")
         route = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
         if route is None:
             allowed = ", ".join(verbs)

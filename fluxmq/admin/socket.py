@@ -1,4 +1,4 @@
-"""The admin API on a unix socket of this machine: for `fluxmq queue …`, `client …`, `namespace …`,
+"""The admin API on a unix socket of this machine: for `fluxmq queue …`, `client …`, `namespace …`, `cluster …`,
 `ban …`, and for curl --unix-socket.
 
 Who may open the file may do everything, so its mode is 0600: the broker's own user, and root. It is set before clients
@@ -20,6 +20,7 @@ from fluxmq.admin.routes import AdminRoutes
 from fluxmq.engine.ports.clients import ClientsPort
 from fluxmq.engine.ports.guard import BansPort
 from fluxmq.engine.ports.namespaces import NamespacesPort
+from fluxmq.engine.ports.overview import ClusterOverview
 from fluxmq.engine.ports.queues import QueuesPort
 from fluxmq.engine.ports.record import RecordPort
 from fluxmq.model import limits
@@ -35,7 +36,7 @@ class AdminSocket(HttpServer):
 
     def __init__(self, path: Path, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  clients: Sequence[ClientsPort] = (), bans: BansPort | None = None,
-                 namespaces: NamespacesPort | None = None,
+                 namespaces: NamespacesPort | None = None, cluster: ClusterOverview | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
                  handle_seconds_max: float = limits.ADMIN_HANDLE_SECONDS_MAX,
@@ -44,7 +45,7 @@ class AdminSocket(HttpServer):
                  body_bytes_max: int = limits.ADMIN_BODY_BYTES_MAX) -> None:
         # half of the connections stay for questions, however many watch a tail
         super().__init__(AdminRoutes(queues, recordings, clients=clients, bans=bans, namespaces=namespaces,
-                                     on_log=on_log), Bounds(
+                                     cluster=cluster, on_log=on_log), Bounds(
             connections_max=connections_max, streams_max=connections_max // 2, body_bytes_max=body_bytes_max,
             takes_bodies=True, request_seconds_max=request_seconds_max, handle_seconds_max=handle_seconds_max,
             idle_seconds_max=idle_seconds_max))

@@ -18,6 +18,7 @@ from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
 from fluxmq.app.ban_cli import ban
 from fluxmq.app.client_cli import client
+from fluxmq.app.cluster_cli import cluster
 from fluxmq.app.log_commands import log
 from fluxmq.app.namespace_cli import namespace
 from fluxmq.app.queue_cli import queue
@@ -62,6 +63,7 @@ def cli() -> None:
 
 cli.add_command(ban)
 cli.add_command(client)
+cli.add_command(cluster)
 cli.add_command(log)
 cli.add_command(namespace)
 cli.add_command(queue)

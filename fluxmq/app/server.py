@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ from fluxmq.app.permissions import Permissions
 from fluxmq.app.queue_setup import Queues
 from fluxmq.app.recording import Recording
 from fluxmq.app.snapshot import Snapshots
-from fluxmq.cluster.solo import solo
+from fluxmq.cluster.solo import SoloOverview, solo
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker
@@ -51,6 +52,7 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.engine.namespaces import NamespaceAdmin
 from fluxmq.engine.ports.clients import ClientsPort
 from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.ports.overview import ClusterOverview
 from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model.config import Config
@@ -101,7 +103,8 @@ async def _main(config: Config) -> int:
 
 
 class Server:
-    """One node. authority: decides permissions; None: the configured files do. cluster: the other nodes; None: none."""
+    """One node. authority: decides permissions; None: the configured files do. cluster, overview: the other nodes, and
+    what operators see of them; None: there are none."""
 
     # Made by initialize().
     admission: Admission
@@ -117,13 +120,16 @@ class Server:
     sys_topics: SysTopics
     snapshots: Snapshots
 
-    def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None) -> None:
+    def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None,
+                 overview: ClusterOverview | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
         self.status = exit_codes.OK
         self.notes = Notes("fluxmq.mqtt", time.monotonic)
         self.cluster = cluster if cluster is not None else solo()
+        self.overview: ClusterOverview = overview or SoloOverview(
+            config.cluster.node_id or socket.gethostname(), os.getpid(), __version__, lambda: len(self.broker.sessions))
         self.listeners = Listeners()
         self.tally = Tally()
         self.heap = HeapKeeper()
@@ -163,10 +169,11 @@ class Server:
         self.snapshots = Snapshots(
             config=config, journal=self.store.journal, stopped=self.stopped, broker=self.broker, queues=self.queues,
             asking=asking, guard=self.admission.guard, listeners=self.listeners, tally=self.tally,
-            amqp091=self.amqp091, recording=self.recording)
+            amqp091=self.amqp091, recording=self.recording, cluster=self.overview)
         if config.server.health_enabled:
             self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
-                                       Metrics(self.snapshots.metrics, queues=self.snapshots.queue_metrics).render)
+                                       Metrics(self.snapshots.metrics, queues=self.snapshots.queue_metrics).render,
+                                       self.overview.snapshot)
         self._initialized = True
 
     def _store(self) -> StateStore:
@@ -219,7 +226,7 @@ class Server:
         clients = MqttClients(self.broker), self.amqp091.clients
         self.admin = AdminSocket(path, self.queues.admin, self.recording.recorder, clients=clients,
                                  bans=self.admission.guard, namespaces=self.namespace_admin(clients),
-                                 on_log=self.notes.say)
+                                 cluster=self.overview, on_log=self.notes.say)
         try:
             await self.admin.start()
         except OSError as error:

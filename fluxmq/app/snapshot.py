@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq import __version__
 from fluxmq._core.memory.namespace import Namespace
+from fluxmq.app.cluster_views import cluster_check, cluster_metrics
 from fluxmq.engine.namespaces import in_order
 from fluxmq.engine.queues.amqp.admin import named
 from fluxmq.engine.queues.statistics import as_metrics, counts_of, group_lags, numbers_of, totals
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fluxmq.edge.asking import Asking
     from fluxmq.edge.mqtt.tally import Tally
     from fluxmq.engine.broker import Broker
+    from fluxmq.engine.ports.overview import ClusterOverview
     from fluxmq.model.config import Config
 
 __all__ = ["Snapshots"]
@@ -57,6 +59,7 @@ class Snapshots:
     tally: Tally
     amqp091: Amqp091
     recording: Recording
+    cluster: ClusterOverview
     started: float = field(default_factory=time.monotonic)
 
     def health(self) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class Snapshots:
         return {"status": "healthy"}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether clients can be served: the broker is running and its disk accepts writes."""
+        """Whether clients can be served: the broker is running, its disk accepts writes, and it is in its cluster."""
         journal, refusing = self.journal, self.queues.refusing
         storage = journal is None or (journal.status == 0 and not refusing)
         checks = {"broker": {"status": "up" if not self.stopped.is_set() else "down"},
@@ -72,6 +75,9 @@ class Snapshots:
         if journal is not None and not storage:
             checks["storage"]["details"] = (journal.status_text if journal.status else
                                             f"{refusing}: queues refuse what is published")
+        cluster = cluster_check(self.cluster.snapshot())
+        if cluster is not None:
+            checks["cluster"] = cluster
         good = all(check["status"] == "up" for check in checks.values())
         if good:
             return True, {"status": "ready", "mode": "nominal", "checks": checks}
@@ -121,7 +127,8 @@ class Snapshots:
             "fluxmq_decisions_total": {(answer,): n for answer, n in asking.answers.items()},
             "fluxmq_connections_asking": asking.waiting,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        } | self._amqp091() | self.recording.metrics() | self._namespaces() | self._queues()
+        } | self._amqp091() | self.recording.metrics() | self._namespaces() | self._queues() | (
+            cluster_metrics(self.cluster.snapshot()))
 
     def _namespaces(self) -> dict[str, Any]:
         """Metrics of a bounded number of namespaces, one by one."""

@@ -1,13 +1,17 @@
-"""A node without others: the ports of `engine/ports/cluster.py`. This node owns everything at once; there is nothing to
-announce or replicate."""
+"""A node without others: the ports of `engine/ports/cluster.py` and `overview.py`. This node owns everything at once;
+there is nothing to announce or replicate."""
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
+from fluxmq.engine.ports.overview import ClusterView, NodeView
+from fluxmq.engine.ports.queues import QueueRefused
 
-__all__ = ["SoloDirectory", "SoloPeers", "SoloReplicator", "solo"]
+__all__ = ["SoloDirectory", "SoloOverview", "SoloPeers", "SoloReplicator", "solo"]
 
 _SELF = Owner("", 1)  # one object: a claim allocates nothing
 
@@ -54,6 +58,22 @@ class SoloReplicator:
 
     def line_of_queue(self, namespace: bytes, name: bytes, durable: bool) -> Line | None:
         return None
+
+
+class SoloOverview:
+    """A ClusterOverview of one node. name, version: what to show. sessions: their number, asked for each time."""
+
+    def __init__(self, name: str, pid: int, version: str, sessions: Callable[[], int]) -> None:
+        self._name, self._pid, self._version = name, pid, version
+        self._sessions = sessions
+
+    def snapshot(self) -> ClusterView:
+        node = NodeView(id=self._name, pid=self._pid, version=self._version, sessions=self._sessions())
+        return ClusterView(env="", nodes=(node,), local=self._name, state="standalone")
+
+    def leave(self) -> None:
+        raise QueueRefused("conflict", "this broker is by itself: there is no cluster that it could leave",
+                           "SIGTERM stops it")
 
 
 def solo() -> Cluster:

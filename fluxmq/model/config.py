@@ -83,7 +83,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     mqtt: Mqtt = Mqtt()
     amqp091: Amqp091Listeners = Amqp091Listeners()
-    health_enabled: Annotated[bool, Meta(description="Serve /health, /ready and /metrics.")] = True
+    health_enabled: Annotated[bool, Meta(description="Serve /health, /ready, /metrics and /cluster.")] = True
     health_addr: Annotated[AddressText, Meta(min_length=1, description=(
         "Where to serve them, over HTTP and to whoever asks: other machines only if the address here says so."
     ))] = "127.0.0.1:8081"

@@ -50,7 +50,8 @@ REFUSED: Mapping[str, str] = {
     "server.amqp": f"AMQP 1.0 is {_LATER}",
     **{f"server.amqp091.{slot}": f"local principals are {_LATER}; the listeners are server.amqp091.plain, tls and mtls"
        for slot in ("local", "internal", "service")},
-    "server.admin_api_addr": f"the admin API is {_LATER}; server.health_addr serves /health, /ready and /metrics",
+    "server.admin_api_addr": f"the admin API is {_LATER}; server.health_addr serves /health, /ready, /metrics "
+                             "and /cluster",
     "server.metrics_enabled": _OTEL,
     "server.metrics_addr": _OTEL,
     **{f"server.otel_{name}": _OTEL for name in (

@@ -2,8 +2,8 @@
 
 A snapshot maps a metric's name to a number, or, with labels, to a mapping of label values to numbers; a summary is a
 mapping with the keys ("sum",) and ("count",). A label's values are closed sets: a series exists from the start, at 0,
-and no client can invent one. Names of namespaces are the operator's, and limits.NAMESPACE_METRICS_MAX bounds their
-number on a page.
+and no client can invent one. Names of namespaces and nodes are the operator's, and limits.NAMESPACE_METRICS_MAX bounds
+the number of namespaces on a page.
 """
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -30,13 +30,15 @@ class Label(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """kind: counter (its name ends in _total), gauge, or summary (sum and count). unit: "" for plain numbers."""
+    """kind: counter (its name ends in _total), gauge, or summary (sum and count). unit: "" for plain numbers.
+    clustered: only a node of a cluster has it."""
 
     name: str
     kind: Literal["counter", "gauge", "summary"]
     help: str
     unit: str = ""
     labels: tuple[Label, ...] = ()
+    clustered: bool = False
 
 
 _QOS = Label("qos", ("0", "1", "2"))
@@ -85,6 +87,21 @@ _QUEUE_REFUSAL = Label("reason", (
     "properties",  # a user property with an invalid request
     "unknown_queue"))
 _DEATH = Label("reason", ("rejected", "max_retries", "expired", "overflow"))
+_PEER = Label("peer", ())
+# Between this node and another. Name, kind, help, unit.
+_OF_A_PEER: tuple[tuple[str, Literal["counter", "gauge"], str, str], ...] = (
+    ("connected", "gauge", "Whether the streams from and to the other node are open: 1, or 0.", ""),
+    ("sent_batches_total", "counter", "Batches sent to the other node.", ""),
+    ("received_batches_total", "counter", "Batches received from the other node.", ""),
+    ("sent_messages_total", "counter", "Publishes sent to the other node.", ""),
+    ("received_messages_total", "counter", "Publishes received from the other node.", ""),
+    ("sent_bytes_total", "counter", "Bytes of the batches sent to the other node.", "bytes"),
+    ("received_bytes_total", "counter", "Bytes of the batches received from the other node.", "bytes"),
+    ("credit_bytes", "gauge", "Bytes that may be sent before the other node acknowledges something.", "bytes"),
+    ("unacknowledged_bytes", "gauge", "Bytes sent, or waiting to be, that the other node has not acknowledged.",
+     "bytes"),
+    ("errors_total", "counter", "Streams to the other node that broke or were refused, and calls that failed.", ""),
+)
 # Name for one queue, kind, help, unit, labels.
 _Row = tuple[str, Literal["counter", "gauge"], str, str, tuple[Label, ...]]
 _OF_A_QUEUE: tuple[_Row, ...] = (
@@ -191,6 +208,19 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_queues_consumers_limited", "gauge", "Consumers that get no more until they settle some."),
     *(Metric(name.replace("_queue_", "_queues_"), kind, f"Of all queues: {text[0].lower()}{text[1:]}", unit, labels)
       for name, kind, text, unit, labels in _OF_A_QUEUE),
+    Metric("fluxmq_cluster_state", "gauge", "State of this node: 1 for the one that it is in, 0 for others.", labels=(
+        Label("state", ("joining", "serving", "without_quorum", "leaving", "fenced")),), clustered=True),
+    Metric("fluxmq_cluster_nodes", "gauge", "Nodes that have a lease, this one too.", clustered=True),
+    Metric("fluxmq_cluster_leader", "gauge", "Whether this node is the leader: 1, or 0.", clustered=True),
+    Metric("fluxmq_cluster_epoch", "gauge", "Epoch of this node; it grows with each start.", clustered=True),
+    Metric("fluxmq_cluster_lease_left_seconds", "gauge", "How long this node may serve without a further renewal.",
+           "seconds", clustered=True),
+    Metric("fluxmq_cluster_revisions_behind", "gauge", "Revisions of etcd that the caches of this node lack.",
+           clustered=True),
+    Metric("fluxmq_cluster_sessions", "gauge", "Sessions that a node owns, connected or not.",
+           labels=(Label("node", ()),), clustered=True),
+    *(Metric(f"fluxmq_cluster_peer_{name}", kind, text, unit, (_PEER,), clustered=True)
+      for name, kind, text, unit in _OF_A_PEER),
 )
 
 # The same of one queue, and of one group: how many of them a page shows is bounded (admin/queue_metrics.py).

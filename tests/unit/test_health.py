@@ -12,9 +12,14 @@ import pytest
 
 from fluxmq._core.errors import UsageError
 from fluxmq.admin.health import HealthServer
+from fluxmq.engine.ports.overview import ClusterView, NodeView
 from fluxmq.model import limits
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
+
+
+VIEW = ClusterView(env="e", nodes=(NodeView(id="one", address="10.0.0.1", port=7948, pid=7, epoch=3),), local="one",
+                   state="without_quorum", reason="etcd does not answer")
 
 
 class Broker:
@@ -36,12 +41,17 @@ class Broker:
     def metrics(self, queues: Sequence[str]) -> bytes:
         return b"fluxmq_connections 1.0\n" + "".join(f"queue {name}\n" for name in queues).encode()
 
+    def cluster(self) -> ClusterView:
+        if self.fault:
+            raise self.fault
+        return VIEW
+
 
 @asynccontextmanager
 async def serving(broker: Broker | None = None, addr: str = "127.0.0.1:0",
                   **bounds: Any) -> AsyncIterator[HealthServer]:
     broker = broker or Broker()
-    server = HealthServer(addr, broker.health, broker.ready, broker.metrics, **bounds)
+    server = HealthServer(addr, broker.health, broker.ready, broker.metrics, broker.cluster, **bounds)
     await server.start()
     try:
         yield server
@@ -99,6 +109,21 @@ def test_the_three_pages(run: Callable[..., None]) -> None:
             status, _, body = await ask(server, get("/ready"))
             assert status == 503 and json.loads(body)["status"] == "not_ready"
             assert (await ask(server, get("/health")))[0] == 503
+
+    run(scenario())
+
+
+def test_the_cluster_is_shown_without_quorum_too(run: Callable[..., None]) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            status, headers, body = await ask(server, get("/cluster"))
+            assert (status, headers["content-type"]) == (200, "application/json")
+            page = json.loads(body)
+            assert (page["env"], page["local"], page["state"]) == ("e", "one", "without_quorum")
+            assert page["reason"] == "etcd does not answer"
+            [node] = page["nodes"]
+            assert {key: node[key] for key in ("id", "address", "port", "pid")} == {
+                "id": "one", "address": "10.0.0.1", "port": 7948, "pid": 7}
 
     run(scenario())
 
@@ -277,7 +302,7 @@ def test_a_page_that_fails_is_500_and_the_connection_goes_on(run: Callable[..., 
 def test_stop_closes_everything_and_it_starts_again(run: Callable[..., None]) -> None:
     async def scenario() -> None:
         broker = Broker()
-        server = HealthServer("127.0.0.1:0", broker.health, broker.ready, broker.metrics)
+        server = HealthServer("127.0.0.1:0", broker.health, broker.ready, broker.metrics, broker.cluster)
         with pytest.raises(UsageError):
             _ = server.address
         await server.stop()
@@ -300,7 +325,7 @@ def test_a_taken_address_is_an_os_error(run: Callable[..., None]) -> None:
     async def scenario() -> None:
         async with serving() as server:
             broker = Broker()
-            other = HealthServer(server.address, broker.health, broker.ready, broker.metrics)
+            other = HealthServer(server.address, broker.health, broker.ready, broker.metrics, broker.cluster)
             with pytest.raises(OSError):
                 await other.start()
             await other.stop()

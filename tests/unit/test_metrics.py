@@ -83,6 +83,13 @@ def test_strict_finds_what_does_not_fit_and_otherwise_the_rest_is_served(change:
     assert not any("nonsense" in name or "read" in dict(labels).values() for name, labels in samples)
 
 
+def test_without_a_cluster_the_page_has_none_of_its_metrics_and_with_one_all() -> None:
+    alone = {name: value for name, value in full().items() if "cluster" not in name}
+    assert not any("cluster" in name for name, _ in page(alone))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="fluxmq_cluster_epoch"):
+        page({**alone, "fluxmq_cluster_nodes": 3})  # type: ignore[dict-item]
+
+
 def test_the_snapshot_is_taken_per_page_and_not_before() -> None:
     calls = []
 

@@ -1,12 +1,11 @@
 """`fluxmq queue` against an admin socket with a naive fake behind it, and against none."""
-import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,61 +14,33 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from kit import python
-from kit.fake_queues import FakeQueues
+from kit.admin_node import AdminNode
 
-from fluxmq.admin.socket import AdminSocket
 from fluxmq.app import cli, exit_codes
 from fluxmq.app.admin_client import AdminError
 from fluxmq.app.queue_place import read_position
 from fluxmq.app.queue_text import as_message, as_table, as_time, plain
 
 
-class Node:
-    """The socket on a loop of its own thread. do(): calls something there, as all that touches queues must be."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.queues = FakeQueues()
-        self.loop = asyncio.new_event_loop()
-        self.server = AdminSocket(path, self.queues)
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result(30)
-
-    def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result(30)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(30)
-        self.loop.close()
-
-    def do(self, function: Callable[[], Any]) -> Any:
-        async def call() -> Any:
-            return function()
-
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
-
-
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path / "admin.sock")
+def node(tmp_path: Path) -> Iterator[AdminNode]:
+    node = AdminNode(tmp_path / "admin.sock")
     node.start()
     yield node
     node.stop()
 
 
-def run(node: Node, *arguments: str, stdin: bytes | str | None = None) -> Result:
+def run(node: AdminNode, *arguments: str, stdin: bytes | str | None = None) -> Result:
     return CliRunner().invoke(cli.cli, ["queue", *arguments, "--socket", str(node.path)], input=stdin)
 
 
-def good(node: Node, *arguments: str, stdin: bytes | str | None = None) -> str:
+def good(node: AdminNode, *arguments: str, stdin: bytes | str | None = None) -> str:
     result = run(node, *arguments, stdin=stdin)
     assert result.exit_code == 0, (result.output, result.exception)
     return result.output
 
 
-def bad(node: Node, *arguments: str) -> str:
+def bad(node: AdminNode, *arguments: str) -> str:
     result = run(node, *arguments)
     assert isinstance(result.exception, AdminError), result.output
     return str(result.exception)
@@ -82,7 +53,7 @@ def status_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int,
     return int(ended.value.code or 0), out, err
 
 
-def test_the_life_of_a_queue(node: Node) -> None:
+def test_the_life_of_a_queue(node: AdminNode) -> None:
     assert good(node, "list") == "there are no queues\n"
     assert good(node, "create", "orders", "--topic", "shop/+/new", "--partitions", "2") == "orders is created\n"
     assert "already exists" in good(node, "create", "orders", "--topic", "shop/+/new", "--partitions", "2")
@@ -101,7 +72,7 @@ def test_the_life_of_a_queue(node: Node) -> None:
     assert "there is no queue orders" in bad(node, "describe", "orders")
 
 
-def test_names_may_be_anything_that_is_text(node: Node) -> None:
+def test_names_may_be_anything_that_is_text(node: AdminNode) -> None:
     for name in ("a/b", "..", "ä ö", "x?y#z", "%2F", "$dlq/q", "a\nb"):
         good(node, "create", name)
         good(node, "publish", name, "x")
@@ -110,7 +81,7 @@ def test_names_may_be_anything_that_is_text(node: Node) -> None:
     assert "names are UTF-8" in bad(node, "describe", "\udcff")
 
 
-def test_what_destroys_asks_first(node: Node) -> None:
+def test_what_destroys_asks_first(node: AdminNode) -> None:
     good(node, "create", "q")
     good(node, "publish", "q", "x")
     for command in (["delete", "q"], ["purge", "q"], ["dlq", "purge", "q"]):
@@ -122,7 +93,7 @@ def test_what_destroys_asks_first(node: Node) -> None:
     assert node.queues.list_queues()[0]["messages"] == 0
 
 
-def test_publish_from_argument_and_from_lines(node: Node) -> None:
+def test_publish_from_argument_and_from_lines(node: AdminNode) -> None:
     good(node, "create", "q")
     good(node, "publish", "q", "hello", "--key", "a/b", "--property", "x=1=2", "--partition-key", "p",
          "--priority", "9", "--delay", "1.5", "--expiry", "60", "--content-type", "text/plain")
@@ -139,11 +110,11 @@ def test_publish_from_argument_and_from_lines(node: Node) -> None:
 
 @pytest.mark.parametrize("arguments", [["--property", "x"], ["--property", "=x"], ["--priority", "10"],
                                        ["--delay", "-1"]])
-def test_publish_refuses_nonsense(node: Node, arguments: list[str]) -> None:
+def test_publish_refuses_nonsense(node: AdminNode, arguments: list[str]) -> None:
     assert run(node, "publish", "q", "x", *arguments).exit_code == 2
 
 
-def test_publish_that_is_refused_half_way_says_how_many_are_in(node: Node) -> None:
+def test_publish_that_is_refused_half_way_says_how_many_are_in(node: AdminNode) -> None:
     good(node, "create", "q")
     node.queues.capacity = 700
     result = run(node, "publish", "q", stdin=b"x\n" * 1000)
@@ -151,7 +122,7 @@ def test_publish_that_is_refused_half_way_says_how_many_are_in(node: Node) -> No
     assert node.queues.list_queues()[0]["messages"] == 700
 
 
-def test_tail_without_following(node: Node) -> None:
+def test_tail_without_following(node: AdminNode) -> None:
     good(node, "create", "q")
     assert good(node, "tail", "q") == ""
     good(node, "publish", "q", stdin="".join(f"{n}\n" for n in range(1100)))
@@ -165,7 +136,7 @@ def test_tail_without_following(node: Node) -> None:
     assert good(node, "tail", "q", "-n", "1").split()[-1] == "1099"
 
 
-def test_tail_follows_until_interrupted(node: Node) -> None:
+def test_tail_follows_until_interrupted(node: AdminNode) -> None:
     good(node, "create", "q")
     good(node, "publish", "q", stdin=b"old\nlast\n")
     tail = subprocess.Popen([sys.executable, "-P", "-m", "fluxmq", "queue", "tail", "q", "-f", "-n", "1", "--json",
@@ -183,8 +154,8 @@ def test_tail_follows_until_interrupted(node: Node) -> None:
     assert tail.returncode == exit_codes.INTERRUPTED and "Traceback" not in err
 
 
-def test_tail_ends_with_the_broker(node: Node, tmp_path: Path) -> None:
-    other = Node(tmp_path / "other.sock")
+def test_tail_ends_with_the_broker(node: AdminNode, tmp_path: Path) -> None:
+    other = AdminNode(tmp_path / "other.sock")
     other.start()
     other.queues.declare({"name": "q"})
     tail = subprocess.Popen([sys.executable, "-P", "-m", "fluxmq", "queue", "tail", "q", "-f",
@@ -198,7 +169,7 @@ def test_tail_ends_with_the_broker(node: Node, tmp_path: Path) -> None:
     assert tail.returncode == exit_codes.FAILURE and "ended" in err and "Traceback" not in err
 
 
-def test_groups_and_seek(node: Node) -> None:
+def test_groups_and_seek(node: AdminNode) -> None:
     good(node, "create", "q", "--partitions", "2")
     assert good(node, "groups", "q") == "there are no groups\n"
     node.queues.queues["q"].groups["g"] = [0, 0]
@@ -214,7 +185,7 @@ def test_groups_and_seek(node: Node) -> None:
     assert good(node, "groups", "q", "--delete", "g") == "g is deleted\n"
 
 
-def test_dead_letters(node: Node) -> None:
+def test_dead_letters(node: AdminNode) -> None:
     assert good(node, "dlq", "list") == "there are no dead letters\n"
     good(node, "create", "q")
     for n in range(12):
@@ -233,7 +204,7 @@ def test_dead_letters(node: Node) -> None:
     assert "there is no queue" in bad(node, "dlq", "replay", "missing", "--all")
 
 
-def test_what_dies_again_does_not_go_round_for_ever(node: Node) -> None:
+def test_what_dies_again_does_not_go_round_for_ever(node: AdminNode) -> None:
     good(node, "create", "q")
     for n in range(3):
         node.queues.die("q", b"%d" % n)
@@ -257,7 +228,7 @@ def test_no_broker_is_one_sentence_that_says_what_to_do(tmp_path: Path, capsys: 
                 dead.bind(str(path))
 
 
-def test_the_configuration_says_where_the_socket_is(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_the_configuration_says_where_the_socket_is(node: AdminNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     good(node, "create", "q")
     file = tmp_path / "fluxmq.yaml"

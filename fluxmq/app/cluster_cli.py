@@ -1,0 +1,140 @@
+"""`fluxmq cluster …`: the cluster as a running node sees it, and how the node leaves it, over its admin socket
+(admin/cluster.py)."""
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from fluxmq.app import exit_codes
+from fluxmq.app.queue_place import Place, asks, confirm, yes_option
+from fluxmq.app.queue_text import as_table, plain
+
+__all__ = ["cluster"]
+
+_MEMBERS = {"id": "NODE", "address": "ADDRESS", "port": "PORT", "pid": "PID", "state": "STATE", "leader": "LEADER",
+            "epoch": "EPOCH", "lease": "LEASE LEFT", "version": "VERSION"}
+_SESSIONS = {"id": "NODE", "state": "STATE", "sessions": "SESSIONS"}
+_PEERS = {"node": "PEER", "connected": "CONNECTED", "batches_sent": "BATCHES OUT", "batches_received": "IN",
+          "messages_sent": "MESSAGES OUT", "messages_received": "IN", "bytes_sent": "BYTES OUT",
+          "bytes_received": "IN", "credit_bytes": "CREDIT", "unacknowledged_bytes": "UNACKNOWLEDGED",
+          "errors": "ERRORS", "last_error": "LAST ERROR"}
+# In these states of this node something is wrong, or not finished.
+_NOT_WELL = ("joining", "without_quorum", "fenced")
+_LOOK_SECONDS = 0.5  # between two looks at a node that leaves
+
+
+@click.group()
+def cluster() -> None:
+    """See the cluster of a running broker, and take the broker out of it."""
+
+
+def _lease(ms: int | None) -> str | None:
+    return None if ms is None else f"{ms / 1000:.1f}s"
+
+
+def _rows(view: dict[str, Any]) -> list[dict[str, Any]]:
+    return [node | {"lease": _lease(node["lease_left_ms"]), "port": node["port"] or None, "pid": node["pid"] or None,
+                    "epoch": node["epoch"] or None,
+                    "id": f"{node['id']} (this one)" if node["id"] == view["local"] else node["id"]}
+            for node in view["nodes"]]
+
+
+def _state(view: dict[str, Any]) -> str:
+    reason = f": {plain(view['reason'])}" if view["reason"] else ""
+    return f"{view['state'].replace('_', ' ')}{reason}"
+
+
+def _status(view: dict[str, Any]) -> str:
+    own = next(node for node in view["nodes"] if node["id"] == view["local"])
+    lines = [("node", own["id"]), ("state", _state(view))]
+    if view["state"] != "standalone":
+        up = sum(node["state"] != "down" for node in view["nodes"])
+        behind, revision = view["behind"], view["revision"]
+        lines += [
+            ("cluster", view["env"]), ("leader", view["leader"] or "none known"),
+            ("nodes", f"{up} of {len(view['nodes'])} have a lease"),
+            ("lease left", _lease(own["lease_left_ms"])), ("epoch", own["epoch"] or None),
+            ("caches", f"{behind} revision{'' if behind == 1 else 's'} behind {revision + behind}" if behind else
+             f"up to date, revision {revision}")]
+    every = sum(node["sessions"] for node in view["nodes"])
+    lines.append(("sessions", f"{own['sessions']} of {every} are here" if view["state"] != "standalone" else every))
+    text = "".join(f"{title:<12}{value if title == 'state' else plain(value)}\n" for title, value in lines)
+    return text + (f"\n{as_table(view['peers'], _PEERS)}" if view["peers"] else "")
+
+
+@cluster.command("status")
+@asks
+def cluster_status(place: Place) -> int:
+    """Show the state of this node, and what went between it and each other node.
+
+    It is shown without quorum, too. The exit status is 0 if the node serves or leaves, and 1 if it joins, has no quorum
+    or is fenced.
+    """
+    view = place.client.ask("GET", "cluster")
+    place.show(view, lambda: _status(view))
+    return exit_codes.FAILURE if view["state"] in _NOT_WELL else exit_codes.OK
+
+
+@cluster.command("members")
+@asks
+def cluster_members(place: Place) -> None:
+    """List the nodes.
+
+    STATE is down for a node that the configuration names and that has no lease. How much is left of its lease, only
+    the node itself knows.
+    """
+    view = place.client.ask("GET", "cluster")
+    place.show({"nodes": view["nodes"], "local": view["local"]}, lambda: as_table(_rows(view), _MEMBERS))
+
+
+@cluster.command("sessions")
+@asks
+def cluster_sessions(place: Place) -> None:
+    """Show how many sessions each node owns."""
+    view = place.client.ask("GET", "cluster")
+    counts = {node["id"]: node["sessions"] for node in view["nodes"]}
+    place.show({"sessions": counts, "total": sum(counts.values())},
+               lambda: f"{as_table(_rows(view), _SESSIONS)}{sum(counts.values())} in all")
+
+
+@cluster.command("leave")
+@click.option("--no-wait", is_flag=True, help="Return when it has begun.")
+@yes_option
+@asks
+def cluster_leave(place: Place, no_wait: bool, yes: bool) -> None:
+    """Take this node out of the cluster, and stop it.
+
+    Its sessions go to the other nodes, its clients are told where to go, and the process ends. The command returns
+    then.
+    """
+    view = place.client.ask("GET", "cluster")
+    name = view["local"]
+    if view["state"] != "standalone":  # then the broker says why it cannot
+        confirm(yes, f"Hand over the sessions of {plain(name)} to the other nodes, and stop it?")
+    place.client.ask("POST", "cluster", "leave")
+    if not no_wait:
+        _wait(place, name)
+    place.show({"node": name, "left": not no_wait}, lambda: f"{plain(name)} {'leaves' if no_wait else 'has left'}")
+
+
+def _wait(place: Place, name: str) -> None:
+    """Until the broker does not answer any more. Raises AdminError if it stays after all."""
+    from fluxmq.app.admin_client import AdminError
+
+    said = -1
+    while True:
+        try:
+            view = place.client.ask("GET", "cluster")
+        except AdminError as error:
+            if error.status or isinstance(error.__cause__, TimeoutError):
+                raise
+            return
+        if view["state"] != "leaving":
+            raise AdminError(f"{plain(name)} does not leave: it is {_state(view)}", "its log says more")
+        left = next(node["sessions"] for node in view["nodes"] if node["id"] == view["local"])
+        if left != said and not place.as_json:
+            click.echo(f"{left} session{'' if left == 1 else 's'} to hand over", err=True)
+            said = left
+        time.sleep(_LOOK_SECONDS)

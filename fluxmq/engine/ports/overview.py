@@ -1,0 +1,101 @@
+"""What operators see of a cluster, as a Protocol: `ClusterOverview`. Health port, admin socket and metrics ask it.
+
+A node without others has `fluxmq.cluster.solo.SoloOverview`. All is called on the loop's thread and returns at once,
+from what the node knows: it answers without quorum too. The structs are what GET /cluster and the admin socket send as
+JSON.
+"""
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+__all__ = ["ClusterOverview", "ClusterView", "NodeView", "PeerView"]
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """A node, this one or another.
+
+    address, port: where the other nodes dial it; "" and 0: unknown, or by itself. pid: its process; 0: unknown.
+    epoch: of its present life; 0: it has no lease. leader: whether it is the cluster's. lease_left_ms: how long this
+    node may serve without a further renewal; None for the others, who alone know. sessions: that it owns, connected or
+    not. state: joining, serving, leaving, fenced (it has lost its lease), down (it is known from the configuration, and
+    has no lease).
+    """
+
+    id: str
+    address: str = ""
+    port: int = 0
+    pid: int = 0
+    epoch: int = 0
+    leader: bool = False
+    lease_left_ms: int | None = None
+    state: Literal["joining", "serving", "leaving", "fenced", "down"] = "serving"
+    version: str = ""
+    sessions: int = 0
+
+
+class PeerView(Struct, frozen=True, kw_only=True):
+    """What went between this node and another, since one of the two was started.
+
+    connected: whether the streams of both directions are open. Batches, messages and bytes are those of the streams;
+    messages counts publishes. credit_bytes: what may be sent before something is acknowledged. unacknowledged_bytes:
+    sent, or waiting to be, and not acknowledged. errors: streams that broke or were refused, and calls that failed;
+    last_error: the text of the last one.
+    """
+
+    node: str
+    connected: bool
+    batches_sent: int = 0
+    batches_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    credit_bytes: int = 0
+    unacknowledged_bytes: int = 0
+    errors: int = 0
+    last_error: str = ""
+
+
+class ClusterView(Struct, frozen=True, kw_only=True):
+    """A cluster as one of its nodes sees it.
+
+    env: the identity of the cluster, the same on all of its nodes; "" by itself. local: the id of this node, which is
+    in `nodes`. leader: the id of the leader; "" if there is none, or it is not known. revision: of etcd, up to which
+    the caches of this node are complete. behind: how many revisions etcd was ahead of that when it last answered.
+
+    state of this node: standalone (it is in no cluster); joining; serving; without_quorum (it serves, and etcd does not
+    answer); leaving; fenced (it has lost its lease and serves nobody). reason: why, for the states in which something
+    is wrong or going on; "" otherwise.
+    """
+
+    env: str
+    nodes: tuple[NodeView, ...]
+    local: str
+    state: Literal["standalone", "joining", "serving", "without_quorum", "leaving", "fenced"]
+    reason: str = ""
+    leader: str = ""
+    revision: int = 0
+    behind: int = 0
+    peers: tuple[PeerView, ...] = ()
+
+    @property
+    def own(self) -> NodeView:
+        """This node."""
+        return next(node for node in self.nodes if node.id == self.local)
+
+
+class ClusterOverview(Protocol):
+    """Shows the cluster, and takes this node out of it."""
+
+    def snapshot(self) -> ClusterView:
+        """How things are now. Nodes and peers in the order of their names."""
+
+    def leave(self) -> None:
+        """Begins to leave: sessions are handed to other nodes, clients are told where to go, then the process stops.
+        Returns at once; snapshots say `leaving` from then on, with the number of sessions that are still here. Does
+        nothing the second time.
+
+        Raises QueueRefused: conflict, by itself or not joined; unavailable, nobody can take the sessions over.
+        """
