@@ -5,15 +5,14 @@ import errno
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from kit import journals
 from kit.journals import Ops, body_of, commit, contents, wait_durable, wait_event, writing
+from kit.killed import cuts_power_and_goes_on, killed, kills_and_goes_on
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
@@ -201,14 +200,10 @@ with writing(Path(sys.argv[1])) as journal:
 """
 
 
-def python(*arguments: str) -> list[str]:
-    return [sys.executable, *arguments]
-
-
 def test_file_size_limit_of_the_kernel_heals(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    result = subprocess.run(python("-P", "-c", LIMITED, str(tmp_path)), env=environment(TESTS, PYTHONFAULTHANDLER="1"),
-                            capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-P", "-c", LIMITED, str(tmp_path)], capture_output=True, text=True,
+                            env=environment(TESTS, PYTHONFAULTHANDLER="1"))
     assert (result.stdout.split(), result.stderr) == ([str(JOURNAL_FULL), "1", str(JOURNAL_OK), "2"], "")
     assert contents(tmp_path) == [(1, [(1, b"before")]), (2, [(1, bytes(5000))])]
 
@@ -241,25 +236,6 @@ def test_full_file_system_heals(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- crashes
 
 
-def killed(directory: Path, mode: str, lines: int, more: dict[str, str] | None = None, what: str = "journal") -> int:
-    """Run the appending program, kill it after some lines, return the last number that it said was durable."""
-    process = subprocess.Popen(python(journals.__file__, what, str(directory), mode), stdout=subprocess.PIPE,
-                               env=environment(TESTS, PYTHONFAULTHANDLER="1", **(more or {})))
-    assert process.stdout is not None
-    line = b""
-    try:
-        for _ in range(lines):
-            line = process.stdout.readline()
-            assert line.endswith(b"\n"), f"the program ended by itself, exit code {process.wait(30)}"
-    finally:
-        process.send_signal(signal.SIGKILL)
-    rest = line + process.stdout.read()
-    process.stdout.close()
-    process.wait()
-    assert process.returncode == -signal.SIGKILL
-    return int(rest.rsplit(b"\n", 1)[0].split()[-1])
-
-
 def assert_holds(directory: Path, said: int) -> int:
     """Every batch up to `said` is there, and every batch is as it was written."""
     found = recover(directory)
@@ -272,33 +248,18 @@ def assert_holds(directory: Path, said: int) -> int:
 
 
 def test_kill_loses_nothing_durable(tmp_path: Path, mode: str) -> None:
-    chance = random.Random(11)
-    last = 0
-    for _ in range(6):
-        said = killed(tmp_path, mode, chance.randint(1, 120))
-        last_now = assert_holds(tmp_path, max(said, last))
-        assert last_now > last
-        last = last_now
+    kills_and_goes_on(tmp_path, 6, 120, assert_holds, 11, mode)
 
 
 def test_power_loss_loses_nothing_durable(tmp_path: Path) -> None:
-    chance = random.Random(13)
-    live, last = tmp_path / "start", 0
-    live.mkdir()
-    for turn in range(5):
-        cut = PowerCut(tmp_path / f"cut{turn}", live)
-        said = killed(cut.live, "fsync", chance.randint(1, 80), cut.env)
-        for attempt in range(6):
-            assert_holds(cut.restore(tmp_path / f"torn{turn}-{attempt}", random.Random(attempt)), max(said, last))
-        live = cut.restore(tmp_path / f"after{turn}")
-        last = assert_holds(live, max(said, last))
+    cuts_power_and_goes_on(tmp_path, 5, 80, assert_holds, 13, 6)
 
 
 def test_power_loss_in_buffered_mode_loses_the_interval_and_leaves_no_damage(tmp_path: Path) -> None:
     """The other half of the test above: this disk does forget. And a gap among unsynced batches is not corruption."""
     for number in range(5):
         cut = PowerCut(tmp_path / f"cut{number}")
-        said = killed(cut.live, "buffered", 15, cut.env)
+        said = killed(cut.live, 15, "buffered", cut.env)
         assert said >= 15
         # A new file begins with a sync of the one before: who is killed just then has lost nothing, and does it again.
         if recover(cut.restore(tmp_path / f"after{number}")).last < said:
@@ -313,8 +274,8 @@ def test_power_loss_in_buffered_mode_loses_the_interval_and_leaves_no_damage(tmp
 def test_what_recovery_accepts_is_on_the_medium_before_it_is_built_upon(tmp_path: Path) -> None:
     """kill -9 leaves bytes that were written and not synced; a restart reads them; then power goes."""
     cut = PowerCut(tmp_path / "cut")
-    first = killed(cut.live, "buffered", 20, cut.env)
-    second = killed(cut.live, "fsync", 20, cut.env)
+    first = killed(cut.live, 20, "buffered", cut.env)
+    second = killed(cut.live, 20, "fsync", cut.env)
     assert second > first
     assert_holds(cut.restore(tmp_path / "after"), second)
     for attempt in range(5):

@@ -2,19 +2,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from kit import journals
 from kit.journals import Ops, body_of, commit, wait_event
-from kit.powercut import PowerCut
-from kit.python import TESTS, environment
+from kit.killed import cuts_power_and_goes_on, kills_and_goes_on
 from kit.watch import wait_until
 from oracle import stored
 
@@ -298,24 +292,6 @@ def test_failed_journal_stops_the_store_but_not_its_closing(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------ crashes
 
 
-def killed(directory: Path, lines: int, more: dict[str, str] | None = None) -> int:
-    """Run the checkpointing program, kill it after some lines; the last number that it said was durable."""
-    process = subprocess.Popen([sys.executable, journals.__file__, "store", str(directory), "fsync"],
-                               stdout=subprocess.PIPE, env=environment(TESTS, **(more or {})))
-    assert process.stdout is not None
-    line = b""
-    try:
-        for _ in range(lines):
-            line = process.stdout.readline()
-            assert line.endswith(b"\n")
-    finally:
-        process.send_signal(signal.SIGKILL)
-    rest = line + process.stdout.read()
-    process.stdout.close()
-    process.wait()
-    return int(rest.rsplit(b"\n", 1)[0].split()[-1])
-
-
 def assert_holds(directory: Path, said: int) -> int:
     """View and replay together are the state after some batch, no earlier than `said`."""
     store = opened(directory, 1 << 60)
@@ -332,22 +308,9 @@ def assert_holds(directory: Path, said: int) -> int:
 
 
 def test_kill_loses_nothing_durable(tmp_path: Path) -> None:
-    chance = random.Random(3)
-    last = 0
-    for _ in range(4):
-        said = killed(tmp_path / "data", chance.randint(1, 200))
-        last = assert_holds(tmp_path / "data", max(said, last))
+    kills_and_goes_on(tmp_path / "data", 4, 200, assert_holds, 3, what="store")
 
 
 def test_power_loss_loses_nothing_durable(tmp_path: Path) -> None:
-    """The strict disk, and the torn one, over journal files that are recycled and RocksDB's files."""
-    chance = random.Random(5)
-    live, last = tmp_path / "start", 0
-    live.mkdir()
-    for turn in range(4):
-        cut = PowerCut(tmp_path / f"cut{turn}", live)
-        said = killed(cut.live, chance.randint(1, 150), cut.env)
-        for attempt in range(4):
-            assert_holds(cut.restore(tmp_path / f"torn{turn}-{attempt}", random.Random(attempt)), max(said, last))
-        live = cut.restore(tmp_path / f"after{turn}")
-        last = assert_holds(live, max(said, last))
+    """Over journal files that are recycled and RocksDB's files."""
+    cuts_power_and_goes_on(tmp_path, 4, 150, assert_holds, 5, 4, "store")
