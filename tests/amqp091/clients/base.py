@@ -230,9 +230,19 @@ class Channel(_Translates, ABC):
     @abstractmethod
     def tx_rollback(self) -> None: ...
 
-    @abstractmethod
+    def _wait(self, done: Callable[[], object], what: str) -> None:
+        """Until it is done; raises what closes the channel, and AssertionError after a time."""
+        raise NotImplementedError
+
     def closed(self) -> AmqpError:
         """Wait until the broker closes the channel (or the connection); what it said."""
+        try:
+            self._wait(lambda: False, "the close")
+        except Exception as error:
+            if (found := self.translate(error)) is None:
+                raise
+            return found
+        raise AssertionError("it was not closed")
 
     @abstractmethod
     def close(self) -> None: ...
@@ -259,10 +269,6 @@ class BlockingChannel(Channel):
         self._inbox: deque[Message] = deque()
         self._returned: deque[Returned] = deque()
         self._cancelled: deque[str] = deque()
-
-    @abstractmethod
-    def _wait(self, done: Callable[[], object], what: str) -> None:
-        """Until it is done; raises what closes the channel, and AssertionError after a time."""
 
     def exchange_delete(self, name: str, *, if_unused: bool = False) -> None:
         self._channel.exchange_delete(name, if_unused)

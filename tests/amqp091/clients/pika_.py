@@ -128,15 +128,6 @@ class PikaChannel(BlockingChannel):
     def publish_all(self, publications: Sequence[Publication]) -> list[bool]:
         return _Asynchronous(self._connection.where, publications).run()
 
-    def closed(self) -> AmqpError:
-        try:
-            self._wait(lambda: False, "the close")
-        except pika.exceptions.AMQPError as error:
-            found = _error(error)
-            assert found is not None
-            return found
-        raise AssertionError
-
 
 class _Asynchronous:
     """A connection of its own that publishes all, then waits for the confirms."""

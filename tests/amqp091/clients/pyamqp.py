@@ -146,15 +146,6 @@ class PyAmqpChannel(BlockingChannel):
         self._wait(lambda: all(number in self._confirms for number in numbers), "a confirm")
         return [self._confirms[number] for number in numbers]
 
-    def closed(self) -> AmqpError:
-        try:
-            self._wait(lambda: False, "the close")
-        except (amqp.exceptions.AMQPError, OSError) as error:
-            found = _error(error)
-            assert found is not None
-            return found
-        raise AssertionError("it was not closed")
-
 
 class PyAmqpConnection(Connection):
     def __init__(self, where: Where) -> None:

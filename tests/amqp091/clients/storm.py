@@ -182,15 +182,6 @@ class StormChannel(Channel):
     def tx_rollback(self) -> None:
         self._channel.tx.rollback()
 
-    def closed(self) -> AmqpError:
-        try:
-            self._wait(lambda: False, "the close")
-        except amqpstorm.AMQPError as error:
-            found = _error(error)
-            assert found is not None
-            return found
-        raise AssertionError
-
     def close(self) -> None:
         self._channel.close()
 
