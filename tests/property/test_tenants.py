@@ -248,17 +248,20 @@ def test_who_is_connected_is_listed_by_namespace(tmp_path: Path) -> None:
 # ── planted: what the above must find ────────────────────────────────────────────────────────────────────────
 
 
-def is_found(folder: Path, ends: str = "") -> bool:
-    """Whether one of a few plans shows it."""
+def is_found(folder: Path, defect: tuple[type, str, Any], ends: str = "") -> bool:
+    """Whether one of a few plans, none of which fails without it, fails with it. defect: what monkeypatch sets."""
     found = []
 
     @several(3, derandomize=True)
     @given(plans=two(with_barriers(10, 30) if ends else plans(20, 60)), seed=st.integers(0, 1 << 32))
     def attempt(plans: tuple[Plan, Plan], seed: int) -> None:
-        try:
-            check(folder, plans, seed, ends)
-        except AssertionError as error:
-            found.append(str(error))
+        check(folder, plans, seed, ends)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(*defect)
+            try:
+                check(folder, plans, seed, ends)
+            except AssertionError as error:
+                found.append(str(error))
 
     attempt()
     return bool(found)
@@ -283,34 +286,31 @@ class Blind(dict[Any, Any]):
         super().__delitem__(self._first(key))
 
 
-def test_planted_share_groups_without_their_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_share_groups_without_their_namespace(tmp_path: Path) -> None:
     begin = Broker.__init__
 
     def blind(self: Broker, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
         self.groups = Blind()
 
-    monkeypatch.setattr(Broker, "__init__", blind)
-    assert is_found(tmp_path)
+    assert is_found(tmp_path, (Broker, "__init__", blind))
 
 
-def test_planted_namespaces_that_recovery_mixes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_namespaces_that_recovery_mixes_up(tmp_path: Path) -> None:
     make = SessionLine._make
 
     def mixed_up(self: SessionLine, number: int, head: Any) -> Any:
         other = {1: 2, 2: 1}.get(head.namespace, head.namespace)
         return make(self, number, msgspec.structs.replace(head, namespace=other))
 
-    monkeypatch.setattr(SessionLine, "_make", mixed_up)
-    assert is_found(tmp_path, "stop")
+    assert is_found(tmp_path, (SessionLine, "_make", mixed_up), "stop")
 
 
-def test_planted_queues_found_by_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_queues_found_by_name_alone(tmp_path: Path) -> None:
     find = QueueManager.find
 
     def first(self: QueueManager, name: bytes, namespace: bytes = b"/") -> Any:
         return next((state.queue for (_, known), state in self.queues.items() if known == name), None) or find(
             self, name, namespace)
 
-    monkeypatch.setattr(QueueManager, "find", first)
-    assert is_found(tmp_path)
+    assert is_found(tmp_path, (QueueManager, "find", first))
