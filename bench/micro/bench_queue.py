@@ -72,7 +72,8 @@ def test_hand_out_and_settle(benchmark: Any, groups: int) -> None:
     def consume() -> None:
         pump_queues(hub)
         for member in members:
-            by_offset.settle_upto(member.group, number, queue.logs[0].next)
+            for at in by_offset.held_upto(member.group, number, queue.logs[0].next):
+                by_offset.settle_at(member.group, number, at)
         queue.notify()
         pump_queues(hub)
 

@@ -14,10 +14,13 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from fluxmq._core.disk.segment_format import block_of, encode_message
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.log import Log
+from fluxmq.bench.load.replay import drop_from_cache
 from fluxmq.storage.segment_files import Block
 from fluxmq.storage.segments import SegmentStore
 
@@ -31,32 +34,10 @@ READ_BYTES = 1024 * 1024
 def _blocks(total: int) -> tuple[list[Block], int]:
     """Blocks of random payloads, 64 KiB each, and how many messages they hold. They do not compress."""
     chance = random.Random(1)
-    found: list[Block] = []
-    offset = 0
-    pieces: list[bytes] = []
-    gathered = written = 0
-    while written < total:
-        piece = encode_message(offset, 1000 + offset, b"bench/segments", chance.randbytes(PAYLOAD_BYTES))
-        if gathered + len(piece) > BLOCK_BYTES:
-            block = block_of(b"".join(pieces))
-            assert block is not None
-            found.append(block)
-            written += gathered
-            pieces, gathered = [], 0
-        pieces.append(piece)
-        gathered += len(piece)
-        offset += 1
-    return found, offset
-
-
-def _drop(paths: Iterable[Path]) -> None:
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+    log = Log(Hub(None).ledger, 1)
+    while log.memory < total:
+        log.append_message(b"bench/segments", chance.randbytes(PAYLOAD_BYTES))
+    return list(Export(log, 1 << 60)), log.next
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -116,7 +97,7 @@ def measure(directory: Path, mib: int, compression: str) -> dict[str, float | st
         for kind in ("cold", "warm"):
             for key, work in (("bare", lambda: bare(paths)), ("read", lambda: _read(reopened))):
                 if kind == "cold":
-                    _drop(paths)
+                    drop_from_cache(paths)
                 row[f"{kind}_{key}"] = total / _timed(work) / 1e6
         row["open_seconds"] = opening
         row["index_bytes"] = 56 * len(blocks) / messages

@@ -9,6 +9,7 @@ Each decoder raises one of WRONG_SHAPE, or CorruptError, for invalid input.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,29 +126,25 @@ def binding_of(value: bytes) -> BindingRecord:
 
 def row_problem(key: bytes, value: bytes) -> str:
     """What is wrong with one row of the view; "" if nothing is."""
-    try:
-        _row(key, value)
-    except CorruptError as error:
-        return str(error)
-    except WRONG_SHAPE as error:
-        return _why(error)
-    return ""
+    return _problem(_row, key, value)
 
 
 def record_problem(kind: int, body: bytes) -> str:
     """What is wrong with one record of the journal; "" if nothing is. Also "" for a kind that this version does not
     know: the caller must refuse it."""
+    return _problem(_record, kind, body)
+
+
+def _problem(read: Callable[..., object], *what: object) -> str:
     try:
-        _record(kind, body)
-    except CorruptError as error:
-        return str(error)
-    except WRONG_SHAPE as error:
+        read(*what)
+    except (CorruptError, *WRONG_SHAPE) as error:
         return _why(error)
     return ""
 
 
 def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, CorruptError) else f"{type(error).__name__}: {error}"
 
 
 def _row(key: bytes, value: bytes) -> None:
@@ -329,14 +326,14 @@ def way_out(base: Path | None) -> str:
 
 def refused(base: Path | None, key: bytes, error: Exception) -> CorruptError:
     """The error with which a start refuses a row of the view."""
-    why = str(error) if isinstance(error, CorruptError) else _why(error)
+    why = _why(error)
     return CorruptError(f"{base}/state: what it has of {shown(key)} (key {key.hex()}) is not what a broker writes "
                         f"there: {why}. {way_out(base)}")
 
 
 def refused_batch(base: Path | None, number: int, batch: bytes, error: Exception) -> CorruptError:
     """The error with which a start refuses a batch of the journal."""
-    why = str(error) if isinstance(error, CorruptError) else _why(error)
+    why = _why(error)
     try:
         records = iter_records(batch)
         at = next((f", record {at} of {len(records)}, of kind {kind}" for at, (kind, body) in enumerate(records, 1)

@@ -101,11 +101,6 @@ class SegmentStore(SegmentWriter):
         """On disk, of all logs."""
         return sum(file.size for log in list(self._logs.values()) for file in log.files)
 
-    @property
-    def files_total(self) -> int:
-        """Of all logs."""
-        return sum(len(log.files) for log in list(self._logs.values()))
-
     # --------------------------------------------------------------------------------------------- removing
 
     def trim(self, number: int, first: int) -> None:

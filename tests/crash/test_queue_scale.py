@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from crash.queue_node import QueueNode, View
+from kit.settling import settle_upto
 from oracle.stored import batches_of_journals
 
 from fluxmq._core.disk.record_kinds import RecordKind
@@ -167,7 +168,7 @@ def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> N
 
     node.in_turn(rejoin)
     assert again.got == {(b"g77", offset): 1 for offset in range(20)}
-    node.in_turn(lambda: by_offset.settle_upto(state.groups[b"g77", b""], number, 19))
+    node.in_turn(lambda: settle_upto(state.groups[b"g77", b""], number, 19))
     node.sync()
     assert state.queue.depth == 0 and state.queue.logs[0].memory == 0
     node.stop()

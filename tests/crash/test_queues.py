@@ -19,6 +19,7 @@ from crash.queue_node import QueueNode
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from kit.film import Cut
+from kit.settling import settle_upto
 from oracle.queue import QueueModel
 
 from fluxmq._core.queue import by_offset
@@ -378,7 +379,7 @@ class QueueHistory(Watcher, History):
         place, number = self.some_claim(name, which), self.some_member(name, which)
         if place is not None and number is not None:
             def settle() -> None:
-                done = by_offset.settle_upto(
+                done = settle_upto(
                     self.groups()[name], self.log(place).number, place[1], self.members[number])
                 assert done == self.model.settled_upto(name, number, *place)
             self.do(settle)

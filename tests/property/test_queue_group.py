@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from kit.settling import settle_upto
 from oracle.queue import QueueModel
 from property.test_queue_log import messages
 
@@ -422,7 +423,7 @@ class QueueMachine(RuleBasedStateMachine):
         number = self.some_member(name, which)
         place = self.some_claim(name, where)
         if number is not None and place is not None:
-            done = by_offset.settle_upto(self.groups[name], self.log_of(place).number, place[1], self.members[number])
+            done = settle_upto(self.groups[name], self.log_of(place).number, place[1], self.members[number])
             assert done == self.model.settled_upto(name, number, *place)
             self.pump()
 

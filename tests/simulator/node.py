@@ -242,7 +242,7 @@ class Node:
         self.told(level, text, fields)
 
     def _virtual_host(self, name: str) -> Exchanges | None:
-        return self.exchanges.open_vhost(name.encode()) if name in self.options.virtual_hosts else None
+        return self.exchanges.add_vhost(name.encode()) if name in self.options.virtual_hosts else None
 
     def forget_routes(self) -> None:
         """It is dead. The collector of garbage does not see the routes that exchanges remember, which lead to all else:

@@ -488,15 +488,20 @@ def test_a_connection_that_ends_while_its_password_is_checked(authority: Authori
     assert node.tally.auth_failures == 1        # who does not wait for the answer has guessed all the same
 
 
+async def opened_by_anna(node: Node) -> Wire:
+    wire = node.greeted()
+    for step in (start_ok(b"\0anna\0secret"), *STEPS[1:]):
+        wire.send(step)
+        while wire.paused:
+            await asyncio.sleep(0)
+    wire.received()
+    return wire
+
+
 def test_a_new_secret_is_proved(authority: Authority) -> None:
     async def run(secret: bytes) -> Wire:
         node = Node(authority)
-        wire = node.greeted()
-        for step in (start_ok(b"\0anna\0secret"), *STEPS[1:]):
-            wire.send(step)
-            while wire.paused:
-                await asyncio.sleep(0)
-        wire.received()
+        wire = await opened_by_anna(node)
         wire.send(ConnectionUpdateSecret(new_secret=secret, reason="hourly"))
         while wire.paused:
             await asyncio.sleep(0)
@@ -577,15 +582,7 @@ def test_the_broker_stops(node: Node) -> None:
 def test_users_that_are_gone(authority: Authority) -> None:
     node = Node(authority)
 
-    async def run() -> Wire:
-        wire = node.greeted()
-        for step in (start_ok(b"\0anna\0secret"), *STEPS[1:]):
-            wire.send(step)
-            while wire.paused:
-                await asyncio.sleep(0)
-        wire.received()
-        return wire
-    wire = asyncio.run(run())
+    wire = asyncio.run(opened_by_anna(node))
     node.clients.review(["bert"])
     assert not wire.ended
     node.clients.review(["anna", "bert"])

@@ -11,7 +11,7 @@ from oracle.exchange import table
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.exchanges.manager import PREDECLARED, ExchangeManager, internal_exchange
+from fluxmq.engine.exchanges.manager import PREDECLARED, ExchangeManager, no_exchange
 from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.amqp import AmqpRefused, ReplyCode
@@ -52,10 +52,9 @@ def queues_of(manager: ExchangeManager, exchange: bytes, key: bytes, headers: by
 def test_every_virtual_host_has_its_exchanges() -> None:
     manager = made(b"v")
     for vhost in (b"/", b"v"):
-        exchanges = manager.open_vhost(vhost).exchanges
+        exchanges = manager.add_vhost(vhost).exchanges
         assert set(exchanges) == set(PREDECLARED) and all(one.durable for one in exchanges.values())
         assert [one.name for one in exchanges.values() if one.is_mqtt] == [b"amq.topic"]
-    assert text_of(manager.open_vhost, b"w") == "530 vhost w not found"
 
 
 def test_a_virtual_host_that_ends_keeps_no_queue() -> None:
@@ -84,7 +83,6 @@ def test_queues_of_a_virtual_host_that_is_no_more_are_kept_from_the_others() -> 
     manager = made()
     manager.hub.namespaces.add(b"old").open = False
     manager.queue_added(b"old", b"q", Queue(1))
-    assert text_of(manager.open_vhost, b"old") == "530 vhost old not found"
     assert queues_of(manager, b"", b"q") == []
 
 
@@ -238,14 +236,13 @@ def test_such_exchanges_go_one_after_the_other() -> None:
     assert set(exchanges) == set(PREDECLARED)
 
 
-def test_internal_exchanges_are_told() -> None:
+def test_no_exchanges_are_told() -> None:
     manager = made()
     manager.declare(b"/", b"x", b"fanout", internal=True)
     route = manager.vhosts[b"/"].lookup(b"x", b"")
     assert route is not None and route.internal
-    refused = internal_exchange(b"/", b"x")
-    assert refused.text == "ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'"
-    assert pickle.loads(pickle.dumps(refused)).text == refused.text
+    refused = no_exchange(b"/", b"y")
+    assert pickle.loads(pickle.dumps(refused)).text == refused.text == "NOT_FOUND - no exchange 'y' in vhost '/'"
 
 
 def test_codes_close_what_they_must() -> None:

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from kit.settling import settle_upto
 
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.hub.hub import Hub
@@ -425,10 +426,10 @@ def test_a_consumer_at_its_limit_stands_still_alone() -> None:
     assert [what for who, what in got if who == "greedy"] == [0, 2, 4]
     assert [what for who, what in got if who == "other"] == [1, 3, 5, 6, 7, 8, 9]
     assert greedy.limited and not other.limited
-    by_offset.settle_upto(group, bench.queue.logs[0].number, 9, other)
+    settle_upto(group, bench.queue.logs[0].number, 9, other)
     bench.put(2)
     assert bench.pump() == [("other", 10), ("other", 11)]
-    by_offset.settle_upto(group, bench.queue.logs[0].number, 11)
+    settle_upto(group, bench.queue.logs[0].number, 11)
     bench.put(2)
     assert sorted(who for who, _ in bench.pump()) == ["greedy", "other"]
     assert not greedy.limited
@@ -478,7 +479,7 @@ def test_all_claims_of_a_node_are_bounded_and_counted() -> None:
     group.leave(members[0])
     assert counters()["claims"] == 8
     bench.pump()
-    by_offset.settle_upto(group, bench.queue.logs[0].number, 100)
+    settle_upto(group, bench.queue.logs[0].number, 100)
     bench.pump()
     assert counters()["claims"] == group.claims
     bench.manager.delete((b"/", b"q"))

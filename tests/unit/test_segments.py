@@ -56,7 +56,7 @@ def test_life(tmp_path: Path) -> None:
     store.trim(1, 9)
     store.remove(1)
     store.sync([1, 2])
-    assert (store.bytes_total, store.files_total) == (0, 0)
+    assert store.bytes_total == 0
     store.close()
     store.close()
     with pytest.raises(UsageError, match="zstd or none"):
@@ -68,14 +68,14 @@ def test_what_open_tells(tmp_path: Path) -> None:
     assert store.write(1, blocks_of(plain(range(3, 60, 2)))) == 60
     assert store.write(7 << 56, blocks_of(plain([7 << 56]))) == (7 << 56) + 1
     store.write(5, [])
-    total, count = store.bytes_total, store.files_total
+    total = store.bytes_total
     store.close()
     store = SegmentStore(tmp_path)
     found = store.open()
     assert list(found) == [1, 7 << 56]
     assert (found[1].first, found[1].next, found[1].messages) == (3, 60, 29)
     assert sum(log.bytes for log in found.values()) == store.bytes_total == total
-    assert sum(log.files for log in found.values()) == store.files_total == count >= 3
+    assert sum(log.files for log in found.values()) == len([*tmp_path.glob("queues/*/*.seg")]) >= 3
     assert sum(path.stat().st_size for path in tmp_path.glob("queues/*/*.seg")) == total
     store.close()
 

@@ -627,28 +627,6 @@ def messages_of(const uint8_t[::1] raw not None):
     return found
 
 
-def encode_message(uint64_t offset, int64_t time_ms, bytes topic not None, bytes payload not None, *,
-                   bytes properties=b"", int64_t expires_at=0, int64_t not_before=0, uint8_t qos=0, uint8_t priority=0):
-    """One message as in chunks and batches (for tools and tests; Log writes its own)."""
-    cdef size_t used = SEGMENT_MESSAGE_BYTES + len(topic) + len(properties) + len(payload)
-    cdef size_t size = (used + 7) & ~<size_t>7
-    cdef uint8_t head[SEGMENT_MESSAGE_BYTES]
-    if size > SEGMENT_BLOCK_BYTES_MAX or len(topic) > 0xFFFF:
-        raise UsageError(f"a message holds at most {SEGMENT_BLOCK_BYTES_MAX} bytes and a topic of 65535, not {size}")
-    put_u32_le(head, <uint32_t>size)
-    put_u32_le(head + 4, <uint32_t>len(payload))
-    put_u64_le(head + 8, offset)
-    put_u64_le(head + 16, <uint64_t>time_ms)
-    put_u64_le(head + 24, <uint64_t>expires_at)
-    put_u64_le(head + 32, <uint64_t>not_before)
-    put_u32_le(head + 40, <uint32_t>len(properties))
-    head[44] = <uint8_t>len(topic)
-    head[45] = <uint8_t>(len(topic) >> 8)
-    head[46] = qos
-    head[47] = priority
-    return <bytes>head[:SEGMENT_MESSAGE_BYTES] + topic + properties + payload + bytes(size - used)
-
-
 # ------------------------------------------------------------------------------------------------------------- names
 
 

@@ -14,7 +14,7 @@ from fluxmq._core.queue.group cimport Group
 from fluxmq._core.wire.primitives cimport put_u64
 
 __all__ = ["claim_of", "extend", "give_back_at", "held_upto", "is_settled", "reject_at", "seek", "settle_any",
-           "settle_at", "settle_upto"]
+           "settle_at"]
 
 
 def claim_of(Group group not None, uint64_t log_number, uint64_t offset) -> tuple | None:
@@ -78,14 +78,6 @@ def held_upto(Group group not None, uint64_t log_number, uint64_t offset, Member
                 claim = claim.chain
     found.sort()
     return found
-
-
-def settle_upto(Group group not None, uint64_t log_number, uint64_t offset, Member member=None) -> int:
-    """Settles every claim (of the given member, if any) at or below an offset; returns how many."""
-    found = held_upto(group, log_number, offset, member)
-    for at in found:
-        settle_at(group, log_number, at)
-    return len(found)
 
 
 def give_back_at(Group group not None, uint64_t log_number, uint64_t offset, int64_t delay_ms=0,

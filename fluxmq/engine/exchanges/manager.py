@@ -24,7 +24,7 @@ from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.queues.records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 
-__all__ = ["DEFAULT_VHOST", "PREDECLARED", "BoundQueue", "ExchangeManager", "internal_exchange", "no_exchange",
+__all__ = ["DEFAULT_VHOST", "PREDECLARED", "BoundQueue", "ExchangeManager", "no_exchange",
            "no_queue"]
 
 DEFAULT_VHOST = b"/"
@@ -61,11 +61,6 @@ def no_exchange(vhost: bytes, name: bytes) -> AmqpRefused:
 def no_queue(vhost: bytes, name: bytes) -> AmqpRefused:
     """404."""
     return AmqpRefused(ReplyCode.NOT_FOUND, f"no queue '{shown(name)}' in vhost '{shown(vhost)}'")
-
-
-def internal_exchange(vhost: bytes, name: bytes) -> AmqpRefused:
-    """The refusal 403, for a publish where Route.internal forbids it."""
-    return AmqpRefused(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal {where(vhost, name)}")
 
 
 def _cleaned(name: bytes) -> bytes:
@@ -124,13 +119,6 @@ class ExchangeManager:
         if found is not None:
             (self.directory.announce if there else self.directory.withdraw)(
                 hop.namespace.name, found[0])
-
-    def open_vhost(self, name: bytes) -> Exchanges:
-        """The virtual host for a client that connects. Raises AmqpRefused: 530."""
-        namespace = self.hub.namespaces.get(name)
-        if namespace is None or not namespace.open:
-            raise AmqpRefused(ReplyCode.NOT_ALLOWED, f"vhost {shown(name)} not found")
-        return self.add_vhost(name)
 
     def end_vhost(self, name: bytes) -> None:
         """Removes the virtual host and its exchanges; its queues have been deleted before."""
