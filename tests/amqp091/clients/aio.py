@@ -285,18 +285,15 @@ class AioPika(Client):
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def translate(self, error: BaseException) -> AmqpError | None:
+        return _error(error)
+
     def connect(self, where: Where) -> Connection:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
             self._thread.start()
-        try:
-            return AioConnection(where, self._run)
-        except Exception as error:
-            found = _error(error)
-            if found is None:
-                raise
-            raise found from error
+        return AioConnection(where, self._run)
 
     def _run(self, work: Coroutine[Any, Any, Any] | Awaitable[Any]) -> Any:
         async def awaited() -> Any:

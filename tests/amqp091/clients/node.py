@@ -76,9 +76,6 @@ class NodeChannel(Channel):
         self._node, self._name, self._confirms = node, next(node.names), confirms
         node.ask(connection, "channel", name=self._name, confirms=confirms)
 
-    def translate(self, error: BaseException) -> AmqpError | None:
-        return None
-
     def _ask(self, verb: str, **arguments: Any) -> Any:
         return self._node.ask(self._name, verb, **arguments)
 
@@ -196,9 +193,6 @@ class NodeConnection(Connection):
         self._capabilities = node.ask(self._name, "connect", options={
             "protocol": "amqp", "hostname": where.host, "port": where.port, "vhost": where.vhost,
             "username": where.user, "password": where.password, "heartbeat": where.heartbeat})
-
-    def translate(self, error: BaseException) -> AmqpError | None:
-        return None
 
     def channel(self, *, confirms: bool = False) -> Channel:
         return NodeChannel(self._node, self._name, confirms=confirms)

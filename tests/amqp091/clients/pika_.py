@@ -189,11 +189,8 @@ class Pika(Client):
     name = "pika"
     lacks = frozenset({"no_local"})
 
+    def translate(self, error: BaseException) -> AmqpError | None:
+        return _error(error)
+
     def connect(self, where: Where) -> Connection:
-        try:
-            return PikaConnection(where)
-        except Exception as error:
-            found = _error(error)
-            if found is None:
-                raise
-            raise found from error
+        return PikaConnection(where)

@@ -188,13 +188,11 @@ class PyAmqp(Client):
     lacks = frozenset({"nack", "internal"})
     connection: type[PyAmqpConnection] = PyAmqpConnection
 
+    def translate(self, error: BaseException) -> AmqpError | None:
+        return _error(error)
+
     def connect(self, where: Where) -> Connection:
-        try:
-            return self.connection(where)
-        except (amqp.exceptions.AMQPError, OSError) as error:
-            found = _error(error)
-            assert found is not None
-            raise found from error
+        return self.connection(where)
 
 
 # ── kombu ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -213,10 +213,8 @@ class Storm(Client):
     # returned messages come as an exception without the message
     lacks = frozenset({"internal", "publish_all", "returned_body"})
 
+    def translate(self, error: BaseException) -> AmqpError | None:
+        return _error(error)
+
     def connect(self, where: Where) -> Connection:
-        try:
-            return StormConnection(where)
-        except amqpstorm.AMQPError as error:
-            found = _error(error)
-            assert found is not None
-            raise found from error
+        return StormConnection(where)
