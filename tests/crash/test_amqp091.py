@@ -97,8 +97,7 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
     def lot() -> random.Random:
         return random.Random(chance.random())
 
-    broker.start()
-    try:
+    with broker:
         where, wire = amqp(broker), connect(broker)
         declare(wire)
         publishers: list[Actor] = [Publisher(book, where, lot(), ("a", "b")) for _ in range(2)]
@@ -126,9 +125,6 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
         broker.start()
         check_declared(broker)
         judge(broker, book)
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def judge(broker: CrashBroker, book: Book) -> None:
@@ -177,8 +173,7 @@ def test_a_dead_letter_for_mqtt_is_of_the_batch_of_its_death(tmp_path: Path, how
     """Of amq.topic's two halves, the queues' and that of a session that is away, no crash keeps only one: the journal
     has both in one batch, and that is not the one in which the message was published."""
     broker = CrashBroker(tmp_path)
-    broker.start()
-    try:
+    with broker:
         mourner = Client(broker.address)
         mourner.connect(client_id="mourner", clean_start=False, properties=[("session_expiry_interval", 3600)])
         mourner.subscribe("grave", qos=1)
@@ -213,9 +208,6 @@ def test_a_dead_letter_for_mqtt_is_of_the_batch_of_its_death(tmp_path: Path, how
         mourner = Client(broker.address)
         mourner.connect(client_id="mourner", clean_start=False, properties=[("session_expiry_interval", 3600)])
         mourner.receive("grave", b"here lies")
-        broker.check()
-    finally:
-        broker.stop()
 
 
 @pytest.mark.soak

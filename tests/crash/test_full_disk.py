@@ -59,8 +59,7 @@ def until_checkpoint(broker: CrashBroker) -> None:
 def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_files: bool, leave: int) -> None:
     broker = CrashBroker(tmp_path / "broker", {"storage.dir": small_disk / "data"},
                          {"FLUXMQ_TEST_FILE_BYTES": "50000" if small_files else str(1 << 30)})
-    broker.start()
-    try:
+    with broker:
         kept = Client(broker.address)
         kept.connect("kept", **KEPT)
         kept.subscribe("kept/#", qos=2)
@@ -114,9 +113,6 @@ def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_fi
         kept.receive("kept/late", b"late")
         late = Client(broker.address)
         assert late.connect("late", **KEPT).session_present
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def publish_until_full(publisher: Client, broker: CrashBroker) -> int:

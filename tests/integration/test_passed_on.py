@@ -25,12 +25,9 @@ PROPERTIES: list[dict[str, object]] = [
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    one = Broker(tmp_path, {"storage.type": "memory", "server.mqtt.websocket.plain.addr": "127.0.0.1:0",
-                             "broker.topic_alias_max": 4})
-    one.start()
-    yield one
-    one.check()
-    one.stop()
+    with Broker(tmp_path, {"storage.type": "memory", "server.mqtt.websocket.plain.addr": "127.0.0.1:0",
+                           "broker.topic_alias_max": 4}) as one:
+        yield one
 
 
 def stream(rng: random.Random, version: int) -> list[Publish]:

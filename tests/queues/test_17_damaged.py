@@ -144,8 +144,7 @@ def test_after_a_repair_the_rest_is_delivered(tmp_path: Path, connect: Connect, 
     broker = stored(tmp_path, connect)
     data = tmp_path / "broker" / "data"
     file = flip(data, payload("bad", number))
-    broker.start()
-    try:
+    with broker:
         found_at_start = admin(broker, "GET", "queues", "bad")
         if number != DAMAGED:
             assert found_at_start["state"] == "damaged" and str(file) in found_at_start["damage"]
@@ -170,9 +169,6 @@ def test_after_a_repair_the_rest_is_delivered(tmp_path: Path, connect: Connect, 
         came = read_all(broker, connect, "bad")
         lost = [each for each in range(MESSAGES) if payload("bad", each) not in came]
         assert number in lost and lost[-1] - lost[0] == len(lost) - 1 <= 4, "one batch: 64 KiB"
-        broker.check()
-    finally:
-        broker.stop()
 
 
 @pytest.mark.parametrize("which", [0, -1, None], ids=["first file", "last file", "directory"])
@@ -193,8 +189,7 @@ def test_files_that_are_gone(tmp_path: Path, connect: Connect, which: int | None
         directory.rmdir()
     code, said = run("log", "verify", str(data))
     assert code == exit_codes.FAILURE and directory.name in said and "missing" in said, said
-    broker.start()
-    try:
+    with broker:
         described = admin(broker, "GET", "queues", "bad")
         assert described["state"] == "damaged" and "missing" in described["damage"]
         assert str(directory) in described["damage"] and "fluxmq log repair" in described["damage"]
@@ -211,17 +206,13 @@ def test_files_that_are_gone(tmp_path: Path, connect: Connect, which: int | None
         put(connect(broker), "bad", END)
         assert read_all(broker, connect, "bad") == [
             *(payload("bad", number) for number in range(MESSAGES) if number not in lost), END]
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def test_a_stream_alone_stops_and_is_read_on_after_a_repair(tmp_path: Path, connect: Connect) -> None:
     broker = stored(tmp_path, connect, type="stream")
     data = tmp_path / "broker" / "data"
     file = flip(data, payload("bad", DAMAGED))
-    broker.start()
-    try:
+    with broker:
         reader = connect(broker)
         reader.timeout = 30.0
         consume(reader, "bad", consumer_group="g", offset="first")
@@ -249,9 +240,6 @@ def test_a_stream_alone_stops_and_is_read_on_after_a_repair(tmp_path: Path, conn
         lost = [each for each in range(MESSAGES) if payload("bad", each) not in came]
         assert DAMAGED in lost and lost[-1] - lost[0] == len(lost) - 1 <= 4, "one batch: 64 KiB"
         assert came == [*(payload("bad", each) for each in range(MESSAGES) if each not in lost), END], "in order"
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def test_what_comes_after_a_lost_message_is_not_taken_for_settled(tmp_path: Path, connect: Connect) -> None:
@@ -272,13 +260,9 @@ def test_what_comes_after_a_lost_message_is_not_taken_for_settled(tmp_path: Path
     path.write_bytes(content.replace(b"lost ", b"LOST "))
     code, said = run("log", "repair", str(data))
     assert code == exit_codes.OK and "given up" in said, said
-    broker.start()
-    try:
+    with broker:
         put(connect(broker), "q", *(b"%d" % number for number in range(5)), END)
         assert read_all(broker, connect, "q") == [*(b"%d" % number for number in range(5)), END]
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def test_a_log_without_files_may_be_deleted(tmp_path: Path, connect: Connect) -> None:
@@ -287,30 +271,22 @@ def test_a_log_without_files_may_be_deleted(tmp_path: Path, connect: Connect) ->
     directory = next(path.parent for path in (tmp_path / "broker/data/queues").glob("*/*.seg")
                      if wanted in path.read_bytes())
     shutil.rmtree(directory)
-    broker.start()
-    try:
+    with broker:
         assert admin(broker, "GET", "queues", "bad")["state"] == "damaged"
         admin(broker, "DELETE", "queues", "bad")
         broker.restart()
         assert "bad" not in {queue["name"] for queue in admin(broker, "GET", "queues")["queues"]}
         assert run("log", "verify", str(tmp_path / "broker" / "data"))[0] == exit_codes.OK
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def test_a_log_that_cannot_be_opened_may_be_deleted(tmp_path: Path, connect: Connect) -> None:
     broker = stored(tmp_path, connect)
     file = flip(tmp_path / "broker" / "data", payload("bad", MESSAGES - 1))
-    broker.start()
-    try:
+    with broker:
         assert admin(broker, "GET", "queues", "bad")["state"] == "damaged"
         admin(broker, "DELETE", "queues", "bad")
         broker.restart()        # with a last checkpoint
         assert not file.parent.exists()
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def amqp(broker: CrashBroker) -> pika.BlockingConnection:
