@@ -1,5 +1,5 @@
-"""Checks the listeners' certificates before clients do: whether the files belong together, and whether they are in
-date."""
+"""Checks certificates before clients and other nodes do: whether the files belong together, whether they are in date,
+and whether the other nodes would accept this one's."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from fluxmq._core.errors import ConfigError
+from fluxmq.model.address import parse_address
+from fluxmq.model.cluster import ClusterTls
+from fluxmq.model.cluster_addresses import addresses
 from fluxmq.model.config import Config
 from fluxmq.model.listeners import TlsListener
 
 if TYPE_CHECKING:
     from fluxmq.access.tls import ServerContexts
 
-__all__ = ["Contexts", "check_certificates", "out_of_date", "server_contexts"]
+__all__ = ["Contexts", "check_certificates", "cluster_faults", "out_of_date", "server_contexts"]
 
 # Of each listener with TLS: its key in the configuration, and the certificate that it sends.
 Contexts: TypeAlias = "list[tuple[str, ServerContexts]]"
@@ -44,6 +47,29 @@ def check_certificates(config: Config) -> Iterator[str]:
                 yield from _all_faults(path, slot, error)
             else:
                 yield from out_of_date([(path, contexts)])
+    yield from map(str, cluster_faults(config))
+
+
+def cluster_faults(config: Config) -> Iterator[ConfigError]:
+    """What other nodes would refuse in the certificates of `cluster`; nothing without a cluster, or without TLS in
+    it."""
+    cluster = config.cluster
+    if not cluster.enabled or not (cluster.etcd.tls.enabled or cluster.transport.tls.enabled):
+        return
+    found, now = addresses(config), datetime.now(UTC)
+    if cluster.etcd.tls.enabled and found.member is not None:
+        # The members dial the one, this node as its client the other.
+        hosts = [found.member.peer_url.partition("://")[2], *found.endpoints]
+        yield from _faults("cluster.etcd.tls", cluster.etcd.tls, hosts, now)
+    if cluster.transport.tls.enabled:
+        yield from _faults("cluster.transport.tls", cluster.transport.tls, [found.transport_address], now)
+
+
+def _faults(path: str, tls: ClusterTls, dialled: Sequence[str], now: datetime) -> Iterator[ConfigError]:
+    from fluxmq.access.node_tls import faults_of_node
+
+    hosts = list(dict.fromkeys(parse_address(text).host for text in dialled))
+    yield from faults_of_node(tls.cert_file, tls.key_file, tls.ca_file, hosts, path, now)
 
 
 def _all_faults(path: str, slot: TlsListener, first: ConfigError) -> Iterator[str]:

@@ -33,6 +33,8 @@ from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, namespaces, recovered
 from fluxmq.app.admission import Admission, admission
 from fluxmq.app.amqp091 import Amqp091
+from fluxmq.app.certificates import cluster_faults
+from fluxmq.app.cluster_checks import cluster_warnings
 from fluxmq.app.driver import LoopDriver
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
@@ -55,6 +57,7 @@ from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.overview import ClusterOverview
 from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.sys_topics import SysTopics
+from fluxmq.model.cluster_addresses import addresses
 from fluxmq.model.config import Config
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
@@ -73,6 +76,8 @@ RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the 
 
 def run(config: Config, provenance: dict[str, str]) -> int:
     """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
+    for fault in cluster_faults(config):
+        raise fault
     if config.cluster.enabled:
         # A setting without effect would mislead its user.
         raise ConfigError("cluster.enabled", "must be false: the cluster is not complete in this version")
@@ -194,7 +199,7 @@ class Server:
         namespaces.declare(self.config, self.hub, self.notes)
         self.queues.declare()
         self.permissions.reviewing.begin()  # permissions may have changed since the last run
-        for problem in self.listeners.out_of_date():
+        for problem in (*self.listeners.out_of_date(), *cluster_warnings(self.config)):
             log.warning(problem)
         if recovered_state:
             log.info("state recovered", extra=recovered_state)
@@ -374,6 +379,10 @@ class Server:
             meaning = ("acknowledged means on disk" if config.storage.session_durability == "fsync" else
                        f"acknowledged means written; on disk within {config.storage.sync_interval:g} s")
             say(f"data       {Path(config.storage.dir).resolve()}  ({meaning})")
+        if config.cluster.enabled:
+            found = addresses(config)
+            say(f"cluster    node {config.cluster.node_id}, for other nodes at {found.transport_address}; etcd at "
+                f"{', '.join(found.endpoints)}{'' if found.member is None else ', of this node'}")
         say(f"access     {self._access()}")
         say(f"limits     {self.admission.descriptors} open files: {self.admission.connections_max} connections, "
             f"{self.admission.origins.connections_max} of one address")

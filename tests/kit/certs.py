@@ -46,8 +46,8 @@ def make_ca(folder: str | Path, cn: str = "throw-away CA") -> CertificateAuthori
 
 def issue(ca: CertificateAuthority, cn: str | Sequence[str], *, dns: Sequence[str] = (), ip: Sequence[str] = (),
           uri: Sequence[str] = (), email: Sequence[str] = (), key_type: str = "ec", expired: bool = False,
-          name: str = "") -> tuple[str, str]:
-    """A certificate for servers and clients alike; returns the paths (certificate, key).
+          name: str = "", client: bool = True) -> tuple[str, str]:
+    """A certificate for servers and, unless `client` is False, clients alike; returns the paths (certificate, key).
 
     cn: common name, several, or "" for none. key_type: "ec" or "rsa". name: of the files, by default made of cn and a
     running number; the same name again replaces the files, as a renewal does.
@@ -62,7 +62,8 @@ def issue(ca: CertificateAuthority, cn: str | Sequence[str], *, dns: Sequence[st
     builder = _builder(subject, ca.name, key.public_key(), expired=expired)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, *(
+            [ExtendedKeyUsageOID.CLIENT_AUTH] if client else [])]), critical=False)
     builder = builder.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
     if others:

@@ -1,13 +1,16 @@
 """The section `cluster`: the example of the seed is taken, what cannot work is refused with its key and what to write,
 and the addresses that follow."""
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from kit.certs import issue, make_ca
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app import cluster_checks
+from fluxmq.app.certificates import cluster_faults
 from fluxmq.app.cluster_checks import cluster_warnings
 from fluxmq.app.config import InvalidConfig, load
 from fluxmq.app.server import run
@@ -251,6 +254,47 @@ def test_nothing_is_checked_without_a_cluster(sets: tuple[str, ...]) -> None:
     assert not config_of(*sets).cluster.enabled
 
 
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "cluster.md").read_text()
+EXAMPLES = dict(re.findall(r"```yaml\n# (\S+?)(?:,[^\n]*)?\n(.*?)```", GUIDE, re.DOTALL))
+
+
+def test_the_files_of_the_guide_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("users").write_text("")
+    found = {}
+    for name, text in EXAMPLES.items():
+        if name != "tls.yaml":
+            Path(name).write_text(text)
+            found[name] = addresses(load(Path(name))[0])
+    assert len(found) == 6
+    three = [found[f"broker-{n}.yaml"] for n in (1, 2, 3)]
+    assert len({one.member.initial_cluster for one in three if one.member}) == 1
+    assert {one.transport_address for one in three} == {f"127.0.0.1:{port}" for port in (7948, 7949, 7950)}
+    bound = [port for name in ("broker-1.yaml", "broker-2.yaml", "broker-3.yaml")
+             for port in re.findall(r"(?:addr: \"127[^:]*):(\d+)", EXAMPLES[name])]
+    assert len(bound) == len(set(bound)) == 15      # they run side by side
+    assert found["broker-6.yaml"].member is None
+
+
+def test_the_certificates_of_the_guide_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cert, key = issue(make_ca(tmp_path, "nodes-ca"), "broker-1", ip=["10.0.0.1", "127.0.0.1"])
+    for file, name in ((cert, "node.crt"), (key, "node.key"), ("nodes-ca.pem", "nodes-ca.crt")):
+        Path(file).rename(name)
+    Path("users").write_text("")
+    both = yaml.safe_load(EXAMPLES["one-of-three.yaml"])
+    for section, keys in yaml.safe_load(EXAMPLES["tls.yaml"])["cluster"].items():
+        both["cluster"][section] |= keys
+    Path("both.yaml").write_text(yaml.safe_dump(both))
+    config, _ = load(Path("both.yaml"))
+    assert cluster_warnings(config) == [] and list(cluster_faults(config)) == []
+
+
+def test_the_guide_names_every_key() -> None:
+    assert set(re.findall(r"`(cluster\.[a-z_.]+)`(?=[^\n]*\|)", GUIDE.partition("## Every key")[2])) == {
+        path for path in KEYS if path.startswith("cluster.")}
+
+
 def test_all_keys_are_in_the_schema() -> None:
     assert [path.removeprefix("cluster.") for path in KEYS if path.startswith("cluster.")] == [
         "enabled", "node_id", "lease_ttl", "route_publish_timeout", "etcd.data_dir", "etcd.bind_addr",
@@ -259,6 +303,52 @@ def test_all_keys_are_in_the_schema() -> None:
         "etcd.tls.key_file", "etcd.tls.ca_file", "transport.bind_addr", "transport.peers", "transport.window_bytes",
         "transport.tls.cert_file", "transport.tls.key_file", "transport.tls.ca_file", "raft.enabled",
         "raft.write_policy", "raft.distribution_mode"]
+
+
+def certified(tmp_path: Path, **changed: str) -> tuple[str, ...]:
+    """A node at 127.0.0.1 with TLS everywhere."""
+    ca = make_ca(tmp_path)
+    cert, key = issue(ca, "one", ip=["127.0.0.1"])
+    files = {"cert_file": cert, "key_file": key, "ca_file": str(ca.cert_file)} | changed
+    return (*ON, *secured("etcd", files), *secured("transport", files),
+            "cluster.etcd.initial_cluster=one=https://127.0.0.1:2380")
+
+
+def test_a_certificate_that_the_other_nodes_accept_is_no_fault(tmp_path: Path) -> None:
+    assert list(cluster_faults(config_of(*certified(tmp_path)))) == []
+    assert list(cluster_faults(config_of(*ON))) == []
+
+
+def test_a_certificate_must_have_the_names_that_the_others_dial(tmp_path: Path) -> None:
+    sets = (*certified(tmp_path), "cluster.transport.bind_addr=:7948", "cluster.etcd.bind_addr=:2380",
+            "cluster.etcd.initial_cluster=one=https://10.0.0.1:2380,two=https://10.0.0.2:2380,three=https://10.0.0.3:1",
+            "cluster.transport.peers={one: 'one.example:7948'}")
+    found = {fault.path: str(fault) for fault in cluster_faults(config_of(*sets))}
+    assert "not valid for '10.0.0.1'" in found["cluster.etcd.tls.cert_file"]
+    assert "not valid for 'one.example'" in found["cluster.transport.tls.cert_file"]
+    with pytest.raises(ConfigError, match="would be refused by the other nodes"):
+        run(config_of(*sets), {})
+
+
+@pytest.mark.parametrize(("wrong", "path", "part"), [
+    ("authority", "cert_file", "self-signed certificate|unable to get local issuer"),
+    ("key", "key_file", "is not the key of"), ("expired", "cert_file", "has expired"),
+    ("garbage", "ca_file", "no PEM block"), ("usage", "cert_file", "purpose")])
+def test_a_certificate_that_the_other_nodes_refuse_is_a_fault(tmp_path: Path, wrong: str, path: str, part: str) -> None:
+    other = make_ca(tmp_path / "other", "another CA")
+    if wrong == "authority":
+        sets = certified(tmp_path, ca_file=str(other.cert_file))
+    elif wrong == "key":
+        sets = certified(tmp_path, key_file=issue(other, "two")[1])
+    elif wrong == "garbage":
+        (tmp_path / "garbage").write_text("nothing")
+        sets = certified(tmp_path, ca_file=str(tmp_path / "garbage"))
+    else:
+        cert, key = issue(other, "one", ip=["127.0.0.1"], expired=wrong == "expired", client=wrong != "usage")
+        sets = certified(tmp_path, cert_file=cert, key_file=key, ca_file=str(other.cert_file))
+    found = {fault.path: str(fault) for fault in cluster_faults(config_of(*sets))}
+    for section in ("etcd", "transport"):
+        assert re.search(part, found[f"cluster.{section}.tls.{path}"]), found
 
 
 def test_a_node_of_a_cluster_does_not_start_as_one_without() -> None:
