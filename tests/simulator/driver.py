@@ -164,6 +164,11 @@ class SimDriver:
         return bool(self._ready or self.threads)
 
     @property
+    def due(self) -> bool:
+        """run_ready would do something."""
+        return bool(self._ready or self.threads or (self._timers and self._timers[0][0] <= self._now_ms()))
+
+    @property
     def next_ms(self) -> int | None:
         """When the next timer is due, by now_ms; None without any."""
         return self._timers[0][0] if self._timers else None

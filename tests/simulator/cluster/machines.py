@@ -153,21 +153,27 @@ class Machines:
 
     def settle(self) -> None:
         """Everything that is due now."""
-        events, processes = self.events, list(self.processes.values())
+        processes = list(self.processes.values())
         for _ in range(ROUNDS_MAX):
-            events.run_ready()
+            ran = self._run_driver(self.events)
             for process in processes:
                 if process.runs:
-                    driver = process.driver
-                    driver.run_ready()
-                    while driver.threads and process.runs:
-                        driver.run_thread(self.chance.randrange(len(driver.threads)))
-            if not events.busy and not any(process.runs and process.driver.busy for process in processes):
+                    ran |= self._run_driver(process.driver)
+            if not ran:
                 break
         else:
             raise AssertionError(f"nothing comes to rest at {self.now_ms} ms")
         for check in self.checks:
             check()
+
+    def _run_driver(self, driver: SimDriver) -> bool:
+        """What is due there; whether anything was."""
+        if not driver.due:
+            return False
+        driver.run_ready()
+        while driver.threads:
+            driver.run_thread(self.chance.randrange(len(driver.threads)))
+        return True
 
     def _next_ms(self) -> int | None:
         found = self.events.next_ms
