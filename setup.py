@@ -33,7 +33,7 @@ PACKAGES = [
     "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
     "fluxmq.engine", "fluxmq.engine.exchanges", "fluxmq.engine.ports", "fluxmq.engine.queues",
     "fluxmq.engine.queues.amqp", "fluxmq.engine.queues.recovery", "fluxmq.engine.sessions", "fluxmq.storage",
-    "fluxmq.cluster", "fluxmq.access",
+    "fluxmq.cluster", "fluxmq.cluster.etcd", "fluxmq.access",
     "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
     "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
     *(f"fluxmq.spark.{name}" for name in SPARK),

@@ -1,15 +1,13 @@
 """Fixtures of the client's tests: a broker, and both event loops."""
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-import uvloop
 from kit.broker import Broker
-
-SECONDS = 30.0      # what only a failing test needs
+from kit.loops import LOOPS, run_on
 
 
 @pytest.fixture(scope="session")
@@ -34,21 +32,7 @@ def topic(name: Callable[[str], str]) -> str:
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Run:
     """Run a coroutine to its end, on each loop; nothing may be left behind."""
-
-    def run_it(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        complaints: list[str] = []
-
-        async def bounded() -> Any:
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
-            async with asyncio.timeout(SECONDS):
-                return await coroutine
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop if request.param == "uvloop" else None) as runner:
-            found = runner.run(bounded())
-        assert complaints == []
-        return found
-
-    return run_it
+    return functools.partial(run_on, request.param)
