@@ -24,10 +24,10 @@ SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "parsers": PARSERS_ONLY, "cove
 PROCESSORS = len(os.sched_getaffinity(0))
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
-# Packages of the core, each above those in front of it (tests/tidy/test_rings.py); client, record and testing beside
-# them.
+# Packages of the core, each above those in front of it (tests/tidy/test_rings.py); peer, client, record and testing
+# beside them.
 CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queue", "exchange", "bridge", "hub", "net",
-        "client", "record", "testing"]
+        "peer", "client", "record", "testing"]
 SPARK = ["examples", "gate", "measures", "player", "profile", "replay", "report", "source", "verify"]
 PACKAGES = [
     "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
@@ -54,8 +54,9 @@ PARSERS = {
     "envelope": {"envelope"},
     "bridge": {"header", "to_mqtt", "translate"},
     "net": {"websocket"},
+    "peer": {"frames"},
     "client": {"machine", "message", "publishing", "session", "writer"},
-    "testing": {"amqp091", "codec", "trie_probe", "websocket_probe"},
+    "testing": {"amqp091", "codec", "frames_probe", "trie_probe", "websocket_probe"},
 }
 
 

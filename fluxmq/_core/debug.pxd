@@ -25,3 +25,4 @@ cdef struct live_t:
     int64_t chunks      # those in pools not counted
     int64_t routes
     int64_t waits       # for tickets of several commit lines
+    int64_t frames      # for other nodes, not acknowledged

@@ -40,7 +40,7 @@ _OF_NAMESPACE: dict[str, Callable[[Namespace], int]] = {
     "kept_bytes": lambda one: one.bytes, "refused_total": lambda one: (
         one.refused_connections + one.refused_sessions + one.refused_queues + one.refused_bytes + one.held_back)}
 PACKETS = next(m for m in METRICS if m.name == "fluxmq_packets_received_total").labels[0].values
-DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection")
+DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection", "peer_full")
 
 
 @dataclass(frozen=True, kw_only=True)

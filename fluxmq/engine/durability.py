@@ -42,6 +42,7 @@ from fluxmq.engine.clock import CLOCK_KEY, SteadyClock
 from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.ports.driver import Driver, Work
 from fluxmq.engine.ports.store import StateStore
+from fluxmq.engine.positions import PeerPositions
 from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.engine.sessions.line import SessionLine
 from fluxmq.engine.sessions.state import SessionState, Subscription
@@ -94,6 +95,7 @@ class Keeper:
         self.queues: QueueKeeper | None = None
         self.exchanges: ExchangeKeeper | None = None
         self.clock = SteadyClock(broker.hub, broker.log)
+        self.positions = PeerPositions(broker.hub)
 
     # ------------------------------------------------------------------ recovery
 
@@ -159,6 +161,8 @@ class Keeper:
             self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
         elif key == CLOCK_KEY:
             self.clock.load(value)
+        elif kind == b"p":
+            self.positions.load(rest, value)
         elif kind == b"s":
             sessions.append((int.from_bytes(rest, "big"), value))
         else:
@@ -168,6 +172,8 @@ class Keeper:
         """Applies a record that is not about sessions."""
         if kind == RecordKind.CLOCK:
             self.clock.replay(number, body)
+        elif kind == RecordKind.PEER_POSITION:
+            self.positions.replay(number, body)
         elif kind >= RecordKind.EXCHANGE:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
@@ -267,6 +273,9 @@ class Keeper:
             await self.driver.sleep(0)
         puts += retained
         deletes += cleared + stale
+        moved, forgotten = self.positions.export()
+        puts += moved
+        deletes += forgotten
         if self.exchanges is not None:
             bound, unbound = self.exchanges.export()
             puts += bound.items()

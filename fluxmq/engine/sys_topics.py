@@ -35,7 +35,7 @@ class SysTopics:
             "messages/publish/sent": sum(counters["messages_sent"]),
             "messages/publish/dropped": sum(counters[name] for name in (
                 "dropped_buffer_full", "dropped_queue_full", "dropped_expired", "dropped_too_large",
-                "dropped_no_connection")),
+                "dropped_no_connection", "dropped_peer_full")),
             "messages/inflight": counters["inflight"],
             "messages/queued": counters["queued"],
             "bytes/received": counters["bytes_received"],

@@ -72,7 +72,8 @@ _DROP = Label("reason", (
     "queue_full",  # session.max_offline_queue_size or _bytes
     "expired",  # Message Expiry Interval
     "too_large",  # larger than the Maximum Packet Size of its receiver
-    "no_connection"))  # QoS 0 for a session that is not connected
+    "no_connection",  # QoS 0 for a session that is not connected
+    "peer_full"))  # QoS 0 for another node that has not acknowledged enough
 
 _NAMESPACE = Label("namespace", ())
 _QUEUE = Label("queue", ())

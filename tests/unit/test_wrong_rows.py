@@ -39,7 +39,7 @@ from fluxmq.storage.repair import repair
 from fluxmq.storage.view import open_view, read_all
 from fluxmq.storage.view_repair import write
 
-KINDS = {*KINDS_OF_ROWS, b"t", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
+KINDS = {*KINDS_OF_ROWS, b"t", b"p", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
 
 
 class Broker(StoredNode):
@@ -74,6 +74,8 @@ def fill(node: Broker, part: str) -> None:
             group.flush_records()
     node.exchanges.declare(b"/", f"{part}-exchange".encode(), b"topic", durable=True)
     node.exchanges.bind(b"/", f"{part}-exchange".encode(), f"{part}-classic".encode(), b"key.*")
+    node.hub.positions[f"{part}-peer"] = (5, 7)
+    node.hub.ledger.write(RecordKind.PEER_POSITION, struct.pack(">QQ", 5, 7) + f"{part}-peer".encode())
     node.hub.ledger.write_clock()
     node.sync()
 
@@ -261,3 +263,20 @@ def test_a_batch_that_does_not_divide_into_records(directory: Path) -> None:
     header[28:32] = crc32c(bytes(header[:28]), seed_of(file_id)).to_bytes(4, "little")
     path.write_bytes(bytes(data[:JOURNAL_BEGIN]) + header + raw)
     mended(directory, f"batch {first}")
+
+
+@pytest.mark.parametrize("body", [bytes(15), bytes(16), bytes(16) + b"\xff"], ids=["cut", "no name", "no text"])
+def test_a_position_of_no_node(directory: Path, body: bytes) -> None:
+    path = journal(directory)
+    number, which = next((batch.number, at) for batch in batches_of_journal(path.read_bytes())
+                         for at, (kind, _) in enumerate(batch.records) if kind == RecordKind.PEER_POSITION)
+    replaced(path, number, which, body)
+    mended(directory, f"batch {number}")
+
+
+def test_positions_are_there_after_a_start(directory: Path) -> None:
+    node = start(directory)
+    try:
+        assert node.hub.positions == {"view-peer": (5, 7), "journal-peer": (5, 7)}
+    finally:
+        node.close()

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.hub.namespaces cimport Namespaces
 from fluxmq._core.hub.retained_store cimport RetainedStore
-from fluxmq._core.hub.targets cimport Targets
+from fluxmq._core.hub.targets cimport PeerHop, Targets
 from fluxmq._core.memory.commits cimport Commits, Waiter, held_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport pub_t
@@ -57,6 +57,12 @@ cdef class Hub(Waiter):
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
     cdef uint64_t passing                       # number of publishes so far (pub_t.passing)
     cdef list deferred_publishes                # callables that publish; called when no publish is under way
+    # other nodes (hub/targets.pxd); all of it stays empty on a node without others
+    cdef list unsealed                          # PeerHops to be called at the end of the turn
+    cdef list eased                             # connections that were paused because of one and are read again
+    cdef PeerHop crowded                        # the last hop that took a message although it has too much
+    cdef uint64_t crowded_mark                  # Commits.mark when it did
+    cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     cdef uint64_t next_passing(self) noexcept
@@ -69,4 +75,5 @@ cdef class Hub(Waiter):
     cdef int refuse(self, held_t* held, str why) except -1
     cdef int pump_queues(self) except -1
     cdef int publish_deferred(self) except -1
+    cdef int end_turn_of_peers(self) except -1
     cdef void touch(self)

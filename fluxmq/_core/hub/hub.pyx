@@ -65,6 +65,9 @@ cdef class Hub(Waiter):
         self.closed = []
         self.due = []
         self.deferred_publishes = []
+        self.unsealed = []
+        self.eased = []
+        self.positions = {}
 
     def set_limits(self, **limits):
         """Sets fields of limits_t by name. Raises UsageError for an unknown name."""
@@ -150,7 +153,7 @@ cdef class Hub(Waiter):
         route_enter(route)
         try:
             self.deliver_all(pub, route)
-            if pub.retain:
+            if pub.retain and not pub.from_peer:        # between nodes retained messages have a way of their own
                 self.retained.retain(pub)
             if self.ledger.targets_count:
                 self.ledger.write_message(pub_own(pub))
@@ -229,6 +232,8 @@ cdef class Hub(Waiter):
         if hop.kind == HOP_SESSION:
             return (<Session>hop_target(hop, HOP_SESSION)).deliver(pub, hop.options, hop.ids)
         if hop.kind == HOP_GROUP:
+            if pub.from_peer:
+                return 0            # the publisher's node chooses one member, on whatever node
             return (<ShareGroup>hop_target(hop, HOP_GROUP)).deliver(pub)
         if hop.kind == HOP_QUEUE:
             queue = <Queue>hop_target(hop, HOP_QUEUE)
@@ -371,6 +376,20 @@ cdef class Hub(Waiter):
                 publish()
         finally:
             self.deferred_publishes = deferred[done:] + self.deferred_publishes
+        return 0
+
+    cdef int end_turn_of_peers(self) except -1:
+        """Calls the hops to other nodes that asked for it. What they are given from now on belongs to the next turn."""
+        cdef PeerHop peer
+        cdef int done = 0
+        cdef list peers = self.unsealed
+        self.unsealed = []
+        try:
+            for peer in peers:
+                done += 1
+                peer.end_turn()
+        finally:
+            self.unsealed = peers[done:] + self.unsealed
         return 0
 
     def deliver_retained(self, Session session not None, bytes filter not None, int options,

@@ -17,11 +17,14 @@ cdef class ExchangeHop:
 
 cdef class PeerHop:
     """Another node with subscribers to a topic: forwards each message once, however many filters match."""
+    cdef readonly dict paused       # connections that are not read because of it: Transport.yield_to_peer; None: none
     # pub.body and what it points to are valid during this call; to keep them use pub_own. For QoS 1 and 2 forward()
     # calls Commits.give for the peer's commit line, so that the publisher's answer waits for it; QoS 0 gets no ticket.
     # For an AMQP publish, body is the translation and pub.amqp the original. An exception ends the publisher's
     # connection, so a peer that cannot take the message gives up the position instead. May change subscriptions.
     cdef int forward(self, pub_t* pub) except -1
+    # The end of a turn in which it put itself into Hub.unsealed.
+    cdef int end_turn(self) except -1
 
 cdef inline Trie trie_of(Namespace namespace):
     return (<Topics>topics_of(namespace)).trie

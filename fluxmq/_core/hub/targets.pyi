@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from typing import Self, final
+from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
 
@@ -15,7 +15,9 @@ class ExchangeHop:
     def namespace(self) -> Namespace | None: ...
 
 @disjoint_base
-class PeerHop: ...
+class PeerHop:
+    @property
+    def paused(self) -> dict[Any, None] | None: ...
 
 @final
 class Targets:

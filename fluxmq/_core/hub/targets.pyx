@@ -28,6 +28,9 @@ cdef class PeerHop:
     cdef int forward(self, pub_t* pub) except -1:
         return 0
 
+    cdef int end_turn(self) except -1:
+        return 0
+
 
 @cython.final
 cdef class Targets:

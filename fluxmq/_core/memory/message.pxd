@@ -53,7 +53,8 @@ cdef struct pub_t:
     void* topics            # Topics of the namespace that it is published in
     msg_t* owned            # made by pub_own on first need; the publisher drops its reference at the end
     const body_t* amqp      # the message as an AMQP 0-9-1 client published it, for queues. body is its translation, or
-                            # only topic and payload if no session gets it. NULL: published by MQTT
+                            # only topic and payload if nobody but queues and exchanges gets it. NULL: published by
+                            # MQTT
     uint64_t passing        # number of the publish, by which a queue detects duplicates; 0: Hub.publish assigns one
     uint8_t qos
     uint8_t retain

@@ -46,6 +46,7 @@ cdef struct counters_t:
     uint64_t dropped_expired
     uint64_t dropped_too_large          # over the client's Maximum Packet Size
     uint64_t dropped_no_connection      # shared subscription, QoS 0, nobody connected
+    uint64_t dropped_peer_full          # QoS 0 to another node that has not acknowledged enough
     uint64_t passed_on                  # received QoS 0 messages that were forwarded unchanged
     uint64_t unrouted                   # publishes that matched no subscription
     uint64_t route_hits

@@ -575,6 +575,8 @@ cdef class AmqpConnection(Transport):
             channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
         if self.hub.commits.mark != since:
             self.recorded = True
+            if self.hub.crowded is not None:
+                self.yield_to_peer(since)
         if channel.confirming:
             if channel.confirm_now == 0:
                 self.answering.append(channel)

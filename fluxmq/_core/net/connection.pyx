@@ -463,6 +463,8 @@ cdef class Connection(Transport):
                          since)
         if hub.commits.mark != since:
             self.throttle()
+            if hub.crowded is not None:
+                self.yield_to_peer(since)
         return 0
 
     cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL:

@@ -41,4 +41,5 @@ cdef class Poller:
     cdef int go_on(self) except -1
     cdef int journal_turn(self) except -1
     cdef int resume_throttled(self) except -1
+    cdef int end_turn_of_peers(self) except -1
     cdef int stamp(self) except -1

@@ -35,7 +35,7 @@ from fluxmq._core.net.epoll cimport (
 )
 from fluxmq._core.net.peer cimport PEER_BYTES, peer_ip, sockaddr
 from fluxmq._core.memory.namespace cimport Namespace
-from fluxmq._core.net.transport cimport PAUSE_DISK, PAUSE_RATE, Transport
+from fluxmq._core.net.transport cimport PAUSE_DISK, PAUSE_PEER, PAUSE_RATE, Transport
 
 __all__ = ["Poller"]
 
@@ -282,7 +282,8 @@ cdef class Poller:
 
     cdef int leave_turn(self) except -1:
         self.hub.in_turn = False
-        if self.hub.has_work() or self.hub.ledger.unpumped or self.hub.deferred_publishes:
+        if (self.hub.has_work() or self.hub.ledger.unpumped or self.hub.deferred_publishes
+                or self.hub.unsealed):
             self.hub.touch()            # connections resumed by the last flush, or not finished, need another turn
         return 0
 
@@ -385,6 +386,8 @@ cdef class Poller:
         self.flush_dirty()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.submit()    # records of deliveries that a flush took from queues; no other turn may come
+        if self.hub.unsealed:
+            self.end_turn_of_peers()
         self.hub.commits.end_turn()
         if self.hub.closed:
             for connection in self.hub.closed:
@@ -458,6 +461,17 @@ cdef class Poller:
             self.hub.disk.throttled.clear()
             for connection in waiting:
                 connection.resume_from(PAUSE_DISK)
+        return 0
+
+    cdef int end_turn_of_peers(self) except -1:
+        """Hands over what was gathered for other nodes. Resumes connections that were paused because of one."""
+        cdef Transport connection
+        self.hub.end_turn_of_peers()
+        if self.hub.eased:
+            eased = self.hub.eased
+            self.hub.eased = []
+            for connection in eased:
+                connection.resume_from(PAUSE_PEER)
         return 0
 
     def begin_slice(self):

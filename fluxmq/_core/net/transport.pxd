@@ -41,6 +41,7 @@ cdef enum:
     PAUSE_ANSWERS = 4       # the peer does not read its answers, or too many of them wait for the disk
     PAUSE_ASK = 8           # authorization of the packet in front is pending; until answered()
     PAUSE_RATE = 16         # its namespace publishes more than it may; in Namespace.waiting
+    PAUSE_PEER = 32         # it publishes to a node that does not acknowledge enough; in PeerHop.paused
 
 cdef enum:                  # result of handling a packet or a frame
     DONE = 0
@@ -114,6 +115,7 @@ cdef class Transport(Recorded):
     cdef void release_input(self) noexcept
     cdef int finish(self) except -1
     cdef int throttle(self) except -1
+    cdef int yield_to_peer(self, uint64_t since) except -1
     cdef int hold_back(self, Namespace namespace) except -1
     # Charges published messages to the namespace's budget; pauses the connection once that is used up.
     cdef inline int spend(self, Namespace namespace, int64_t messages) except -1:

@@ -28,6 +28,7 @@ from fluxmq._core.debug cimport is_transition
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport HELD_BYTES, must_wait
 from fluxmq._core.memory.link cimport (
     chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_skip,
@@ -175,6 +176,17 @@ cdef class Transport(Recorded):
             disk.throttled.append(self)
         return 0
 
+    cdef int yield_to_peer(self, uint64_t since) except -1:
+        """Called after a publish when Hub.crowded is not None. since: Commits.mark before. Pauses the connection if the
+        message went to a node that acknowledges less than it is sent; Poller.end_turn resumes it."""
+        cdef PeerHop peer = self.hub.crowded
+        if self.hub.crowded_mark > since and self.phase < PHASE_DRAINING:
+            if peer.paused is None:
+                peer.paused = {}
+            peer.paused[self] = None
+            self.pause_for(PAUSE_PEER)
+        return 0
+
     cdef int hold_back(self, Namespace namespace) except -1:
         """Pauses the connection because its namespace has used up its publish budget of this time slice, until
         Poller.begin_slice begins the next one."""
@@ -242,6 +254,10 @@ cdef class Transport(Recorded):
             return
         enter_phase(self, PHASE_DRAINING)
         self.link.open = finish_acknowledging
+        if self.paused & PAUSE_PEER:
+            for peer in self.hub.targets.peers:
+                if (<PeerHop>peer).paused is not None:
+                    (<PeerHop>peer).paused.pop(self, None)
         self.paused = 0
         self.verdicts = None
         self.release_input()

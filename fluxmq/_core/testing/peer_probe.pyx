@@ -1,12 +1,54 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""For tests: a hop to another node that only notes what it was to forward, and does in between what a test asks for."""
+"""For tests: a hop to another node that only notes what it was to forward, and does in between what a test asks for;
+what waits in a session; messages given to an outbox from a loop in C."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memset
+
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport pub_t
-from fluxmq._core.pubsub.session cimport Session
+from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.peer.outbox cimport PeerOutbox
+from fluxmq._core.pubsub.session cimport Session, entry_t
+from fluxmq._core.pubsub.topics cimport topics_of
 
-__all__ = ["PeerProbe"]
+__all__ = ["PeerProbe", "forward_many", "queued"]
+
+
+def queued(Session session not None) -> list:
+    """[(topic, payload, QoS, properties, expires_at)] of what waits in a session."""
+    cdef entry_t* entry
+    cdef uint32_t i
+    found = []
+    for i in range(session.queued):
+        entry = &session.queue[(session.queue_head + i) & session.queue_mask]
+        found.append((
+            (<const char*>entry.msg.body.topic)[:entry.msg.body.topic_length],
+            (<const char*>entry.msg.body.payload)[:entry.msg.body.payload_length], entry.first >> 1 & 3,
+            (<const char*>entry.msg.body.properties)[:entry.msg.body.properties_length], entry.msg.body.expires_at))
+    return found
+
+
+def forward_many(PeerOutbox outbox not None, bytes topic not None, bytes payload not None, int qos, uint32_t times,
+                 bytes group=None, bytes filter=None, Namespace namespace=None, int64_t expires_at=0):
+    """Gives the outbox a message so many times; for a share group if that is named."""
+    cdef pub_t pub
+    cdef uint32_t i
+    memset(&pub, 0, sizeof(pub))
+    pub.body.topic = <const uint8_t*><const char*>topic
+    pub.body.topic_length = <uint32_t>len(topic)
+    pub.body.payload = <const uint8_t*><const char*>payload
+    pub.body.payload_length = <uint32_t>len(payload)
+    pub.body.expires_at = expires_at
+    pub.topics = topics_of(outbox.hub.root if namespace is None else namespace)
+    pub.qos = <uint8_t>qos
+    for i in range(times):
+        if group is None:
+            outbox.forward(&pub)
+        else:
+            outbox.forward_group(&pub, group, filter)
+    outbox.hub.touch()
 
 
 cdef class PeerProbe(PeerHop):

@@ -1,0 +1,1 @@
+"""Streams between two nodes: frames, and both of their ends."""

@@ -1,0 +1,121 @@
+"""Frames of a stream between two nodes: layout, writers, and a checked reader. All integers are little-endian.
+
+                         ┌──────┬─────────────┬──────────────┬──────────┬──────────┬─────┐
+    envelope             │ 0x0A │ length      │ header       │ record   │ record   │ …   │    proto/cluster.proto, Frame
+                         │ u8   │ varint, 1–5 │ 40 bytes     │ 8 + n    │ 8 + n    │     │
+                         └──────┴─────────────┴──────────────┴──────────┴──────────┴─────┘
+    header   ┌─────────┬───────┬─────────┬─────────┬───────┬──────────┬──────────┬──────────────┐
+             │ version │ flags │ age     │ records │ epoch │ to epoch │ sequence │ acknowledged │
+             │ u8 = 1  │ u8    │ u16, s  │ u32     │ u64   │ u64      │ u64      │ u64          │
+             └─────────┴───────┴─────────┴─────────┴───────┴──────────┴──────────┴──────────────┘
+    record   ┌──────┬───────┬─────┬────────┬─────────────────────────────────────────────────────┐
+             │ kind │ flags │ a   │ length │ by kind                                             │
+             │ u8   │ u8    │ u16 │ u32    │ `length` bytes                                      │
+             └──────┴───────┴─────┴────────┴─────────────────────────────────────────────────────┘
+
+    1 NAMESPACE      u32 number, name                   numbers are defined in order, from 1, before their first use
+    2 MESSAGE        u32 namespace, u32 properties length, u32 payload length, [i64 ms until it expires], topic,
+                     properties, payload                a: topic length. flags: QoS (bits 0, 1), retain (2), expires (3)
+    3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE
+    4 INTEREST       u32 namespace, u32 count, group's name, filter             a: length of the group's name; count 0:
+                                                                                the sender wants it no more
+    5 INTEREST_END                                      the sender's interest is whole
+    6 CONTROL        bytes of the cold half
+
+Flags of a frame:
+
+    BEGIN   the first frame of a connection: `sequence` is the number behind which its numbered frames begin. It has
+            NAMESPACE records only, all of the sender's, so that frames sent again are understood by a receiver that
+            restarted
+    AGAIN   may have been sent to a former life of the addressee: its messages of QoS 0 are skipped
+
+A frame with sequence 0 only acknowledges, if it is not BEGIN. age: for how long its first record waited in the sender.
+"""
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.wire.primitives cimport Cursor
+
+cdef enum:
+    FRAME_VERSION = 1
+    FRAME_HEADER_BYTES = 40
+    FRAME_ENVELOPE_BYTES_MAX = 6
+    FRAME_BEGIN = 1
+    FRAME_AGAIN = 2
+
+cdef enum:
+    PEER_NAMESPACE = 1
+    PEER_MESSAGE = 2
+    PEER_GROUP_MESSAGE = 3
+    PEER_INTEREST = 4
+    PEER_INTEREST_END = 5
+    PEER_CONTROL = 6
+
+cdef enum:                          # flags of a message
+    PEER_QOS = 3
+    PEER_RETAIN = 4
+    PEER_EXPIRES = 8
+
+cdef struct frame_t:                # a header
+    uint8_t version
+    uint8_t flags
+    uint16_t age_s
+    uint32_t records
+    uint64_t epoch
+    uint64_t to_epoch
+    uint64_t sequence
+    uint64_t acknowledged
+
+cdef struct span_t:
+    const uint8_t* at
+    uint32_t length
+
+cdef struct peer_record_t:          # borrows from the frame
+    uint8_t kind
+    uint8_t flags
+    uint32_t namespace              # number
+    uint32_t count                  # INTEREST
+    span_t name                     # of the namespace; of the group, empty: none
+    span_t filter
+    span_t topic
+    span_t properties
+    span_t payload                  # of CONTROL: all of it
+    int64_t left_ms                 # until it expires; -1: never
+
+cdef struct checks_t:               # what the last checked message had: the same bytes need no second check
+    span_t topic
+    span_t properties
+
+# ---- writers. Each returns the end of what it wrote; the caller has made room for as many bytes as the size says.
+
+cdef size_t frame_bytes(size_t records) noexcept nogil          # of a frame with so many bytes of records
+# The envelope and the header of a frame with so many bytes of records, which the caller puts behind.
+cdef uint8_t* put_frame(uint8_t* at, const frame_t* frame, size_t records) noexcept nogil
+# The header inside of a whole frame.
+cdef uint8_t* header_in(uint8_t* frame) noexcept nogil
+cdef uint8_t* put_header(uint8_t* at, const frame_t* frame) noexcept nogil
+cdef void read_header(const uint8_t* at, frame_t* frame) noexcept nogil
+
+cdef size_t namespace_bytes(size_t name) noexcept nogil
+cdef uint8_t* put_namespace(uint8_t* at, uint32_t number, const uint8_t* name, uint32_t length) noexcept nogil
+cdef size_t message_bytes(const body_t* body) noexcept nogil    # at most
+# flags: QoS and retain. left_ms: -1 = never. At most 4 GiB; the topic has at most 65 535 bytes.
+cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags,
+                          int64_t left_ms) noexcept nogil
+cdef size_t group_bytes(size_t group, size_t filter) noexcept nogil     # more than message_bytes
+cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* group, uint16_t group_length,
+                                const uint8_t* filter, uint16_t filter_length, const body_t* body, uint8_t flags,
+                                int64_t left_ms) noexcept nogil
+cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil
+cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, const uint8_t* group, uint16_t group_length,
+                           const uint8_t* filter, uint32_t filter_length) noexcept nogil
+cdef size_t control_bytes(size_t data) noexcept nogil
+cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32_t length) noexcept nogil
+
+# ---- the reader. Both raise ProtocolError and nothing else (MemoryError), and read nothing behind the frame.
+
+# The header, and the records as a Cursor.
+cdef int open_frame(const uint8_t* at, size_t length, frame_t* frame, Cursor* records) except -1
+# The next record. 0: there is none. checks: the message is checked too; NULL: that was done before.
+cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) except -1

@@ -1,0 +1,355 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
+"""Codec. See peer/frames.pxd."""
+from libc.stdlib cimport realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le, put_u64_le
+from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
+from fluxmq._core.wire.text cimport TEXT_OK, filter_valid, text_valid, topic_valid
+
+from fluxmq._core.errors import ProtocolError
+
+cdef enum:
+    ENVELOPE_TAG = 0x0A         # protocol buffers: field 1, length-delimited
+    RECORD_BYTES = 8            # of a record's head
+    MESSAGE_BYTES = 12          # of a message's numbers, without the expiry
+    NAME_BYTES_MAX = 255        # of a namespace
+    LEFT_BITS = 52              # of the milliseconds until a message expires; MQTT's own limit has 42
+    MALFORMED = 0x81            # MQTT 5.0 section 2.4; the cold half shows the text only
+    WRONG = 0x82
+
+cdef uint8_t* scratch = NULL    # of scan_publish_props
+cdef size_t scratch_room = 0
+
+
+cdef inline uint16_t peek_u16_le(const uint8_t* at) noexcept nogil:
+    return <uint16_t>(at[0] | at[1] << 8)
+
+
+cdef inline void put_u16_le(uint8_t* at, uint16_t value) noexcept nogil:
+    at[0] = <uint8_t>value
+    at[1] = <uint8_t>(value >> 8)
+
+
+# -------------------------------------------------------------------- writers
+
+cdef inline uint32_t length_bytes(size_t length) noexcept nogil:
+    """Of a varint of protocol buffers."""
+    cdef uint32_t n = 1
+    while length >= 0x80:
+        length >>= 7
+        n += 1
+    return n
+
+
+cdef size_t frame_bytes(size_t records) noexcept nogil:
+    return 1 + length_bytes(FRAME_HEADER_BYTES + records) + FRAME_HEADER_BYTES + records
+
+
+cdef uint8_t* put_frame(uint8_t* at, const frame_t* frame, size_t records) noexcept nogil:
+    cdef size_t length = FRAME_HEADER_BYTES + records
+    at[0] = ENVELOPE_TAG
+    at += 1
+    while length >= 0x80:
+        at[0] = <uint8_t>(length | 0x80)
+        length >>= 7
+        at += 1
+    at[0] = <uint8_t>length
+    return put_header(at + 1, frame)
+
+
+cdef uint8_t* header_in(uint8_t* frame) noexcept nogil:
+    frame += 1
+    while frame[0] & 0x80:
+        frame += 1
+    return frame + 1
+
+
+cdef uint8_t* put_header(uint8_t* at, const frame_t* frame) noexcept nogil:
+    at[0] = frame.version
+    at[1] = frame.flags
+    put_u16_le(at + 2, frame.age_s)
+    put_u32_le(at + 4, frame.records)
+    put_u64_le(at + 8, frame.epoch)
+    put_u64_le(at + 16, frame.to_epoch)
+    put_u64_le(at + 24, frame.sequence)
+    put_u64_le(at + 32, frame.acknowledged)
+    return at + FRAME_HEADER_BYTES
+
+
+cdef inline uint8_t* put_head(uint8_t* at, uint8_t kind, uint8_t flags, uint16_t a, uint32_t length) noexcept nogil:
+    at[0] = kind
+    at[1] = flags
+    put_u16_le(at + 2, a)
+    put_u32_le(at + 4, length)
+    return at + RECORD_BYTES
+
+
+cdef inline uint8_t* put_bytes(uint8_t* at, const uint8_t* data, size_t length) noexcept nogil:
+    if length:
+        memcpy(at, data, length)
+    return at + length
+
+
+cdef size_t namespace_bytes(size_t name) noexcept nogil:
+    return RECORD_BYTES + 4 + name
+
+
+cdef uint8_t* put_namespace(uint8_t* at, uint32_t number, const uint8_t* name, uint32_t length) noexcept nogil:
+    at = put_head(at, PEER_NAMESPACE, 0, 0, 4 + length)
+    put_u32_le(at, number)
+    return put_bytes(at + 4, name, length)
+
+
+cdef size_t message_bytes(const body_t* body) noexcept nogil:
+    return (RECORD_BYTES + MESSAGE_BYTES + 8 + <size_t>body.topic_length + body.properties_length
+            + body.payload_length)
+
+
+cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* body, int64_t left_ms) noexcept nogil:
+    put_u32_le(at, namespace)
+    put_u32_le(at + 4, body.properties_length)
+    put_u32_le(at + 8, body.payload_length)
+    at += MESSAGE_BYTES
+    if left_ms >= 0:
+        put_u64_le(at, <uint64_t>left_ms)
+        at += 8
+    at = put_bytes(at, body.topic, body.topic_length)
+    at = put_bytes(at, body.properties, body.properties_length)
+    return put_bytes(at, body.payload, body.payload_length)
+
+
+cdef inline uint32_t content_bytes(const body_t* body, int64_t left_ms) noexcept nogil:
+    return (MESSAGE_BYTES + (8 if left_ms >= 0 else 0) + body.topic_length + body.properties_length
+            + body.payload_length)
+
+
+cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags,
+                          int64_t left_ms) noexcept nogil:
+    at = put_head(at, PEER_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
+                  content_bytes(body, left_ms))
+    return put_content(at, namespace, body, left_ms)
+
+
+cdef size_t group_bytes(size_t group, size_t filter) noexcept nogil:
+    return 4 + group + filter
+
+
+cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* group, uint16_t group_length,
+                                const uint8_t* filter, uint16_t filter_length, const body_t* body, uint8_t flags,
+                                int64_t left_ms) noexcept nogil:
+    at = put_head(at, PEER_GROUP_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
+                  4 + group_length + filter_length + content_bytes(body, left_ms))
+    put_u16_le(at, group_length)
+    put_u16_le(at + 2, filter_length)
+    at = put_bytes(at + 4, group, group_length)
+    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms)
+
+
+cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil:
+    return RECORD_BYTES + 8 + group + filter
+
+
+cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, const uint8_t* group, uint16_t group_length,
+                           const uint8_t* filter, uint32_t filter_length) noexcept nogil:
+    at = put_head(at, PEER_INTEREST, 0, group_length, 8 + group_length + filter_length)
+    put_u32_le(at, namespace)
+    put_u32_le(at + 4, count)
+    return put_bytes(put_bytes(at + 8, group, group_length), filter, filter_length)
+
+
+cdef size_t control_bytes(size_t data) noexcept nogil:
+    return RECORD_BYTES + data
+
+
+cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32_t length) noexcept nogil:
+    return put_bytes(put_head(at, kind, 0, 0, length), data, length)
+
+
+# -------------------------------------------------------------------- the reader
+
+cdef void read_header(const uint8_t* at, frame_t* frame) noexcept nogil:
+    frame.version = at[0]
+    frame.flags = at[1]
+    frame.age_s = peek_u16_le(at + 2)
+    frame.records = peek_u32_le(at + 4)
+    frame.epoch = peek_u64_le(at + 8)
+    frame.to_epoch = peek_u64_le(at + 16)
+    frame.sequence = peek_u64_le(at + 24)
+    frame.acknowledged = peek_u64_le(at + 32)
+
+
+cdef int open_frame(const uint8_t* at, size_t length, frame_t* frame, Cursor* records) except -1:
+    cdef const uint8_t* end = at + length
+    cdef uint64_t size = 0
+    cdef uint32_t shift = 0
+    if length < 2 or at[0] != ENVELOPE_TAG:
+        raise ProtocolError(MALFORMED, "a message of a stream between nodes that is no frame")
+    at += 1
+    while True:
+        if at == end or shift == 35:
+            raise ProtocolError(MALFORMED, "a frame without its length")
+        size |= <uint64_t>(at[0] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if (at - 1)[0] < 0x80:
+            break
+    if size != <uint64_t>(end - at) or size < FRAME_HEADER_BYTES:
+        raise ProtocolError(MALFORMED, "a frame that is not as long as it says")
+    read_header(at, frame)
+    records.at = at + FRAME_HEADER_BYTES
+    records.end = end
+    if frame.version != FRAME_VERSION:
+        raise ProtocolError(WRONG, f"a frame of version {frame.version}; this node reads {FRAME_VERSION}")
+    if frame.flags & ~(FRAME_BEGIN | FRAME_AGAIN):
+        raise ProtocolError(MALFORMED, f"a frame with unknown flags: {frame.flags}")
+    if frame.sequence == 0 and frame.records and not frame.flags & FRAME_BEGIN:
+        raise ProtocolError(WRONG, "a frame without a number that has records")
+    return 0
+
+
+cdef inline void span(span_t* out, const uint8_t* at, uint32_t length) noexcept nogil:
+    out.at = at
+    out.length = length
+
+
+cdef inline bint same(const span_t* a, const span_t* b) noexcept nogil:
+    return a.length != 0 and a.length == b.length and memcmp(a.at, b.at, a.length) == 0
+
+
+cdef int wrong_record(uint8_t kind) except -1:
+    raise ProtocolError(MALFORMED, f"a record of kind {kind} between nodes is not as long as it says, or has unknown "
+                                   f"flags")
+
+
+cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) except -1:
+    cdef const uint8_t* at = records.at
+    cdef const uint8_t* end
+    cdef uint32_t length
+    cdef uint16_t a
+    if at == records.end:
+        return 0
+    if records.end - at < RECORD_BYTES:
+        raise ProtocolError(MALFORMED, "a frame ends in a record's head")
+    record.kind = at[0]
+    record.flags = at[1]
+    a = peek_u16_le(at + 2)
+    length = peek_u32_le(at + 4)
+    at += RECORD_BYTES
+    if records.end - at < <int64_t>length:
+        return wrong_record(record.kind)
+    end = at + length
+    records.at = end
+    if record.kind == PEER_MESSAGE:
+        span(&record.name, at, 0)
+        span(&record.filter, at, 0)
+        read_message(record, at, end, a)
+        if checks != NULL:
+            check_message(record, checks)
+        return 1
+    if record.kind == PEER_GROUP_MESSAGE:
+        return read_group_message(record, at, end, a, checks)
+    if record.flags or (a and record.kind != PEER_INTEREST):
+        return wrong_record(record.kind)
+    if record.kind == PEER_NAMESPACE:
+        if length < 5 or length > 4 + NAME_BYTES_MAX:
+            return wrong_record(record.kind)
+        record.namespace = peek_u32_le(at)
+        span(&record.name, at + 4, length - 4)
+        if not text_valid(record.name.at, record.name.length):
+            raise ProtocolError(MALFORMED, "the name of a namespace that is not valid UTF-8")
+    elif record.kind == PEER_INTEREST:
+        if length < <uint32_t>8 + a:
+            return wrong_record(record.kind)
+        record.namespace = peek_u32_le(at)
+        record.count = peek_u32_le(at + 4)
+        span(&record.name, at + 8, a)
+        span(&record.filter, at + 8 + a, length - 8 - a)
+        check_filter(record)
+    elif record.kind == PEER_CONTROL:
+        span(&record.payload, at, length)
+    elif record.kind != PEER_INTEREST_END:
+        raise ProtocolError(MALFORMED, f"a record of unknown kind {record.kind} between nodes")
+    elif length:
+        return wrong_record(record.kind)
+    return 1
+
+
+cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a) except -1:
+    cdef uint32_t head = MESSAGE_BYTES + (8 if record.flags & PEER_EXPIRES else 0)
+    cdef uint32_t properties, payload
+    if (end - at < head or record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES)
+            or record.flags & PEER_QOS == PEER_QOS):
+        return wrong_record(record.kind)
+    record.namespace = peek_u32_le(at)
+    properties = peek_u32_le(at + 4)
+    payload = peek_u32_le(at + 8)
+    if <uint64_t>head + a + properties + payload != <uint64_t>(end - at):
+        return wrong_record(record.kind)
+    record.left_ms = -1
+    if record.flags & PEER_EXPIRES:
+        record.left_ms = <int64_t>peek_u64_le(at + MESSAGE_BYTES)
+        if record.left_ms >> LEFT_BITS:
+            return wrong_record(record.kind)
+    at += head
+    span(&record.topic, at, a)
+    span(&record.properties, at + a, properties)
+    span(&record.payload, at + a + properties, payload)
+    return 0
+
+
+cdef int read_group_message(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a,
+                            checks_t* checks) except -1:
+    cdef uint32_t group, filter
+    if end - at < 4:
+        return wrong_record(record.kind)
+    group = peek_u16_le(at)
+    filter = peek_u16_le(at + 2)
+    if end - at < 4 + group + filter or group == 0:
+        return wrong_record(record.kind)
+    span(&record.name, at + 4, group)
+    span(&record.filter, at + 4 + group, filter)
+    read_message(record, at + 4 + group + filter, end, a)
+    if checks != NULL:
+        check_filter(record)
+        check_message(record, checks)
+    return 1
+
+
+cdef int check_filter(const peer_record_t* record) except -1:
+    if not text_valid(record.name.at, record.name.length):
+        raise ProtocolError(MALFORMED, "the name of a share group that is not valid UTF-8")
+    if filter_valid(record.filter.at, record.filter.length, 0) != TEXT_OK:
+        raise ProtocolError(MALFORMED, "a record with an invalid topic filter between nodes")
+    return 0
+
+
+cdef int check_message(const peer_record_t* record, checks_t* checks) except -1:
+    """Topic and properties reach clients, so they are checked like a client's. The same bytes as in the message before
+    need no second check."""
+    cdef publish_props_t found
+    if not same(&record.topic, &checks.topic):
+        if topic_valid(record.topic.at, record.topic.length, 0) != TEXT_OK:
+            raise ProtocolError(MALFORMED, "a message with an invalid topic name between nodes")
+        checks.topic = record.topic
+    if record.properties.length and not same(&record.properties, &checks.properties):
+        memset(&found, 0, sizeof(found))
+        if scan_publish_props(record.properties.at, record.properties.at + record.properties.length, &found,
+                              scratch_for(record.properties.length)):
+            raise ProtocolError(MALFORMED, "a message with malformed properties between nodes")
+        if found.forward_length != record.properties.length:
+            raise ProtocolError(WRONG, "a message between nodes with a property of one connection")
+        checks.properties = record.properties
+    return 0
+
+
+cdef uint8_t* scratch_for(size_t n) except NULL:
+    global scratch, scratch_room
+    cdef uint8_t* grown
+    if n > scratch_room or scratch == NULL:
+        grown = <uint8_t*>realloc(scratch, n + 4096)
+        if grown == NULL:
+            raise MemoryError()
+        scratch = grown
+        scratch_room = n + 4096
+    return scratch

@@ -1,0 +1,58 @@
+"""The receiving end of a stream from another node: applies frames in order, each once, and says when their effects are
+committed.
+
+    apply(frame) ─► header, all records checked ─► records, in order ─► position + 1 ─► journal: PEER_POSITION
+                                                       │                                   │ committed
+                       Hub.publish, or the handler ◄───┘              handler.on_applied ◄─┘
+
+The position is recorded in the batch of the journal that has the frame's other records, so a node that restarts applies
+none of them a second time. A frame that recorded nothing leaves no position: its effects were in memory, and if it
+comes again to a new life of this node it has AGAIN, or was never seen.
+
+Messages are published like those of a client, but to no other node and to no share group; they are not retained here.
+"""
+from libc.stdint cimport int64_t, uint64_t, uint32_t
+
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.peer.frames cimport frame_t, peer_record_t
+from fluxmq._core.pubsub.routes cimport route_t
+from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.wire.primitives cimport Cursor
+
+cdef class PeerInbox:
+    cdef readonly Hub hub
+    cdef readonly str node
+    cdef readonly uint64_t epoch        # of the sender
+    cdef readonly uint64_t to_epoch     # of this node
+    cdef object handler                 # None: closed
+    cdef bytes name                     # of the sender, in records
+    cdef readonly uint64_t position     # the last frame that was applied
+    cdef readonly uint64_t committed    # everything up to this frame is committed
+    cdef set decided                    # frames behind it that are committed, too
+    cdef bint fresh                     # no frame with a number came in this life
+    cdef uint32_t done                  # records of the next frame that were applied before one of them raised
+    cdef uint64_t since                 # Commits.mark, and records of the journal, before the first of these
+    cdef uint64_t written
+    cdef list names                     # of namespaces: number - 1 -> name
+    # of the last message
+    cdef uint32_t number                # of its namespace; 0: none, or to be looked up again
+    cdef Topics topics                  # None: this node does not know the namespace
+    cdef Topics route_topics            # of the route
+    cdef route_t* route                 # counted, or NULL
+    # for the cold half
+    cdef readonly uint64_t frames       # applied
+    cdef readonly uint64_t records      # of these
+    cdef readonly uint64_t bytes        # of these
+    cdef readonly uint64_t repeated     # frames that were skipped
+
+    cdef int check(self, const frame_t* frame, Cursor records) except -1
+    cdef int check_header(self, const frame_t* frame) except -1
+    cdef int define(self, const peer_record_t* record) except -1
+    cdef int apply_records(self, const frame_t* frame, Cursor records) except -1
+    cdef int apply_record(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int find_topics(self, uint32_t number) except -1
+    cdef int64_t expiry_of(self, const frame_t* frame, const peer_record_t* record) noexcept
+    cdef int note_position(self) except -1
+    cdef int decide(self, uint64_t sequence) except -1
+    cdef int forget_route(self) noexcept

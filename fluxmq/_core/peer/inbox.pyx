@@ -1,0 +1,313 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. The receiving end of a stream from another node. See peer/inbox.pxd.
+
+What the cold half must provide (`handler`):
+
+    on_applied(sequence)        everything that frames up to this one caused is committed: PeerOutbox.ack
+    on_interest(namespace, filter, group, count)    the sender has so many subscriptions; group: b"" for none
+    on_interest_end()           its interest is whole
+    on_control(data)            a message of its cold half
+    on_group_message(namespace, group, filter, topic, payload, properties, qos, retain, expires_at)
+                                a message for one member of a share group; expires_at as in Hub.publish_message
+    on_refused(sequence, why)   a commit line of this node gave up what a frame caused: it is never acknowledged
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.disk.record_kinds cimport RECORD_PEER_POSITION
+from fluxmq._core.memory.commits cimport Commits
+from fluxmq._core.memory.message cimport FORMAT_MQTT, pub_t
+from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.memory.node cimport WORK_ROUTE
+from fluxmq._core.peer.frames cimport (
+    FRAME_AGAIN, FRAME_BEGIN, PEER_CONTROL, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE,
+    PEER_NAMESPACE, PEER_QOS, PEER_RETAIN, checks_t, next_record, open_frame, span_t,
+)
+from fluxmq._core.pubsub.routes cimport route_drop
+from fluxmq._core.pubsub.topics cimport topics_of
+from fluxmq._core.wire.primitives cimport put_u64
+
+__all__ = ["PeerInbox"]
+
+cdef enum:
+    WRONG = 0x82                # MQTT 5.0 section 2.4: Protocol Error; the cold half shows the text only
+    NAMES_MAX = 1048576
+
+
+cdef inline bytes taken(const span_t* span):
+    return PyBytes_FromStringAndSize(<const char*>span.at, span.length)
+
+
+@cython.final
+cdef class FrameWait:
+    """Value. Called when what a frame caused is decided."""
+    cdef PeerInbox inbox
+    cdef uint64_t sequence
+
+    def __call__(self):
+        self.inbox.decide(self.sequence)
+
+    def refused(self, str why not None):
+        if self.inbox.handler is not None:
+            self.inbox.handler.on_refused(self.sequence, why)
+
+
+@cython.final
+cdef class PeerInbox:
+    """Machine. The receiving end of the stream from one life of a node to this life of this node.
+
+    node: the sender's name. epoch: the sender's. to_epoch: this node's. handler: see above. The position of an earlier
+    life of this node is in Hub.positions.
+    """
+
+    def __cinit__(self, Hub hub not None, str node not None, uint64_t epoch, uint64_t to_epoch, handler not None):
+        self.hub = hub
+        self.node = node
+        self.name = node.encode()
+        self.epoch = epoch
+        self.to_epoch = to_epoch
+        self.handler = handler
+        self.names = []
+        self.decided = set()
+        self.fresh = True
+        known = hub.positions.get(node)
+        if known is not None and known[0] == epoch:
+            self.position = self.committed = known[1]
+
+    def __dealloc__(self):
+        self.forget_route()
+
+    cdef int forget_route(self) noexcept:
+        if self.route != NULL:
+            route_drop(self.route)
+            self.route = NULL
+        return 0
+
+    def close(self):
+        """The sender, or this node, has a new epoch: calls nothing any more."""
+        self.handler = None
+
+    def apply(self, bytes frame not None) -> int:
+        """Applies one frame, as it arrived, unless that was done before. Returns the number up to which the sender has
+        committed what this node sent (PeerOutbox.acknowledged); on_applied may be called before it returns.
+
+        Raises ProtocolError for bytes that are no frame, or not the next one of this stream: close the connection; what
+        of the frame was not applied is applied when it comes again. Any other exception (StorageError, MemoryError, of
+        the handler) left its record and those behind it unapplied.
+        """
+        cdef frame_t header
+        cdef Cursor records
+        cdef Commits commits = self.hub.commits
+        cdef FrameWait wait
+        open_frame(<const uint8_t*><const char*>frame, <size_t>len(frame), &header, &records)
+        self.check_header(&header)
+        if header.flags & FRAME_BEGIN:
+            self.check(&header, records)
+            if header.sequence > self.position:
+                self.position = self.committed = header.sequence
+            self.handler.on_applied(self.committed)     # the last acknowledgement may have been lost
+            return header.acknowledged
+        if header.sequence == 0:
+            return header.acknowledged
+        if header.sequence <= self.position:
+            self.repeated += 1
+            return header.acknowledged
+        self.fresh = False
+        self.check(&header, records)
+        self.number = 0                 # namespaces may have ended since the last frame
+        if self.done == 0:
+            self.since = commits.mark
+            self.written = commits.mark - commits.tickets
+        try:
+            self.apply_records(&header, records)
+        finally:
+            self.hub.touch()
+        self.position = header.sequence
+        self.done = 0
+        self.frames += 1
+        self.records += header.records
+        self.bytes += <uint64_t>len(frame)
+        if commits.mark - commits.tickets != self.written and self.hub.ledger.active():
+            self.note_position()
+        wait = FrameWait.__new__(FrameWait)
+        wait.inbox = self
+        wait.sequence = header.sequence
+        if commits.hold_call((wait, wait.refused), self.since) == 0:
+            self.decide(header.sequence)
+        return header.acknowledged
+
+    # ---------------------------------------------------------------- checks
+
+    cdef int check_header(self, const frame_t* frame) except -1:
+        if self.handler is None:
+            raise ProtocolError(WRONG, f"the stream from {self.node} is closed")
+        if frame.epoch != self.epoch or frame.to_epoch != self.to_epoch:
+            raise ProtocolError(WRONG, f"a frame of {self.node} in its life {frame.epoch} to this node in its life "
+                                       f"{frame.to_epoch}; they are in {self.epoch} and {self.to_epoch}")
+        if frame.flags & FRAME_BEGIN:
+            # What a former life of this node acknowledged without recording it is not sent again.
+            if frame.sequence > self.position and not self.fresh:
+                raise ProtocolError(WRONG, f"{self.node} continues behind frame {frame.sequence}, the last one here is "
+                                           f"{self.position}")
+        elif frame.sequence > self.position + 1:
+            raise ProtocolError(WRONG, f"frame {frame.sequence} of {self.node} behind {self.position}")
+        return 0
+
+    cdef int check(self, const frame_t* frame, Cursor records) except -1:
+        """Checks every record, so that a malformed frame has no effect, and learns the namespaces."""
+        cdef peer_record_t record
+        cdef checks_t checks
+        cdef uint32_t found = 0
+        memset(&checks, 0, sizeof(checks))
+        while next_record(&records, &record, &checks):
+            found += 1
+            if record.kind == PEER_NAMESPACE:
+                self.define(&record)
+            elif frame.flags & FRAME_BEGIN:
+                raise ProtocolError(WRONG, f"a record of kind {record.kind} in the first frame of a connection")
+            elif record.kind <= PEER_INTEREST and not 0 < record.namespace <= <uint32_t>len(self.names):
+                raise ProtocolError(WRONG, f"namespace {record.namespace} was not defined")
+        if found != frame.records:
+            raise ProtocolError(WRONG, f"a frame of {frame.records} records has {found}")
+        return 0
+
+    cdef int define(self, const peer_record_t* record) except -1:
+        cdef uint32_t known = <uint32_t>len(self.names)
+        cdef bytes name = taken(&record.name)
+        if 0 < record.namespace <= known:
+            if self.names[record.namespace - 1] != name:
+                raise ProtocolError(WRONG, f"namespace {record.namespace} has two names")
+            return 0
+        if record.namespace != known + 1 or known == NAMES_MAX:
+            raise ProtocolError(WRONG, f"namespace {record.namespace} was defined behind {known}")
+        self.names.append(name)
+        return 0
+
+    # ---------------------------------------------------------------- records
+
+    cdef int apply_records(self, const frame_t* frame, Cursor records) except -1:
+        """Continues behind those records that were applied before one of them raised an exception."""
+        cdef peer_record_t record
+        cdef uint32_t at = 0
+        while next_record(&records, &record, NULL):
+            if at == self.done:
+                if record.kind == PEER_MESSAGE:
+                    self.publish(frame, &record)
+                else:
+                    self.apply_record(frame, &record)
+                self.done += 1
+            at += 1
+        return 0
+
+    cdef int apply_record(self, const frame_t* frame, const peer_record_t* record) except -1:
+        if record.kind == PEER_NAMESPACE:
+            return 0
+        self.number = 0                 # the handler may change namespaces
+        if self.handler is None:
+            return 0
+        if record.kind == PEER_INTEREST:
+            self.handler.on_interest(self.names[record.namespace - 1], taken(&record.filter), taken(&record.name),
+                                     record.count)
+        elif record.kind == PEER_INTEREST_END:
+            self.handler.on_interest_end()
+        elif record.kind == PEER_CONTROL:
+            self.handler.on_control(taken(&record.payload))
+        elif record.kind == PEER_GROUP_MESSAGE:
+            expires_at = self.expiry_of(frame, record)
+            if expires_at >= 0 and (record.flags & PEER_QOS or not frame.flags & FRAME_AGAIN):
+                self.handler.on_group_message(
+                    self.names[record.namespace - 1], taken(&record.name), taken(&record.filter), taken(&record.topic),
+                    taken(&record.payload), taken(&record.properties), record.flags & PEER_QOS,
+                    record.flags & PEER_RETAIN != 0, expires_at)
+        return 0
+
+    cdef int64_t expiry_of(self, const frame_t* frame, const peer_record_t* record) noexcept:
+        """The steady time when the message expires; 0: never; -1: it has expired on the way."""
+        cdef int64_t left = record.left_ms - <int64_t>frame.age_s * 1000
+        if record.left_ms < 0:
+            return 0
+        if left < 0:
+            self.hub.node.counters.dropped_expired += 1
+            return -1
+        return max(self.hub.node.steady_ms + left, <int64_t>1)
+
+    cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1:
+        cdef pub_t pub
+        cdef route_t* route = self.route
+        cdef uint8_t qos = record.flags & PEER_QOS
+        if qos == 0 and frame.flags & FRAME_AGAIN:
+            return 0
+        if record.namespace != self.number:
+            self.find_topics(record.namespace)
+        if self.topics is None:
+            return 0
+        pub.body.topic = record.topic.at
+        pub.body.topic_length = record.topic.length
+        pub.body.properties = record.properties.at
+        pub.body.properties_length = record.properties.length
+        pub.body.payload = record.payload.at
+        pub.body.payload_length = record.payload.length
+        pub.body.blob = NULL
+        pub.body.format = FORMAT_MQTT
+        pub.body.expires_at = 0
+        if record.left_ms >= 0:
+            pub.body.expires_at = self.expiry_of(frame, record)
+            if pub.body.expires_at < 0:
+                return 0
+        pub.source = NULL
+        pub.topics = <void*>self.topics
+        pub.owned = NULL
+        pub.amqp = NULL
+        pub.passing = 0
+        pub.qos = qos
+        pub.retain = record.flags & PEER_RETAIN != 0
+        pub.refused = 0
+        pub.from_peer = 1
+        if (route == NULL or self.route_topics is not self.topics or route.topic_length != pub.body.topic_length
+                or memcmp(route.topic, pub.body.topic, route.topic_length) != 0
+                or route.generation != self.topics.trie.generation):
+            self.hub.node.work += WORK_ROUTE
+            route = self.topics.routes.find(pub.body.topic, pub.body.topic_length)
+            if route != self.route:
+                route.refs += 1
+                self.forget_route()
+                self.route = route
+                self.route_topics = self.topics
+        else:
+            self.topics.routes.hits += 1
+        self.hub.publish(&pub, route)
+        return 0
+
+    cdef int find_topics(self, uint32_t number) except -1:
+        """Looks a namespace up. If this node does not have it, nobody here has subscribed in it."""
+        cdef Namespace namespace = self.hub.namespaces.get(self.names[number - 1])
+        self.number = number
+        self.topics = None if namespace is None else <Topics>topics_of(namespace)
+        return 0
+
+    # ---------------------------------------------------------------- commits
+
+    cdef int note_position(self) except -1:
+        """Records the position in the batch of the journal that has what the frame caused."""
+        cdef uint32_t length = 16 + <uint32_t>len(self.name)
+        cdef uint8_t* at = self.hub.ledger.reserve(self.hub.commits.local, RECORD_PEER_POSITION, length)
+        at = put_u64(put_u64(at, self.epoch), self.position)
+        memcpy(at, <const char*>self.name, len(self.name))
+        self.hub.ledger.recorded(self.hub.commits.local)
+        self.hub.positions[self.node] = (self.epoch, self.position)
+        return 0
+
+    cdef int decide(self, uint64_t sequence) except -1:
+        """What a frame caused is committed. Frames are reported in order, although lines commit in any."""
+        self.decided.add(sequence)
+        if sequence != self.committed + 1:
+            return 0
+        while self.committed + 1 in self.decided:
+            self.committed += 1
+            self.decided.discard(self.committed)
+        if self.handler is not None:
+            self.handler.on_applied(self.committed)
+        return 0

@@ -1,0 +1,94 @@
+"""The sending end of a stream to another node: gathers records into frames, and keeps them until they are acknowledged.
+
+    forward, interest, … ─► gather ──end of the turn, stream idle──► frame ─► send ─┐
+                               │                                       ▲            ▼
+                               └──────256 KiB, or on_idle──────────────┘    kept ring, until `acknowledged`
+
+A frame's sequence number is its position in the commit line of the outbox. So what was given to the line in a turn (a
+message of QoS 1 or 2, an interest) is committed when its frame is acknowledged.
+
+Frames outlive a connection: attach() sends those that the other node does not have again. If that node has a new epoch
+(it restarted, or was fenced) they are addressed anew, and marked if they may have reached the former life
+(frames.pxd, AGAIN). A new life of this node has a new outbox, whose numbers begin at 1.
+
+Bytes that are not acknowledged are bounded by `window_bytes`. Beyond it messages of QoS 0 are dropped. Others are
+taken, but their publisher's connection is not read until half is acknowledged (Hub.crowded, Transport.yield_to_peer).
+"""
+from cpython.ref cimport PyObject
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.hub.targets cimport PeerHop
+from fluxmq._core.memory.commits cimport Line
+from fluxmq._core.memory.message cimport pub_t
+from fluxmq._core.peer.frames cimport frame_t
+from fluxmq._core.pubsub.topics cimport Topics
+
+cdef struct kept_t:
+    PyObject* frame             # bytes, owned
+    int64_t since_ms            # steady clock: when its first record was gathered
+
+cdef class PeerOutbox(PeerHop):
+    cdef readonly Hub hub
+    cdef readonly str node
+    cdef readonly Line line             # positions are sequence numbers of frames
+    cdef readonly uint64_t epoch        # of this node
+    cdef readonly uint64_t to_epoch     # of the other node; 0: it was not connected yet
+    cdef readonly uint64_t window_bytes
+    # connection
+    cdef object send                    # takes one frame; None: not connected
+    cdef readonly bint idle             # everything handed to `send` has left
+    cdef bint handing                   # hand_over is running
+    cdef uint64_t handed                # last frame handed to the present `send`
+    cdef uint64_t handed_ever           # last frame handed to any
+    cdef uint64_t again_upto            # frames up to this one may have reached a former life of the other node
+    # what gathers
+    cdef bint dirty                     # in Hub.unsealed
+    cdef uint8_t* gather                # records
+    cdef size_t gather_length
+    cdef size_t gather_room
+    cdef uint32_t gather_records
+    cdef int64_t gather_since_ms
+    # frames that are not acknowledged: a ring; the first one's number is acknowledged_upto + 1
+    cdef kept_t* kept
+    cdef uint64_t kept_head
+    cdef uint64_t kept_count
+    cdef uint64_t kept_room             # a power of two
+    cdef uint64_t kept_bytes
+    cdef readonly uint64_t acknowledged_upto
+    # numbers of namespaces in this stream
+    cdef dict numbers                   # name -> number, in the order of the numbers
+    cdef Topics topics                  # of the last message, and its number
+    cdef uint32_t number
+    # acknowledgements of what the other node sends
+    cdef uint64_t ack_epoch
+    cdef uint64_t ack_sequence
+    cdef bint ack_waits                 # no frame has carried it
+    # for the cold half
+    cdef readonly str gone              # why it was abandoned; None: it was not
+    cdef readonly uint64_t dropped      # messages of QoS 0
+    cdef readonly uint64_t records      # of frames made so far
+    cdef readonly uint64_t frames_sent  # also those sent again and those without a number
+    cdef readonly uint64_t bytes_sent
+
+    cdef uint64_t newest(self) noexcept         # the last frame that was made
+    cdef bint full(self) noexcept
+    cdef uint8_t* room(self, size_t n) except NULL
+    cdef void put(self, const uint8_t* end, uint32_t records) noexcept
+    cdef int mark_dirty(self) except -1
+    cdef int ticket(self) except -1
+    cdef uint32_t number_of(self, bytes name) except 0
+    cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1
+    # A message for one share group of the other node, which chooses the member.
+    cdef int forward_group(self, pub_t* pub, bytes group, bytes filter) except -1
+    cdef int seal(self) except -1
+    cdef int seal_if_any(self) except -1
+    cdef int keep(self, bytes frame) except -1
+    cdef void fill_header(self, frame_t* frame) noexcept
+    cdef bytes addressed(self, uint64_t sequence)
+    cdef int send_one(self, bytes frame) except -1
+    cdef int send_unnumbered(self, uint8_t flags, uint64_t sequence) except -1
+    cdef int hand_over(self) except -1
+    cdef int ease(self) except -1
+    cdef void drop_kept(self, uint64_t upto) noexcept

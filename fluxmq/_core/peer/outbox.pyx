@@ -1,0 +1,454 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. The sending end of a stream to another node. See peer/outbox.pxd."""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint16_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from fluxmq._core.debug cimport count_live
+from fluxmq._core.errors import ProtocolError, UsageError
+from fluxmq._core.memory.message cimport body_t, live
+from fluxmq._core.memory.node cimport is_fenced
+from fluxmq._core.peer.frames cimport (
+    FRAME_AGAIN, FRAME_BEGIN, FRAME_VERSION, PEER_CONTROL, PEER_INTEREST_END, PEER_RETAIN, control_bytes, frame_bytes,
+    group_bytes, header_in, interest_bytes, message_bytes, namespace_bytes, put_control, put_frame, put_group_message,
+    put_header, put_interest, put_message, put_namespace, read_header,
+)
+
+__all__ = ["PeerOutbox"]
+
+cdef enum:
+    GATHER_BYTES_MIN = 4096
+    SEAL_BYTES = 262144             # when so many have gathered, a frame is made also if the stream is not idle
+    WRONG = 0x82                    # MQTT 5.0 section 2.4: Protocol Error; the cold half shows the text only
+    AGE_MAX_S = 65535
+
+
+@cython.final
+cdef class PeerOutbox(PeerHop):
+    """Machine. The sending end of the stream to a node, in this life of this node.
+
+    node: the other node's name. epoch: this node's. window_bytes: see peer/outbox.pxd.
+    """
+
+    def __cinit__(self, Hub hub not None, str node not None, uint64_t epoch, uint64_t window_bytes=16 << 20):
+        self.hub = hub
+        self.node = node
+        self.epoch = epoch
+        self.window_bytes = window_bytes
+        self.line = hub.commits.open_line(f"node {node}")
+        self.numbers = {}
+
+    def __dealloc__(self):
+        self.drop_kept(self.acknowledged_upto + self.kept_count)
+        free(self.kept)
+        free(self.gather)
+
+    # ---------------------------------------------------------------- connection
+
+    @property
+    def attached(self) -> bool:
+        return self.send is not None
+
+    def attach(self, send not None, uint64_t to_epoch, uint64_t position):
+        """The stream is connected. send(frame: bytes): hands a frame to the transport, with the envelope that
+        proto/cluster.proto describes. to_epoch: of the other node. position: the last frame of this outbox that it has
+        applied; those behind it are sent again. Raises ProtocolError if it names a frame that was never sent;
+        UsageError if the outbox was abandoned."""
+        if self.gone is not None:
+            raise UsageError(f"the stream to {self.node} was abandoned: {self.gone}")
+        if position > self.handed_ever:
+            raise ProtocolError(WRONG, f"{self.node} says that it has frame {position}, but the last one that it was "
+                                       f"sent is {self.handed_ever}")
+        if to_epoch != self.to_epoch and self.to_epoch:
+            self.again_upto = self.handed_ever
+        self.to_epoch = to_epoch
+        self.send = send
+        self.handed = max(position, self.acknowledged_upto)
+        self.send_unnumbered(FRAME_BEGIN, self.handed)
+        self.hand_over()
+
+    def detach(self):
+        """The connection is gone: nothing is sent until attach()."""
+        self.send = None
+        self.idle = False
+
+    def on_idle(self):
+        """Everything handed to `send` has left: what has gathered becomes a frame."""
+        self.idle = True
+        self.hand_over()
+
+    cdef int end_turn(self) except -1:
+        self.dirty = False
+        if self.gone is not None:
+            self.gather_length = self.gather_records = 0
+            self.line.give_up(self.gone)
+            return 0
+        return self.hand_over()
+
+    cdef int hand_over(self) except -1:
+        """Hands frames to the transport, as far as it is time to."""
+        if self.handing:
+            return 0                # `send` has called on_idle: the loop below goes on
+        self.handing = True
+        try:
+            while self.send is not None and not is_fenced(self.hub.node):
+                if self.handed < self.newest():
+                    self.handed += 1
+                    self.handed_ever = max(self.handed_ever, self.handed)
+                    self.send_one(self.addressed(self.handed))
+                elif not self.idle or not self.seal_if_any():
+                    return 0
+        finally:
+            self.handing = False
+        return 0
+
+    cdef int send_one(self, bytes frame) except -1:
+        self.idle = False
+        self.hub.cold = True        # ends a lingering turn, so that the event loop writes the frame
+        self.frames_sent += 1
+        self.bytes_sent += len(frame)
+        self.send(frame)
+        return 0
+
+    cdef int send_unnumbered(self, uint8_t flags, uint64_t sequence) except -1:
+        """A frame that is not kept: an acknowledgement, or the first one of a connection."""
+        cdef bint begin = flags & FRAME_BEGIN
+        cdef size_t size = 0
+        cdef uint32_t number = 0
+        cdef frame_t header
+        cdef bytes frame, name
+        cdef uint8_t* at
+        if begin:
+            for name in self.numbers:
+                size += namespace_bytes(len(name))
+        frame = PyBytes_FromStringAndSize(NULL, frame_bytes(size))
+        self.fill_header(&header)
+        header.flags = flags
+        header.sequence = sequence
+        header.records = <uint32_t>len(self.numbers) if begin else 0
+        at = put_frame(<uint8_t*>PyBytes_AS_STRING(frame), &header, size)
+        if begin:
+            for name in self.numbers:
+                number += 1
+                at = put_namespace(at, number, <const uint8_t*><const char*>name, <uint32_t>len(name))
+        self.ack_waits = False
+        return self.send_one(frame)
+
+    cdef void fill_header(self, frame_t* frame) noexcept:
+        memset(frame, 0, sizeof(frame_t))
+        frame.version = FRAME_VERSION
+        frame.epoch = self.epoch
+        frame.to_epoch = self.to_epoch
+        frame.acknowledged = self.ack_sequence if self.ack_epoch == self.to_epoch else 0
+
+    cdef bytes addressed(self, uint64_t sequence):
+        """A kept frame as it must be sent now: to the present life of the other node, with its age."""
+        cdef kept_t* kept = &self.kept[(self.kept_head + sequence - self.acknowledged_upto - 1) & (self.kept_room - 1)]
+        cdef bytes frame = <bytes>kept.frame
+        cdef int64_t age_s = (self.hub.node.steady_ms - kept.since_ms) // 1000
+        cdef uint8_t flags = FRAME_AGAIN if sequence <= self.again_upto else 0
+        cdef frame_t header
+        cdef uint8_t* at = header_in(<uint8_t*>PyBytes_AS_STRING(frame))
+        cdef bytes changed
+        read_header(at, &header)
+        age_s = min(max(age_s, <int64_t>0), <int64_t>AGE_MAX_S)
+        if header.to_epoch == self.to_epoch and header.flags == flags and header.age_s == age_s:
+            return frame
+        changed = PyBytes_FromStringAndSize(PyBytes_AS_STRING(frame), len(frame))
+        if header.to_epoch != self.to_epoch:
+            header.acknowledged = self.ack_sequence if self.ack_epoch == self.to_epoch else 0
+        header.to_epoch = self.to_epoch
+        header.flags = flags
+        header.age_s = <uint16_t>age_s
+        put_header(header_in(<uint8_t*>PyBytes_AS_STRING(changed)), &header)
+        Py_INCREF(changed)
+        kept.frame = <PyObject*>changed
+        Py_DECREF(frame)
+        return changed
+
+    # ---------------------------------------------------------------- gathering
+
+    cdef uint64_t newest(self) noexcept:
+        return self.acknowledged_upto + self.kept_count
+
+    cdef bint full(self) noexcept:
+        return self.kept_bytes + self.gather_length >= self.window_bytes
+
+    cdef uint8_t* room(self, size_t n) except NULL:
+        """Room for n bytes behind what was gathered; `put` adds what was written."""
+        cdef size_t room = max(self.gather_room, <size_t>GATHER_BYTES_MIN)
+        cdef uint8_t* grown
+        if self.gather_length + n > self.gather_room:
+            while room < self.gather_length + n:
+                room *= 2
+            grown = <uint8_t*>realloc(self.gather, room)
+            if grown == NULL:
+                raise MemoryError()
+            self.gather = grown
+            self.gather_room = room
+        return self.gather + self.gather_length
+
+    cdef void put(self, const uint8_t* end, uint32_t records) noexcept:
+        if self.gather_records == 0:
+            self.gather_since_ms = self.hub.node.steady_ms
+        self.gather_length = end - self.gather
+        self.gather_records += records
+
+    cdef int mark_dirty(self) except -1:
+        if not self.dirty:
+            self.hub.unsealed.append(self)
+            self.dirty = True
+        return 0
+
+    cdef int ticket(self) except -1:
+        """Gives the frame that gathers a ticket."""
+        self.hub.commits.give(self.line)
+        return self.mark_dirty()
+
+    cdef uint32_t number_of(self, bytes name) except 0:
+        """The number of a namespace; the first use defines it."""
+        cdef uint8_t* at
+        found = self.numbers.get(name)
+        if found is not None:
+            return found
+        at = self.room(namespace_bytes(len(name)))
+        self.numbers[name] = len(self.numbers) + 1
+        self.put(put_namespace(at, <uint32_t>len(self.numbers), <const uint8_t*><const char*>name,
+                               <uint32_t>len(name)), 1)
+        return <uint32_t>len(self.numbers)
+
+    cdef int forward(self, pub_t* pub) except -1:
+        return self.take_message(pub, None, None)
+
+    cdef int forward_group(self, pub_t* pub, bytes group, bytes filter) except -1:
+        return self.take_message(pub, group, filter)
+
+    cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1:
+        cdef const body_t* body = &pub.body
+        cdef bint full = self.full()
+        cdef int64_t left_ms = -1
+        cdef uint8_t flags = pub.qos | (PEER_RETAIN if pub.retain else 0)
+        cdef size_t size
+        cdef uint8_t* at
+        if pub.qos == 0 and (full or self.gone is not None):
+            self.dropped += 1
+            self.hub.node.counters.dropped_peer_full += 1
+            return 0
+        if self.gone is not None:
+            return self.ticket()        # end_turn gives it up
+        if <void*>self.topics != pub.topics:
+            self.number = self.number_of((<Topics>pub.topics).namespace.name)
+            self.topics = <Topics>pub.topics
+        if body.expires_at:
+            left_ms = max(body.expires_at - self.hub.node.steady_ms, <int64_t>0)
+        size = message_bytes(body)
+        if group is not None:
+            size += group_bytes(len(group), len(filter))
+        at = self.room(size)
+        if pub.qos:
+            self.hub.commits.give(self.line)
+            if full:
+                self.hub.crowded = self
+                self.hub.crowded_mark = self.hub.commits.mark
+        if group is None:
+            at = put_message(at, self.number, body, flags, left_ms)
+        else:
+            at = put_group_message(at, self.number, <const uint8_t*><const char*>group, <uint16_t>len(group),
+                                   <const uint8_t*><const char*>filter, <uint16_t>len(filter), body, flags, left_ms)
+        self.put(at, 1)
+        if not self.dirty:
+            self.mark_dirty()
+        if self.gather_length >= SEAL_BYTES:
+            self.seal()
+        return 0
+
+    # ---------------------------------------------------------------- for the cold half
+
+    def interest(self, bytes namespace not None, bytes filter not None, bytes group not None, uint32_t count):
+        """This node has so many subscriptions with a filter (without `$share/…/`), in a share group or none (b"");
+        0: it wants the topics no more. Gives a ticket. namespace: its name."""
+        cdef uint32_t number
+        cdef uint8_t* at
+        if len(group) > 65535:
+            raise UsageError("the name of a share group has at most 65535 bytes")
+        number = self.number_of(namespace)
+        at = self.room(interest_bytes(len(group), len(filter)))
+        self.ticket()
+        self.put(put_interest(at, number, count, <const uint8_t*><const char*>group, <uint16_t>len(group),
+                              <const uint8_t*><const char*>filter, <uint32_t>len(filter)), 1)
+        self.hub.touch()
+
+    def interest_end(self):
+        """This node's interest is whole: the other node has all of it when it has applied this."""
+        self.mark_dirty()
+        self.put(put_control(self.room(control_bytes(0)), PEER_INTEREST_END, NULL, 0), 1)
+        self.hub.touch()
+
+    def control(self, bytes data not None, bint ticket=False):
+        """A message of the cold half. ticket: gives one."""
+        cdef uint8_t* at = self.room(control_bytes(len(data)))
+        if ticket:
+            self.hub.commits.give(self.line)
+        self.mark_dirty()
+        self.put(put_control(at, PEER_CONTROL, <const uint8_t*><const char*>data, <uint32_t>len(data)), 1)
+        self.hub.touch()
+
+    def barrier(self):
+        """Gives a ticket of the next frame, which is made even if nothing else is in it: what the other node was sent
+        before has been applied there when it is committed."""
+        self.ticket()
+        self.hub.touch()
+
+    def cut(self) -> int:
+        """What has gathered becomes a frame, whether or not it can be sent. Returns the number of the next frame: all
+        tickets given until now are of frames before it (give_up_before)."""
+        if self.seal_if_any():
+            self.mark_dirty()
+            self.hub.touch()
+        return self.newest() + 1
+
+    # ---------------------------------------------------------------- frames
+
+    cdef int seal_if_any(self) except -1:
+        """Makes a frame unless it would be empty and nothing waits for it. Returns whether it did."""
+        if self.gather_records == 0 and not self.line.given:
+            return 0
+        self.seal()
+        return 1
+
+    cdef int seal(self) except -1:
+        cdef frame_t header
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, frame_bytes(self.gather_length))
+        cdef uint8_t* at
+        self.fill_header(&header)
+        header.sequence = self.newest() + 1
+        header.records = self.gather_records
+        at = put_frame(<uint8_t*>PyBytes_AS_STRING(frame), &header, self.gather_length)
+        if self.gather_length:
+            memcpy(at, self.gather, self.gather_length)
+        self.keep(frame)
+        self.line.given = True          # the line's position moves with every frame
+        self.line.submit()
+        self.records += self.gather_records
+        self.gather_length = 0
+        self.gather_records = 0
+        if self.send is not None:
+            self.ack_waits = False
+        if self.gather_room > 4 * SEAL_BYTES:       # of a large message
+            free(self.gather)
+            self.gather = NULL
+            self.gather_room = 0
+        return 0
+
+    cdef int keep(self, bytes frame) except -1:
+        cdef uint64_t room = self.kept_room * 2 if self.kept_room else 16
+        cdef kept_t* grown
+        cdef uint64_t i
+        if self.kept_count == self.kept_room:
+            grown = <kept_t*>malloc(room * sizeof(kept_t))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.kept_count):
+                grown[i] = self.kept[(self.kept_head + i) & (self.kept_room - 1)]
+            free(self.kept)
+            self.kept = grown
+            self.kept_head = 0
+            self.kept_room = room
+        Py_INCREF(frame)
+        self.kept[(self.kept_head + self.kept_count) & (self.kept_room - 1)] = kept_t(
+            <PyObject*>frame, self.gather_since_ms if self.gather_records else self.hub.node.steady_ms)
+        self.kept_count += 1
+        self.kept_bytes += len(frame)
+        count_live(live.frames, 1)
+        return 0
+
+    cdef void drop_kept(self, uint64_t upto) noexcept:
+        cdef bytes frame
+        while self.acknowledged_upto < upto:
+            frame = <bytes>self.kept[self.kept_head].frame
+            self.kept_bytes -= len(frame)
+            self.kept_head = (self.kept_head + 1) & (self.kept_room - 1)
+            self.kept_count -= 1
+            self.acknowledged_upto += 1
+            count_live(live.frames, -1)
+            Py_DECREF(frame)
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Of frames that are kept, and of what gathers."""
+        return self.kept_bytes + self.gather_length
+
+    @property
+    def newest_sequence(self) -> int:
+        """Of the last frame that was made; 0: none was."""
+        return self.newest()
+
+    def unacknowledged(self) -> list:
+        """The frames that are kept, oldest first."""
+        return [<object>self.kept[(self.kept_head + i) & (self.kept_room - 1)].frame for i in range(self.kept_count)]
+
+    # ---------------------------------------------------------------- acknowledgements
+
+    def acknowledged(self, uint64_t sequence):
+        """The other node has committed everything up to this frame (PeerInbox.apply returns it): commits the line.
+        Raises ProtocolError if there is no such frame yet."""
+        if sequence > self.handed_ever:
+            raise ProtocolError(WRONG, f"{self.node} acknowledges frame {sequence}, but the last one that it was sent "
+                                       f"is {self.handed_ever}")
+        if sequence <= self.acknowledged_upto:
+            return
+        self.drop_kept(sequence)
+        self.line.commit(sequence)
+        if self.paused and self.kept_bytes + self.gather_length <= self.window_bytes // 2:
+            self.ease()
+
+    def ack(self, uint64_t epoch, uint64_t sequence):
+        """Acknowledges the other node's frames up to this one, of its life `epoch`: the next frame says so. If none
+        leaves (needs_ack), send_ack() does."""
+        self.ack_epoch = epoch
+        self.ack_sequence = sequence
+        self.ack_waits = True
+
+    @property
+    def needs_ack(self) -> bool:
+        """Whether send_ack() would send something."""
+        return self.ack_waits and self.send is not None and self.ack_epoch == self.to_epoch
+
+    def send_ack(self):
+        """Sends an acknowledgement without a frame, if none has left with one since ack()."""
+        if self.needs_ack and not is_fenced(self.hub.node):
+            self.send_unnumbered(0, 0)
+
+    # ---------------------------------------------------------------- giving up
+
+    def give_up_before(self, uint64_t sequence, str why not None):
+        """Gives up the tickets of frames before this one (see `cut`) that are not acknowledged. The frames themselves
+        stay: the other node may still get them. why: shown to clients."""
+        if sequence > self.newest() + 1:
+            raise UsageError(f"frame {sequence - 1} was not made yet")
+        if sequence > self.acknowledged_upto + 1:
+            self.line.give_up(why, sequence - 1)
+
+    def abandon(self, str why not None):
+        """The other node will not come back: gives up all tickets, also of what is forwarded from now on, and drops the
+        frames. why: shown to clients."""
+        self.detach()
+        self.gone = why
+        self.seal_if_any()
+        self.drop_kept(self.newest())
+        self.line.give_up(why)
+        self.ease()
+
+    cdef int ease(self) except -1:
+        """The connections that were paused because of this stream are read again."""
+        if self.hub.crowded is self:
+            self.hub.crowded = None
+        if self.paused:
+            self.hub.eased.extend(self.paused)
+            self.paused.clear()
+            self.mark_dirty()
+            self.hub.touch()
+        return 0

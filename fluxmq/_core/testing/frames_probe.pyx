@@ -1,0 +1,110 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""For tests: frames between nodes (peer/frames.pxd) as tuples, written and read by the compiled codec."""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memset
+
+from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.peer.frames cimport (
+    PEER_CONTROL, PEER_EXPIRES, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE,
+    checks_t, control_bytes, frame_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes,
+    next_record, open_frame, peer_record_t, put_control, put_frame, put_group_message, put_interest, put_message,
+    put_namespace, span_t,
+)
+from fluxmq._core.wire.primitives cimport Cursor
+
+__all__ = ["decode", "encode"]
+
+HEADER = ("version", "flags", "age_s", "records", "epoch", "to_epoch", "sequence", "acknowledged")
+
+
+cdef bytes taken(const span_t* span):
+    return PyBytes_FromStringAndSize(<const char*>span.at, span.length)
+
+
+cdef const uint8_t* at_of(bytes data) noexcept:
+    return <const uint8_t*><const char*>data
+
+
+cdef void fill(body_t* body, bytes topic, bytes properties, bytes payload) noexcept:
+    memset(body, 0, sizeof(body_t))
+    body.topic, body.topic_length = at_of(topic), <uint32_t>len(topic)
+    body.properties, body.properties_length = at_of(properties), <uint32_t>len(properties)
+    body.payload, body.payload_length = at_of(payload), <uint32_t>len(payload)
+
+
+cdef bytes record_bytes(tuple record):
+    """One record. Tuples as of decode()."""
+    cdef bytes out, a, b
+    cdef body_t body
+    cdef uint8_t* begin
+    cdef uint8_t* end
+    cdef int kind = record[0]
+    if kind == PEER_NAMESPACE:
+        a = record[2]
+        out = PyBytes_FromStringAndSize(NULL, namespace_bytes(len(a)))
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_namespace(begin, record[1], at_of(a), <uint32_t>len(a))
+    elif kind == PEER_MESSAGE:
+        fill(&body, record[4], record[5], record[6])
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body))
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_message(begin, record[1], &body, record[2], record[3])
+    elif kind == PEER_GROUP_MESSAGE:
+        a, b = record[7], record[8]
+        fill(&body, record[4], record[5], record[6])
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + group_bytes(len(a), len(b)))
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_group_message(begin, record[1], at_of(a), <uint16_t>len(a), at_of(b), <uint16_t>len(b), &body,
+                                record[2], record[3])
+    elif kind == PEER_INTEREST:
+        a, b = record[3], record[4]
+        out = PyBytes_FromStringAndSize(NULL, interest_bytes(len(a), len(b)))
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_interest(begin, record[1], record[2], at_of(a), <uint16_t>len(a), at_of(b), <uint32_t>len(b))
+    else:
+        a = record[1] if kind == PEER_CONTROL else b""
+        out = PyBytes_FromStringAndSize(NULL, control_bytes(len(a)))
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_control(begin, <uint8_t>kind, at_of(a), <uint32_t>len(a))
+    assert end - begin <= len(out)
+    return out[:end - begin]
+
+
+def encode(dict header not None, list records not None) -> bytes:
+    """A frame. header: fields by name, those that are missing are 0; records: as decode() returns them."""
+    cdef frame_t frame
+    cdef bytes body = b"".join([record_bytes(record) for record in records])
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, frame_bytes(len(body)))
+    cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(out)
+    frame = {name: header.get(name, 0) for name in HEADER}
+    assert put_frame(begin, &frame, len(body)) - begin == len(out) - len(body)
+    return out[:len(out) - len(body)] + body
+
+
+def decode(bytes data not None) -> tuple:
+    """(header, records) of a frame, every record checked. Raises ProtocolError.
+
+    (1, number, name), (2, namespace, flags, left_ms, topic, properties, payload), (3, the same, group, filter),
+    (4, namespace, count, group, filter), (5,), (6, data); flags without PEER_EXPIRES, left_ms -1: never."""
+    cdef frame_t frame
+    cdef Cursor records
+    cdef peer_record_t record
+    cdef checks_t checks
+    memset(&checks, 0, sizeof(checks))
+    open_frame(at_of(data), <size_t>len(data), &frame, &records)
+    found = []
+    while next_record(&records, &record, &checks):
+        if record.kind == PEER_NAMESPACE:
+            found.append((record.kind, record.namespace, taken(&record.name)))
+        elif record.kind == PEER_INTEREST:
+            found.append((record.kind, record.namespace, record.count, taken(&record.name), taken(&record.filter)))
+        elif record.kind == PEER_INTEREST_END:
+            found.append((record.kind,))
+        elif record.kind == PEER_CONTROL:
+            found.append((record.kind, taken(&record.payload)))
+        else:
+            one = (record.kind, record.namespace, record.flags & ~PEER_EXPIRES, record.left_ms, taken(&record.topic),
+                   taken(&record.properties), taken(&record.payload))
+            found.append(one if record.kind == PEER_MESSAGE else (*one, taken(&record.name), taken(&record.filter)))
+    return frame, found
