@@ -15,6 +15,7 @@ from fluxmq.app.descriptors import (
     warn_of_descriptor_limit,
 )
 from fluxmq.app.logs import Notes
+from fluxmq.edge.listening import Gate
 from fluxmq.edge.origins import Origins
 from fluxmq.model.config import Config
 from fluxmq.model.origins import Networks
@@ -31,6 +32,7 @@ class Admission(NamedTuple):
     connections_max: int
     origins: Origins
     guard: Guard
+    gate: Gate
 
 
 def admission(config: Config, later: Callable[[float, Callable[[], None]], Any], notes: Notes) -> Admission:
@@ -46,4 +48,4 @@ def admission(config: Config, later: Callable[[float, Callable[[], None]], Any],
     return Admission(
         descriptors, connections_that_fit(descriptors),
         Origins(Networks(config.server.exempt_networks), connections_of_one_address(config, descriptors)),
-        Guard(guesses, clock=time.monotonic, wall=time.time, later=later, on_log=notes.say))
+        Guard(guesses, clock=time.monotonic, wall=time.time, later=later, on_log=notes.say), Gate())

@@ -98,7 +98,8 @@ class Listeners:
             context = lambda: contexts.current  # noqa: E731
         return {"context": context, "max_connections": slot.max_connections,
                 "all_connections_max": node.admission.connections_max, "origins": node.admission.origins,
-                "guard": node.admission.guard, "read_timeout_s": slot.read_timeout, "later": node.later}
+                "guard": node.admission.guard, "gate": node.admission.gate,
+                "read_timeout_s": slot.read_timeout, "later": node.later}
 
     def _mqtt(self, node: Served, path: str, slot: MqttSlot) -> Listener:
         broker, session = node.config.broker, node.config.session

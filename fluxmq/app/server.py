@@ -16,14 +16,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from fluxmq import __version__
-from fluxmq._core.errors import ConfigError, FluxError, ShortageError, StorageError
+from fluxmq._core.errors import FencedError, FluxError, ShortageError, StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq.access.authority import Authority
@@ -62,6 +62,10 @@ from fluxmq.model.config import Config
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
 
+if TYPE_CHECKING:
+    from fluxmq.app.cluster import ClusterRuntime
+    from fluxmq.cluster.node import ClusterNode
+
 __all__ = ["Server", "run"]
 
 # Most objects live as long as their client. By default the garbage collector would go through all of them at every
@@ -78,38 +82,67 @@ def run(config: Config, provenance: dict[str, str]) -> int:
     """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
     for fault in cluster_faults(config):
         raise fault
-    if config.cluster.enabled:
-        # A setting without effect would mislead its user.
-        raise ConfigError("cluster.enabled", "must be false: the cluster is not complete in this version")
     configure(config.log.level, config.log.format)
     settle_heap()
     return uvloop.run(_main(config))
 
 
 async def _main(config: Config) -> int:
-    server = Server(config)
+    if not config.cluster.enabled:
+        return (await _serve(config)).status
+    from fluxmq.app.cluster import ClusterRuntime  # its packages are those of the extra [cluster]
+    notes = Notes("fluxmq.cluster", time.monotonic)
+    runtime = ClusterRuntime(config, notes.say)
+    try:
+        await runtime.start()
+        while True:
+            server = await _serve(config, runtime)
+            if not server.fenced:
+                return server.status
+    finally:
+        await runtime.stop()
+        notes.close()
+
+
+async def _serve(config: Config, runtime: ClusterRuntime | None = None) -> Server:
+    """One life of the server: until a signal, a failure of the disk, or, in a cluster, the end of its lease."""
+    server = Server(config, runtime=runtime)
     loop = asyncio.get_running_loop()
     try:
         gc.disable()  # objects loaded from disk stay; collecting while loading finds nothing
         server.initialize()
-        await server.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stopped.set)
+        await _unless_stopped(server.start(), server.stopped)
         gc.set_threshold(*GC_THRESHOLDS)
         gc.freeze()
         gc.enable()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stopped.set)
-        loop.add_signal_handler(signal.SIGHUP, server.reload)
-        server.announce(sys.stdout)
+        if not server.stopped.is_set():
+            loop.add_signal_handler(signal.SIGHUP, server.reload)
+            server.announce(sys.stdout)
         await server.stopped.wait()
     finally:
         await server.stop()
         gc.freeze()  # the process ends: a last collection is useless
-    return server.status
+    return server
+
+
+async def _unless_stopped(start: Coroutine[Any, Any, None], stopped: asyncio.Event) -> None:
+    """Starting may take long (the other nodes of a cluster); a signal ends it."""
+    starting, ended = asyncio.ensure_future(start), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+    elif starting.exception() is not None:
+        raise starting.exception()  # type: ignore[misc]
 
 
 class Server:
     """One node. authority: decides permissions; None: the configured files do. cluster, overview: the other nodes, and
-    what operators see of them; None: there are none."""
+    what operators see of them; None: there are none. runtime: instead of both, what a node of a cluster keeps over the
+    lives of its server."""
 
     # Made by initialize().
     admission: Admission
@@ -126,7 +159,7 @@ class Server:
     snapshots: Snapshots
 
     def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None,
-                 overview: ClusterOverview | None = None) -> None:
+                 overview: ClusterOverview | None = None, runtime: ClusterRuntime | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
@@ -135,6 +168,9 @@ class Server:
         self.cluster = cluster if cluster is not None else solo()
         self.overview: ClusterOverview = overview or SoloOverview(
             config.cluster.node_id or socket.gethostname(), os.getpid(), __version__, lambda: len(self.broker.sessions))
+        self.runtime = runtime
+        self.node: ClusterNode | None = None  # made by initialize(), of a runtime
+        self.fenced = False
         self.listeners = Listeners()
         self.tally = Tally()
         self.heap = HeapKeeper()
@@ -158,7 +194,13 @@ class Server:
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
         set_limits(self.hub, config)
         self.poller = Poller(self.hub)
+        if self.runtime is not None:
+            self.node = self.runtime.new_node(self.on_fenced)
+            self.cluster, self.overview = self.node.services, self.runtime.overview(self.node)
+            self.admission.gate.shut = "this node is joining its cluster"
         self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
+        if self.node is not None:
+            self.node.attach(self.broker)
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.queues = Queues(self.broker, self.keeper, self.store, config, self.cluster, notes, later)
         self._closing.append(self.queues.close)
@@ -216,6 +258,9 @@ class Server:
         watch_loop(self.poller, self.loop, lambda: self._turn(self.poller.linger))
         self._started = True
         self._tick()
+        if self.runtime is not None and self.node is not None:
+            await self.runtime.join(self.node, self.listeners)
+            self.admission.gate.shut = ""
         await self._start_admin()
 
     async def _start_admin(self) -> None:
@@ -251,6 +296,15 @@ class Server:
             (do or self.poller.turn)()
         except StorageError as error:
             self.fail(error)
+        except FencedError as error:
+            if self.node is not None:
+                self.node.membership.fence(str(error))
+
+    def on_fenced(self, why: str) -> None:
+        """This node has lost its lease in the cluster: serves nobody from now on, and is built anew (`_main`)."""
+        self.notes.log.critical(f"this node stops serving and joins the cluster again: {why}")
+        self.fenced = True
+        self.stopped.set()
 
     def fail(self, error: FluxError) -> None:
         """The disk failed permanently: stops the node, because it cannot keep any promise."""
@@ -323,25 +377,37 @@ class Server:
                 closing.callback(close)
 
     async def _end_service(self) -> None:
+        self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
         if self.admin is not None:
             await self.admin.stop()
         if self._started:
             self.permissions.reviewing.stop()
-            await self._say_goodbye()
+            if self.fenced:
+                self._break_off()
+            else:
+                await self._say_goodbye()
             self.permissions.authority.close()      # no login waits for a password check any more
             self.amqp091.channels.departures.finish()
             if self._timer is not None:
                 self._timer.cancel()
             self.loop.remove_reader(self.poller.fileno())
+        if self.node is not None:
+            await self.node.stop()
         await self.recording.stop()
         if self.health is not None:
             await self.health.stop()
         await self.queues.stop()
         if self._started:
-            await self.keeper.close(self.config.server.shutdown_timeout)
+            await self.keeper.close(0.0 if self.fenced else self.config.server.shutdown_timeout)
             if self.keeper.failed is not None and not isinstance(self.keeper.failed, ShortageError):
                 self.status = self.status or exit_codes.STORAGE
+
+    def _break_off(self) -> None:
+        """Closes all connections without a word: another node may serve these clients already."""
+        self.broker.stopping = True
+        for connection in list(self.poller.connections.values()):
+            connection.abort()
 
     async def _say_goodbye(self) -> None:
         """Sends DISCONNECT 0x8B or connection.close 320 to every client, and waits for the last bytes to be sent."""

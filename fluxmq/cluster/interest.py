@@ -25,11 +25,8 @@ class Sender(Protocol):
         """Tells the peer how many subscriptions there are; 0: none any more. ticket: what is being answered waits until
         the peer has applied it."""
 
-    def interest_end(self) -> None:
-        """What was told is all of this node's interest."""
-
     def barrier(self) -> None:
-        """Gives a ticket: what is being answered waits until the peer has applied everything sent so far."""
+        """What is being answered waits until the peer has applied all interest that it was told so far."""
 
 
 class Interest:
@@ -69,7 +66,6 @@ class Interest:
         self._senders[node] = sender
         for (namespace, filter_, group), count in self._counts.items():
             sender.interest(namespace, filter_, group, count, False)
-        sender.interest_end()
 
     def remove(self, node: str) -> None:
         """A peer is gone: nobody waits for it any more."""

@@ -79,18 +79,20 @@ class Membership:
     disappeared (False); a node with a new epoch disappears first.
     """
 
-    def __init__(self, name: str, store: MetadataStore, driver: Driver, registration: Registration, ttl_s: int, *,
+    def __init__(self, name: str, store: MetadataStore, driver: Driver, ttl_s: int, *,
                  clock_s: Callable[[], float], on_deadline: Callable[[float], None], on_fenced: Callable[[str], None],
                  on_node: Callable[[Node, bool], None]) -> None:
         self.name = name
         self.state = State.NEW
-        self.registration = registration
+        self.registration = Registration(address="", identity="")  # until join()
         self.ttl_s = ttl_s
         self.lease = 0
         self.epoch = 0
         self.deadline_s = 0.0  # by clock_s: may serve until then
         self.nodes: dict[str, Node] = {}  # with a lease, this one too
         self.leader = ""
+        self.silent = ""  # why the last renewal did not count; "": it did
+        self.newest = 0  # revision of the store when it last answered
         self.last_end_s = -TAKEOVER_DELAY_S  # by the driver's clock: when another node was seen to have lost its lease
         self._leader_revision = 0
         self._store = store
@@ -104,10 +106,11 @@ class Membership:
 
     # ------------------------------------------------------------------ join and leave
 
-    async def join(self) -> None:
+    async def join(self, registration: Registration) -> None:
         """Registers this node. Raises JoinRefused if another process has its name; StoreError if the store does not
         answer."""
-        value = msgspec.json.encode(self.registration)
+        self.registration = registration
+        value = msgspec.json.encode(registration)
         while True:
             sent = self._clock_s()
             lease = await self._store.grant(self.ttl_s)
@@ -149,34 +152,34 @@ class Membership:
         while self.state is State.MEMBER:
             pause = self.ttl_s / RENEWALS_PER_TTL
             try:
-                if not await self._renew():
-                    pause = RETRY_S
-            except StoreError:
+                self.silent = await self._renew()
+            except StoreError as error:
+                self.silent = str(error)
+            if self.silent:
                 pause = RETRY_S
             if self.state is State.MEMBER and self._clock_s() >= self.deadline_s:
                 self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
                 return
             await self._driver.sleep(min(pause, max(0.01, self.deadline_s - self._clock_s())))
 
-    async def _renew(self) -> bool:
-        """One attempt. Returns whether it counts."""
+    async def _renew(self) -> str:
+        """One attempt. Returns why it does not count; "": it does."""
         sent = self._clock_s()
         renewal = await self._store.renew(self.lease)
-        if self.state is not State.MEMBER:
-            return False
-        if renewal.ttl_s <= 0:
+        if self.state is State.MEMBER and renewal.ttl_s <= 0:
             self.fence("the store has ended its lease")
-            return False
-        read = await self._store.read(self._key)
         if self.state is not State.MEMBER:
-            return False
-        if not read.items or read.items[0].lease != self.lease:
+            return "the node has no lease"
+        read = await self._store.read(self._key)
+        self.newest = max(self.newest, read.revision)
+        if self.state is State.MEMBER and (not read.items or read.items[0].lease != self.lease):
             self.fence("its key in the store is gone")
-            return False
+        if self.state is not State.MEMBER:
+            return "the node has no lease"
         if read.term != renewal.term:
-            return False
+            return "the store's leader changed during a renewal"
         self._extend(sent, renewal.ttl_s)
-        return True
+        return ""
 
     def _extend(self, sent_s: float, ttl_s: float) -> None:
         if self.deadline_s and self._clock_s() >= self.deadline_s:

@@ -11,7 +11,7 @@ The epoch of an owner is the revision of the last change of its key.
 """
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from fluxmq._core.errors import ProtocolError
@@ -77,6 +77,27 @@ class Owners:
         if work is None:
             work = self._taking[session] = self._driver.start(self._take(session, clean_start))
         return await self._driver.result_of(work)
+
+    async def reclaim(self, sessions: Iterable[Session]) -> list[Session]:
+        """For a start: takes the sessions that are stored here, if no other node has them. Returns those that it did
+        not get. Raises StoreError."""
+        works = [(session, self._driver.start(self._reclaim(session))) for session in sessions]
+        return [session for session, work in works if not await self._driver.result_of(work)]
+
+    async def _reclaim(self, session: Session) -> bool:
+        member = self._membership
+        if session in self._owned:
+            return True
+        if session not in self._entries:
+            key = client_key(OWNER, *session)
+            result = await self._writer.change([Compare(key, 0)], [Change(key, member.name.encode(), member.lease)])
+            if result.done:
+                self._feed.note(key, result.revision)
+                self._entries[session] = _Entry(member.name, result.revision, member.lease)
+                self._own(session, result.revision)
+                return True
+            self._found(session, result.found[0])
+        return False
 
     def release(self, session: Session) -> None:
         """See Directory.release_session."""

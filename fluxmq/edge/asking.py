@@ -71,7 +71,7 @@ class _Pending:
         self.identity = identity
         self.client_id = client_id
         self.generation = generation
-        self.tasks: dict[Question, asyncio.Task[Any]] = {}  # questions without an answer yet
+        self.tasks: dict[Question, asyncio.Future[Any]] = {}  # questions without an answer yet
         self.answers: dict[Question, int] = {}
         self.then: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -79,11 +79,13 @@ class _Pending:
 
 class Asking:
     """Machine. authority: answers the questions. limit_s: time allowed for an answer (auth.ask_timeout). on_log: called
-    with (level, cause, text, fields)."""
+    with (level, cause, text, fields). start: starts the claim of a session."""
 
     def __init__(self, authority: Authority, on_log: Callable[[str, str, str, dict[str, Any]], None],
-                 limit_s: float = 5.0) -> None:
+                 limit_s: float = 5.0,
+                 start: Callable[[Coroutine[Any, Any, object]], asyncio.Future[Any]] = asyncio.ensure_future) -> None:
         self.authority = authority
+        self.start = start
         self.limit_s = limit_s
         self.on_log = on_log
         self.answers = {"allowed": 0, "refused": 0, "late": 0, "failed": 0}  # labels of fluxmq_decisions_total
@@ -148,7 +150,7 @@ class Asking:
         """Waits while `taking` claims a session for a client that connects. When the claim has succeeded, the function
         given to `then` is called; otherwise the connection is refused."""
         pending = self._wait(connection, None, client_id, None)
-        task = pending.tasks[CLAIM, client_id, ""] = asyncio.ensure_future(taking)
+        task = pending.tasks[CLAIM, client_id, ""] = self.start(taking)
         task.add_done_callback(partial(self._claimed, pending))
 
     def then(self, connection: Transport, what: Callable[[], None]) -> None:
@@ -199,7 +201,7 @@ class Asking:
         connection.ask()
         return pending
 
-    def _claimed(self, pending: _Pending, task: asyncio.Task[object]) -> None:
+    def _claimed(self, pending: _Pending, task: asyncio.Future[object]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if pending.tasks.pop((CLAIM, pending.client_id, ""), None) is None:
             return  # the connection has ended

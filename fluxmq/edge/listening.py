@@ -20,7 +20,7 @@ from fluxmq.edge.recording import record_opened
 from fluxmq.engine.ports.guard import Guard
 from fluxmq.model.origins import show_origin
 
-__all__ = ["Accepting", "Refusals", "SocketListener"]
+__all__ = ["Accepting", "Gate", "Refusals", "SocketListener"]
 
 BACKLOG = 4096  # connections that wait to be accepted; the kernel caps it at net.core.somaxconn
 PAUSE_S = 1.0  # delay after a failed accept, for instance when there are no descriptors left
@@ -30,6 +30,12 @@ class Refusals(Protocol):
     """Counts refused connections by reason."""
 
     refusals: dict[str, int]
+
+
+class Gate:
+    """Of all listeners. shut: why connections are refused for now; "": they are accepted."""
+
+    shut = ""
 
 
 class Accepting(Protocol):
@@ -53,12 +59,12 @@ class SocketListener:
 
     front: handler of the connections. all_connections_max: limit for all listeners of the poller together. context:
     called for each connection, so that renewed certificates are used at once; None = no TLS. origins: shared by all
-    listeners. guard: the bans; None = none. read_timeout_s: time until the client must have identified itself. later:
-    schedules a call after some seconds.
+    listeners. guard: the bans; None = none. gate: shared by all listeners. read_timeout_s: time until the client must
+    have identified itself. later: schedules a call after some seconds.
     """
 
     def __init__(self, front: Accepting, poller: Poller, *, context: Callable[[], SSLContext] | None,
-                 max_connections: int, all_connections_max: int, origins: Origins, guard: Guard | None,
+                 max_connections: int, all_connections_max: int, origins: Origins, guard: Guard | None, gate: Gate,
                  read_timeout_s: float,
                  later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.front = front
@@ -68,6 +74,7 @@ class SocketListener:
         self.all_connections_max = all_connections_max
         self.origins = origins
         self.guard = guard
+        self.gate = gate
         self.read_timeout_ms = int(read_timeout_s * 1000)
         self.accept_failures = 0
         self._later = later
@@ -113,6 +120,9 @@ class SocketListener:
         """Called with a new connection. address: the peer's, 4 or 16 bytes."""
         front = self.front
         origin = self.origins.find(address)
+        if self.gate.shut:
+            self._refuse(fd, "not_serving", self.gate.shut)
+            return None
         if front.connections >= self.max_connections:
             self._refuse(fd, "max_connections", f"{self.max_connections} are open (max_connections)")
             return None

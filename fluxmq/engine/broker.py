@@ -252,6 +252,21 @@ class Broker:
         session.clear()
         session.data = None  # timers and connections that still refer to the session find no state
 
+    def surrender(self, namespace: bytes, client_id: bytes) -> None:
+        """For the Directory: another node owns the session now, or nobody. Disconnects its client and ends the session
+        here without its will and without release_session. Does nothing if there is none."""
+        session = self.sessions.get((namespace, client_id))
+        if session is None:
+            return
+        state: SessionState = session.data
+        self._set_will(state, None)
+        if state.connection is not None:
+            former = state.connection
+            self.disconnect(session, former, publish_will=False, taken_over=True)
+            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+        if session.data is not None:
+            self.end_session(session, replaced=True, publish_will=False)
+
     def publish_will(self, session: Session) -> None:
         """Publishes the will of a session once, if there is one."""
         state: SessionState = session.data

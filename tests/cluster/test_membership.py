@@ -32,7 +32,7 @@ def test_a_node_that_renews_serves_on(world: World) -> None:
 
 def test_a_node_is_fenced_at_the_end_of_its_lease_when_the_store_is_silent(world: World) -> None:
     one = world.member("one")
-    world.store.fail = 1 << 30
+    world.store.counts.fail = 1 << 30
     world.run(TTL_S * 1000 - 2000)
     assert one.membership.may_serve()
     world.run(3000)
@@ -54,7 +54,7 @@ def test_a_renewal_without_a_read_in_the_same_term_does_not_count(world: World) 
     one = world.member("one")
 
     async def renew(lease: int) -> Renewal:
-        return Renewal(float(TTL_S), world.store.term - 1)
+        return Renewal(float(TTL_S), world.store.counts.term - 1)
 
     world.store.renew = renew  # type: ignore[method-assign]
     world.run(TTL_S * 1000 + 500)
@@ -76,7 +76,7 @@ def test_a_read_that_does_not_show_the_key_fences(world: World) -> None:
     one = world.member("one")
 
     async def read(key: bytes, *, prefix: bool = False, local: bool = False) -> Range:
-        return Range(world.store.revision, world.store.term, [])
+        return Range(world.store.counts.revision, world.store.counts.term, [])
 
     world.store.read = read  # type: ignore[method-assign]
     world.run(TTL_S * 500)

@@ -135,7 +135,7 @@ def test_an_owner_whose_key_is_deleted_by_somebody_loses_the_session(world: Worl
 
 def test_an_answer_that_was_lost_is_no_loss(world: World) -> None:
     one = world.member("one")
-    world.store.lose_answers = 1
+    world.store.counts.lose_answers = 1
     owner = one.take(b"c")
     assert owner.node == "one" and world.store.items[KEY].revision == owner.epoch
     world.run(100)

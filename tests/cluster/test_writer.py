@@ -72,7 +72,7 @@ def test_changes_of_one_key_keep_their_order(world: World) -> None:
 def test_a_lost_answer_is_found_out(world: World, value: bytes | None) -> None:
     world.store.apply([Change(b"k", b"before")])
     revision = world.store.items[b"k"].revision
-    world.store.lose_answers = 1
+    world.store.counts.lose_answers = 1
     work = world.begin([Compare(b"k", revision)], [Change(b"k", value)])
     world.run()
     assert result(work).done
@@ -87,20 +87,20 @@ def test_a_change_that_another_made_before_is_not_taken_for_its_own(world: World
 
 
 def test_it_tries_again_until_its_time_limit(world: World) -> None:
-    world.store.fail = 1000
+    world.store.counts.fail = 1000
     patient, hurried = world.create(b"a"), world.begin([Compare(b"b", 0)], [Change(b"b", b"")], 1.0)
     world.run(1500)
     assert not patient.done()
     with pytest.raises(StoreError):
         hurried.result()
-    world.store.fail = 0
+    world.store.counts.fail = 0
     world.run()
     assert result(patient).done and b"b" not in world.store.items
     world.driver.crashed.clear()
 
 
 def test_closing_fails_what_waits(world: World) -> None:
-    world.store.fail = 1000
+    world.store.counts.fail = 1000
     work = world.create(b"a")
     world.run(100)
     world.writer.close("the node stops")
@@ -129,8 +129,8 @@ def test_every_request_is_done_once_or_not_at_all(world: World, seed: int) -> No
     for name in range(12):
         world.driver.start(count(chance.choice(list(done)), 20, name))
     for _ in range(400):
-        world.store.lose_answers += chance.random() < 0.1
-        world.store.fail += chance.random() < 0.1
+        world.store.counts.lose_answers += chance.random() < 0.1
+        world.store.counts.fail += chance.random() < 0.1
         world.run(chance.choice((10, 50, 200)))
     assert not world.driver.crashed
     assert {key: int(item.value.split(b" ")[0]) for key, item in world.store.items.items()} \

@@ -56,20 +56,21 @@ class Member:
 
     def __init__(self, world: World, name: str, identity: str) -> None:
         self.world = world
+        self.identity = identity
         self.log: list[tuple[object, ...]] = []
         self.takeover: Callable[[Session, Owner, bool], None] = lambda session, owner, clean: None
         driver, store = world.driver, world.store
         self.writer = Writer(store, driver)
         self.feed = Feed(store, driver, self._on_events)
         self.membership = Membership(
-            name, store, driver, Registration(address=f"{name}:1", identity=identity), TTL_S,
+            name, store, driver, TTL_S,
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
                              on_lost=lambda session: self.log.append(("lost", session[1])))
 
     async def join(self) -> None:
-        await self.membership.join()
+        await self.membership.join(Registration(address=f"{self.membership.name}:1", identity=self.identity))
         await self.feed.load()
         self.world.start(self.feed.follow())
         self.world.start(self.membership.keep())

@@ -1,13 +1,14 @@
 """A metadata store in memory, always healthy but for what a test breaks: MetadataStore of `fluxmq.cluster.ports`.
 
     store = MetadataInMemory(driver)
-    store.lose_answers = 1          # the next transaction is done, its answer is lost
-    store.fail = 1                  # the next request fails, and nothing was done
+    store.counts.lose_answers = 1   # the next transaction is done, its answer is lost
+    store.counts.fail = 1           # the next request fails, and nothing was done
     store.end_lease(lease)          # as at the end of its time to live
     store.compact()                 # watches that are behind raise Compacted
 """
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,27 +30,39 @@ from fluxmq.engine.ports.driver import Driver
 __all__ = ["MetadataInMemory"]
 
 
+class _Counts:
+    """What all views of a store share, besides its tables."""
+
+    revision = 1
+    term = 1
+    compacted = 0
+    lose_answers = 0
+    fail = 0
+    last_lease = 100
+
+
 class MetadataInMemory:
-    """clients share it: every node of a test."""
+    """driver: of the node that uses it."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.revision = 1
-        self.term = 1
+        self.counts = _Counts()
         self.items: dict[bytes, Item] = {}
         self.history: list[Event] = []
-        self.compacted = 0
         self.leases: dict[int, int] = {}  # lease -> time to live
         self.transactions: list[tuple[Sequence[Compare], Sequence[Change]]] = []
-        self.lose_answers = 0
-        self.fail = 0
-        self._last_lease = 100
         self._watches: list[_Watch] = []
+
+    def seen_by(self, driver: Driver) -> MetadataInMemory:
+        """The same store for another node."""
+        other = copy.copy(self)
+        other.driver = driver
+        return other
 
     async def _request(self) -> None:
         await self.driver.sleep(0)
-        if self.fail:
-            self.fail -= 1
+        if self.counts.fail:
+            self.counts.fail -= 1
             raise StoreError("the store does not answer")
 
     async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> TransactionResult:
@@ -62,24 +75,25 @@ class MetadataInMemory:
                    for item, compare in zip(found, compares, strict=True))
         if done:
             self.apply(changes)
+        revision = self.counts.revision
         await self.driver.sleep(0)
-        if self.lose_answers:
-            self.lose_answers -= 1
+        if self.counts.lose_answers:
+            self.counts.lose_answers -= 1
             raise StoreError("the answer was lost")
-        return TransactionResult(done, self.revision, self.term, () if done else found)
+        return TransactionResult(done, revision, self.counts.term, () if done else found)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Makes them at one new revision."""
-        self.revision += 1
+        self.counts.revision += 1
         for key, value, lease in changes:
             before = self.items.pop(key, None)
             if value is None:
                 if before is not None:
-                    self.history.append(Event(key, None, self.revision, 0, 0))
+                    self.history.append(Event(key, None, self.counts.revision, 0, 0))
                 continue
             if lease and lease not in self.leases:
                 raise StoreError("lease not found", retry=False)
-            item = Item(key, value, self.revision, before.created if before else self.revision, lease)
+            item = Item(key, value, self.counts.revision, before.created if before else self.counts.revision, lease)
             self.items[key] = item
             self.history.append(Event(*item))
         for watch in self._watches:
@@ -88,7 +102,7 @@ class MetadataInMemory:
     async def read(self, key: bytes, *, prefix: bool = False, local: bool = False) -> Range:
         await self._request()
         items = [item for at, item in sorted(self.items.items()) if (at.startswith(key) if prefix else at == key)]
-        return Range(self.revision, self.term, items)
+        return Range(self.counts.revision, self.counts.term, items)
 
     def watch(self, prefix: bytes, after: int) -> Watch:
         watch = _Watch(self, prefix, after)
@@ -97,13 +111,13 @@ class MetadataInMemory:
 
     async def grant(self, ttl_s: int) -> int:
         await self._request()
-        self._last_lease += 1
-        self.leases[self._last_lease] = ttl_s
-        return self._last_lease
+        self.counts.last_lease += 1
+        self.leases[self.counts.last_lease] = ttl_s
+        return self.counts.last_lease
 
     async def renew(self, lease: int) -> Renewal:
         await self._request()
-        return Renewal(float(self.leases.get(lease, 0)), self.term)
+        return Renewal(float(self.leases.get(lease, 0)), self.counts.term)
 
     async def revoke(self, lease: int) -> None:
         await self._request()
@@ -117,7 +131,7 @@ class MetadataInMemory:
     def compact(self) -> None:
         """Forgets the history so far."""
         self.history.clear()
-        self.compacted = self.revision
+        self.counts.compacted = self.counts.revision
         for watch in self._watches:
             watch.wake()
 
@@ -135,12 +149,12 @@ class _Watch:
     async def next(self) -> WatchBatch:
         store = self._store
         while not self._closed:
-            if self._after < store.compacted:
+            if self._after < store.counts.compacted:
                 raise Compacted("compacted", retry=False)
-            if store.revision > self._after:
+            if store.counts.revision > self._after:
                 events = [event for event in store.history
                           if event.revision > self._after and event.key.startswith(self._prefix)]
-                self._after = store.revision
+                self._after = store.counts.revision
                 return WatchBatch(self._after, events)
             self._waiting = store.driver.promise()
             await self._waiting

@@ -5,10 +5,12 @@ step is done, all of it at once, when `run_thread` chooses it. So who calls thes
 """
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
 
@@ -39,6 +41,11 @@ class SimWork:
 
     def cancelled(self) -> bool:
         return False
+
+    def cancel(self) -> None:
+        """Of a coroutine: it does not go on."""
+        if not self._done:
+            self._driver.cancel(self)
 
     def exception(self) -> BaseException | None:
         return self._error
@@ -89,7 +96,7 @@ class SimDriver:
         self._timers: list[tuple[int, int, Callable[[], object]]] = []
         self._serials = count()
         self.threads: list[tuple[SimWork, Callable[[], Any]]] = []      # begun, and not done yet
-        self._coroutines: dict[Coroutine[Any, Any, Any], None] = {}     # begun, and not ended
+        self._coroutines: dict[Coroutine[Any, Any, Any], SimWork] = {}  # begun, and not ended
         self.crashed: list[BaseException] = []      # what tasks ended with that nobody may be waiting for
 
     # ── Driver ───────────────────────────────────────────────────────────────────────────────────────────
@@ -99,11 +106,25 @@ class SimDriver:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
         work = SimWork(self)
-        self._coroutines[coroutine] = None
+        self._coroutines[coroutine] = work
         self.soon(lambda: self._step(coroutine, work))
         return cast("Work[T]", work)
 
+    def cancel(self, work: SimWork) -> None:
+        """Ends a coroutine where it is, in a later turn."""
+        for coroutine, its in self._coroutines.items():
+            if its is work:
+                self.soon(partial(self._close, coroutine))
+
+    def _close(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        work = self._coroutines.pop(coroutine, None)
+        if work is not None:
+            coroutine.close()
+            work.end(None, asyncio.CancelledError())
+
     def _step(self, coroutine: Coroutine[Any, Any, Any], work: SimWork) -> None:
+        if coroutine not in self._coroutines:
+            return                          # it was cancelled
         try:
             waited: SimWork = coroutine.send(None)
         except StopIteration as stop:

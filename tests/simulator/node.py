@@ -46,6 +46,7 @@ from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.engine.queues.clock import QueueClock
 from fluxmq.engine.queues.consumers import QueueConsumers
@@ -169,15 +170,20 @@ class SimStore(RocksStore):
 
 
 class Node:
-    """One life of the broker. chance: of what production takes from the system's randomness. told: gets log lines."""
+    """One life of the broker. chance: of what production takes from the system's randomness. told: gets log lines.
+    driver: of the process, which others of its parts use too. cluster: the other nodes; None: there are none."""
 
     def __init__(self, disk: Disk, clock: Clock, options: Options, chance: random.Random,
-                 told: Callable[[str, str, dict[str, Any]], None]) -> None:
+                 told: Callable[[str, str, dict[str, Any]], None], driver: SimDriver | None = None,
+                 cluster: Cluster | None = None) -> None:
         self.disk, self.clock, self.options = disk, clock, options
         self.told = told
         self.failed: FluxError | None = None
         self.crashes: list[BaseException] = []
-        self.driver = SimDriver(lambda: clock.mono_ms)
+        self.driver = driver or SimDriver(lambda: clock.mono_ms)
+        self.runs_driver = driver is None
+        self.cluster = cluster or solo()
+        self.before_recovery: Callable[[], object] = lambda: None
         self.pipes: dict[Transport, Pipe] = {}
         self.journal_speaks = False
         self.woken = False      # the broker asks for a turn
@@ -197,7 +203,7 @@ class Node:
         hub.wake = self._wake
         hub.disk.backlog_max, hub.disk.ahead_max = 1 << 24, 1 << 24
         self.poller = Poller(hub, 0, self.clock.read)
-        cluster = solo()
+        cluster = self.cluster
         self.broker = Broker(hub, None, self.note, cluster=cluster)
         self.keeper = Keeper(self.broker, self.store, options.checkpoint_bytes, self.driver)
         self.manager = QueueManager(hub, "", self.note, cluster=cluster)
@@ -211,7 +217,7 @@ class Node:
         self.space = QueueSpace(self.manager, self.disk, self.driver, self.note)
         authority = Authority(None, None, True)
         hub.open_publish, hub.access_generation = authority.open_publish, authority.generation
-        asking = Asking(authority, self.note)
+        asking = Asking(authority, self.note, start=cast(Any, self.driver.start))
         self.exchanges = ExchangeManager(hub, seed=chance.getrandbits(63), cluster=cluster)
         self.amqp_queues = AmqpQueues(self.manager, chance.randbytes, self._route)
         self.amqp_queues.dead.on_published = self._dead_letter
@@ -224,6 +230,7 @@ class Node:
         self.amqp_front = AmqpFront(hub, asking, AmqpOptions(heartbeat_s=0), AmqpTally(), self.clients, self.channels,
                                     "amqp", find_virtual_host=self._virtual_host, on_log=self.note,
                                     log_connections=lambda: False)
+        self.before_recovery()
         self.found = self.keeper.recover()
         for name in options.virtual_hosts:
             hub.namespaces.add(name.encode())
@@ -302,7 +309,8 @@ class Node:
         self.woken = False
         try:
             self.poller.play(ready, speaks)
-            self.driver.run_ready()
+            if self.runs_driver:
+                self.driver.run_ready()
         except StorageError as error:
             self.failed = error
         for connection in [one for one, pipe in self.pipes.items() if pipe.broker_closed and one.phase == 5]:

@@ -349,8 +349,3 @@ def test_a_certificate_that_the_other_nodes_refuse_is_a_fault(tmp_path: Path, wr
     found = {fault.path: str(fault) for fault in cluster_faults(config_of(*sets))}
     for section in ("etcd", "transport"):
         assert re.search(part, found[f"cluster.{section}.tls.{path}"]), found
-
-
-def test_a_node_of_a_cluster_does_not_start_as_one_without() -> None:
-    with pytest.raises(ConfigError, match="cluster is not complete"):
-        run(config_of(*ON), {})

@@ -267,16 +267,20 @@ cdef class PeerOutbox(PeerHop):
 
     # ---------------------------------------------------------------- for the cold half
 
-    def interest(self, bytes namespace not None, bytes filter not None, bytes group not None, uint32_t count):
+    def interest(self, bytes namespace not None, bytes filter not None, bytes group not None, uint32_t count,
+                 bint ticket=True):
         """This node has so many subscriptions with a filter (without `$share/…/`), in a share group or none (b"");
-        0: it wants the topics no more. Gives a ticket. namespace: its name."""
+        0: it wants the topics no more. Gives a ticket, unless told not to. namespace: its name."""
         cdef uint32_t number
         cdef uint8_t* at
         if len(group) > 65535:
             raise UsageError("the name of a share group has at most 65535 bytes")
         number = self.number_of(namespace)
         at = self.room(interest_bytes(len(group), len(filter)))
-        self.ticket()
+        if ticket:
+            self.ticket()
+        else:
+            self.mark_dirty()
         self.put(put_interest(at, number, count, <const uint8_t*><const char*>group, <uint16_t>len(group),
                               <const uint8_t*><const char*>filter, <uint32_t>len(filter)), 1)
         self.hub.touch()

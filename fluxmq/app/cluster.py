@@ -1,0 +1,102 @@
+"""The parts of a cluster node that outlive a life of its server: the etcd member, the client of etcd, the identity of
+the data directory. A node that was fenced builds its server anew over these (`app/server.py`).
+"""
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fluxmq import __version__
+from fluxmq.app.driver import LoopDriver
+from fluxmq.app.listeners import Listeners
+from fluxmq.cluster.etcd.client import EtcdStore
+from fluxmq.cluster.etcd.endpoints import Tls as EtcdTls
+from fluxmq.cluster.membership import Registration
+from fluxmq.cluster.node import ClusterNode, Settings
+from fluxmq.cluster.overview import Overview
+from fluxmq.cluster.peers import VERSIONS
+from fluxmq.cluster.rpc.channels import Tls as TransportTls
+from fluxmq.cluster.rpc.transport import GrpcTransport
+from fluxmq.model.address import parse_address
+from fluxmq.model.cluster import ClusterTls
+from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
+from fluxmq.model.config import Config
+
+__all__ = ["ClusterRuntime"]
+
+IDENTITY_FILE = "node-identity"  # in storage.dir: tells a former life of a node from another process with its name
+Log = Callable[[str, str, str, dict[str, Any]], None]
+
+
+class ClusterRuntime:
+    """One per process. start() before the first life of the server, stop() after the last."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self.config = config
+        self.addresses: ClusterAddresses = addresses(config)
+        self.log = log
+        self.store = EtcdStore(self.addresses.endpoints, tls=_etcd_tls(config), on_log=log)
+
+    async def start(self) -> None:
+        """Starts the etcd member of this node, if it has one. Returns when etcd may be asked, which need not have a
+        leader yet."""
+
+    async def stop(self) -> None:
+        """Stops the member, and the client of etcd."""
+        await self.store.close()
+
+    def new_node(self, on_fenced: Callable[[str], None]) -> ClusterNode:
+        """The node in the cluster for a new life of the server."""
+        cluster, where = self.config.cluster, self.addresses
+        settings = Settings(cluster.node_id, known=where.peers, ttl_s=int(cluster.lease_ttl),
+                            limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes)
+        transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
+        return ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
+                           clock_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+
+    async def join(self, node: ClusterNode, listeners: Listeners) -> None:
+        """Joins the cluster; listeners: opened already. Raises as ClusterNode.start."""
+        where = self.addresses
+        await node.start(Registration(
+            address=where.transport_address, identity=self._identity(), pid=os.getpid(), version=__version__,
+            versions=VERSIONS, clients=_client_addresses(listeners, where)))
+
+    def overview(self, node: ClusterNode) -> Overview:
+        """What operators see of it."""
+        return Overview(node, self.addresses.peers)
+
+    def _identity(self) -> str:
+        """Of the data directory, which the store has locked."""
+        file = Path(self.config.storage.dir) / IDENTITY_FILE
+        if not file.exists():
+            draft = file.with_suffix(".new")
+            draft.write_text(uuid.uuid4().hex, "ascii")
+            draft.replace(file)
+        return file.read_text("ascii").strip()
+
+
+def _client_addresses(listeners: Listeners, where: ClusterAddresses) -> dict[str, str]:
+    """Where clients find this node, by listener. A listener on all addresses is found where the transport is."""
+    host = parse_address(where.transport_address).host
+    found = {}
+    for path, _, bound in listeners.opened:
+        own, port = bound[0]
+        found[path.removeprefix("server.")] = f"{host if own in ('0.0.0.0', '::') else own}:{port}"
+    return found
+
+
+def _etcd_tls(config: Config) -> EtcdTls | None:
+    tls = config.cluster.etcd.tls
+    if not tls.enabled:
+        return None
+    return EtcdTls(Path(tls.ca_file), *(Path(name) if name else None for name in (tls.cert_file, tls.key_file)))
+
+
+def _transport_tls(tls: ClusterTls) -> TransportTls | None:
+    if not tls.enabled:
+        return None
+    return TransportTls(*(Path(name).read_bytes() for name in (tls.ca_file, tls.cert_file, tls.key_file)))

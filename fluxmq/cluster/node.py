@@ -1,0 +1,279 @@
+"""This node in the cluster: what the engine asks of it (`Directory`, `Peers`), and the order of its life.
+
+    NEW ──start(): register, load, streams to all, own sessions──► SERVING ──stop()──► STOPPED
+                                                                     └── fenced ──► on_fenced, once
+
+One per life: a node that was fenced is built anew, over the same store and transport.
+"""
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.hub.targets import PeerHop
+from fluxmq.cluster import keys
+from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.interest import Interest
+from fluxmq.cluster.membership import Membership, Node, Registration
+from fluxmq.cluster.owners import Owners, Session
+from fluxmq.cluster.peers import Peers
+from fluxmq.cluster.ports import (
+    CallFailed,
+    Change,
+    Compare,
+    Event,
+    MetadataStore,
+    StoreError,
+    StreamIn,
+    StreamOut,
+    Transport,
+)
+from fluxmq.cluster.solo import SoloReplicator
+from fluxmq.cluster.writer import Writer
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Owner
+from fluxmq.engine.ports.driver import Driver, Promise
+
+__all__ = ["ClusterNode", "Phase", "Settings"]
+
+CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
+Log = Callable[[str, str, str, dict[str, Any]], None]
+
+
+class Phase(Enum):
+    """See the drawing above."""
+
+    NEW = "new"
+    JOINING = "joining"
+    SERVING = "serving"
+    FENCED = "fenced"
+    STOPPED = "stopped"
+
+
+class Settings(NamedTuple):
+    """name: of this node. known: addresses of other nodes that count before those they have registered. ttl_s: of its
+    lease. limit_s: route_publish_timeout. window_bytes: not acknowledged, per
+    peer."""
+
+    name: str
+    known: dict[str, str] = {}
+    ttl_s: int = 10
+    limit_s: float = 15.0
+    window_bytes: int = 16 << 20
+
+
+class ClusterNode:
+    """A Directory; `services` has it with Peers and Replicator.
+
+    clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_fenced: called with the reason when this node must stop at
+    once. log: as Broker's on_log.
+    """
+
+    def __init__(self, settings: Settings, store: MetadataStore, transport: Transport, driver: Driver, *,
+                 clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log) -> None:
+        self.phase = Phase.NEW
+        self.settings = settings
+        self.services = Cluster(self, _Hops(self), SoloReplicator())
+        self.interest = Interest()
+        self.cluster = ""  # its name, when this node has joined
+        self.why_fenced = ""
+        self.peers: Peers | None = None
+        self.log = log
+        self._store = store
+        self._transport = transport
+        self._driver = driver
+        self._on_fenced = on_fenced
+        self._broker: Broker | None = None
+        self._all_known: Promise[None] = driver.promise()
+        self.writer = Writer(store, driver)
+        self.feed = Feed(store, driver, self._on_events)
+        self.membership = Membership(
+            settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
+            on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
+        self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
+                             on_lost=self._lost)
+
+    def attach(self, broker: Broker) -> None:
+        """The broker that has `services`; before start()."""
+        self._broker = broker
+
+    @property
+    def broker(self) -> Broker:
+        """Raises UsageError before attach()."""
+        if self._broker is None:
+            raise UsageError("the cluster has no broker yet")
+        return self._broker
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self, registration: Registration) -> None:
+        """Joins the cluster. registration: what the others are told of this node. When it returns, this node knows what
+        all others want, they know what it wants, and it owns those of its stored sessions that no other node has. Turns
+        must run meanwhile. Raises JoinRefused, BindFailed, StoreError."""
+        settings, broker = self.settings, self.broker
+        self.phase = Phase.JOINING
+        await self.membership.join(registration)
+        self.cluster = await self._name()
+        self.peers = Peers(
+            name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub,
+            broker=broker, membership=self.membership, transport=self._transport, driver=self._driver,
+            interest=self.interest, known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
+            on_known=self._known, log=self.log)
+        await self._transport.start(self)
+        await self.feed.load()
+        for task in (self.feed.follow(), self.membership.keep(), self.peers.keep_limits()):
+            self._driver.start(task)
+        self._known()
+        await self._all_known
+        for session in await self.owners.reclaim(list(broker.sessions)):
+            self._lost(session)
+        if self.phase is Phase.JOINING:
+            self.phase = Phase.SERVING
+
+    async def _name(self) -> str:
+        """The cluster's name, drawn by whoever comes first."""
+        drawn = uuid.uuid4().hex.encode()
+        result = await self._store.transact([Compare(CLUSTER_KEY, 0)], [Change(CLUSTER_KEY, drawn)])
+        found = None if result.done else result.found[0]
+        return (drawn if found is None else found.value).decode()
+
+    def _known(self) -> None:
+        if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
+            self._all_known.set_result(None)
+
+    async def stop(self) -> None:
+        """Leaves the cluster; clients are gone already."""
+        former, self.phase = self.phase, Phase.STOPPED
+        self._close("this node stops")
+        await self._transport.stop()
+        if former is not Phase.FENCED:
+            try:
+                await self.membership.leave()
+            except StoreError as error:
+                self.log("warning", str(error), "could not leave the cluster: others wait until the lease ends", {})
+
+    def _fenced(self, why: str) -> None:
+        self.phase, self.why_fenced = Phase.FENCED, why
+        self._close(why)
+        self._on_fenced(why)
+
+    def _close(self, why: str) -> None:
+        if self.peers is not None:
+            self.peers.close(why)
+        self.feed.close()
+        self.writer.close(why)
+
+    def _on_deadline(self, deadline_s: float) -> None:
+        self.broker.hub.serve_until(int(deadline_s * 1000))
+
+    # ------------------------------------------------------------------ what the feed reports
+
+    def _on_events(self, events: Sequence[Event], revision: int) -> None:
+        for event in events:
+            name = keys.parse(event.key)
+            if name is None:
+                self.membership.on_event(event)
+            elif name.kind == keys.OWNER:
+                self.owners.on_event(name, event)
+        if not self.membership.leader:
+            self._driver.start(self.membership.campaign())
+
+    def _on_node(self, node: Node, appeared: bool) -> None:
+        if node.name != self.settings.name:
+            self.log("info", "", "a node has joined" if appeared else "a node's lease has ended",
+                     {"node": node.name, "epoch": node.epoch, "address": node.registration.address})
+        if self.peers is not None:
+            self.peers.on_node(node, appeared)
+
+    # ------------------------------------------------------------------ Directory
+
+    @property
+    def node(self) -> str:
+        """See the port."""
+        return self.settings.name
+
+    def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
+        """See the port."""
+        return self.owners.claim((namespace, client_id))
+
+    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
+        """See the port."""
+        return await self.owners.take((namespace, client_id), clean_start)
+
+    def release_session(self, namespace: bytes, client_id: bytes) -> None:
+        """See the port."""
+        self.owners.release((namespace, client_id))
+
+    def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
+        """Queues are of the node that makes them."""
+        return Owner(self.settings.name, 1)
+
+    def release_queue(self, namespace: bytes, name: bytes) -> None:
+        """See claim_queue."""
+
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+        """See the port."""
+        self.interest.announce(namespace, filter_, group)
+
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+        """See the port."""
+        self.interest.withdraw(namespace, filter_, group)
+
+    # ------------------------------------------------------------------ sessions that change hands
+
+    async def _take_over(self, session: Session, owner: Owner, clean_start: bool) -> None:
+        raise OwnedElsewhere(owner, self.services.peers.reference(owner.node))
+
+    def _lost(self, session: Session) -> None:
+        self.broker.surrender(*session)
+
+    # ------------------------------------------------------------------ TransportHandler
+
+    def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
+        """See TransportHandler; so are the next five."""
+        if self.peers is None:
+            stream.close(f"node {self.settings.name} is joining")
+            return None
+        return self.peers.on_stream(stream, hello)
+
+    def on_frame(self, stream: StreamIn, frame: bytes) -> None:
+        if self.peers is not None:
+            self.peers.on_frame(stream, frame)
+
+    def on_end(self, stream: StreamIn) -> None:
+        if self.peers is not None:
+            self.peers.on_end(stream)
+
+    def on_open(self, stream: StreamOut, answer: bytes) -> None:
+        if self.peers is not None:
+            self.peers.on_open(stream, answer)
+
+    def on_idle(self, stream: StreamOut) -> None:
+        if self.peers is not None:
+            self.peers.on_idle(stream)
+
+    def on_closed(self, stream: StreamOut, why: str) -> None:
+        if self.peers is not None:
+            self.peers.on_closed(stream, why)
+
+    async def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
+        raise CallFailed(f"node {self.settings.name} knows no call {method!r}", reached=False)
+        yield b""
+
+
+class _Hops:
+    """`engine.ports.cluster.Peers` over the streams, which a node has when it has joined."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+
+    def hop(self, node: str) -> PeerHop:
+        if self._node.peers is None:
+            raise UsageError(f"there is no node {node!r} before this one has joined")
+        return self._node.peers.hop(node)
+
+    def reference(self, node: str) -> str:
+        return "" if self._node.peers is None else self._node.peers.reference(node)

@@ -1,0 +1,76 @@
+"""What operators see of a cluster: `engine.ports.overview.ClusterOverview` of a ClusterNode."""
+from __future__ import annotations
+
+from typing import Literal
+
+from fluxmq.cluster.node import ClusterNode, Phase
+from fluxmq.cluster.peers import Peer
+from fluxmq.engine.ports.overview import ClusterView, NodeView, PeerView
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.model.address import parse_address
+
+__all__ = ["Overview"]
+
+_State = Literal["joining", "serving", "without_quorum", "leaving", "fenced"]
+_STATES: dict[Phase, _State] = {Phase.NEW: "joining", Phase.JOINING: "joining", Phase.SERVING: "serving",
+                                Phase.FENCED: "fenced", Phase.STOPPED: "leaving"}
+
+
+class Overview:
+    """A ClusterOverview. known: addresses of nodes that the configuration names."""
+
+    def __init__(self, node: ClusterNode, known: dict[str, str]) -> None:
+        self._node = node
+        self._known = known
+
+    def snapshot(self) -> ClusterView:
+        """See the port."""
+        node, member = self._node, self._node.membership
+        counts = node.owners.counts()
+        state = _STATES[node.phase]
+        if state == "serving" and member.silent:
+            state = "without_quorum"
+        names = sorted({member.name, *member.nodes, *self._known})
+        peers = () if node.peers is None else tuple(_peer(peer) for _, peer in sorted(node.peers.peers.items()))
+        return ClusterView(
+            env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
+            local=member.name, state=state, reason=self._reason(state), leader=member.leader,
+            revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision), peers=peers)
+
+    def _reason(self, state: str) -> str:
+        node = self._node
+        if state == "joining":
+            waits = [] if node.peers is None else node.peers.unknown()
+            return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"
+        return node.membership.silent if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
+
+    def _of(self, name: str, sessions: int, state: _State) -> NodeView:
+        member = self._node.membership
+        known = member.nodes.get(name)
+        address = known.registration.address if known is not None else self._known.get(name, "")
+        host, port = parse_address(address) if address else ("", 0)
+        if name == member.name:
+            registration = member.registration
+            return NodeView(id=name, address=host, port=port, pid=registration.pid, epoch=member.epoch,
+                            leader=member.is_leader, lease_left_ms=int(member.lease_left_s() * 1000),
+                            state="serving" if state == "without_quorum" else state, version=registration.version,
+                            sessions=sessions)
+        if known is None:
+            return NodeView(id=name, address=host, port=port, state="down")
+        return NodeView(id=name, address=host, port=port, pid=known.registration.pid, epoch=known.epoch,
+                        leader=member.leader == name, version=known.registration.version, sessions=sessions)
+
+    def leave(self) -> None:
+        """See the port."""
+        raise QueueRefused("unavailable", "this node cannot hand its sessions over yet: stop it instead (SIGTERM)")
+
+
+def _peer(peer: Peer) -> PeerView:
+    out, inbox = peer.outbox, peer.inbox
+    return PeerView(
+        node=peer.name, connected=out.attached and peer.incoming is not None, batches_sent=out.frames_sent,
+        batches_received=inbox.frames, messages_sent=out.records,
+        messages_received=inbox.records, bytes_sent=out.bytes_sent,
+        bytes_received=inbox.bytes,
+        credit_bytes=max(0, out.window_bytes - out.unacknowledged_bytes),
+        unacknowledged_bytes=out.unacknowledged_bytes, errors=peer.errors, last_error=peer.last_error)

@@ -1,0 +1,371 @@
+"""The other nodes: for each a stream to it, the stream that it has opened, and what waits for either.
+
+    a node appears ─► Peer: our interest goes into its outbox ─► dialled ─► attached ─► frames flow
+                                                       ▲                    │   │
+                                                       └─── after a pause ◄─┴───┘ refused, broken
+    it disappears ─► both streams closed, its interest forgotten, its frames dropped: the Peer ends. A node with a new
+                     epoch is a new Peer
+
+A peer is `known` when it has told all of its interest and has applied all of ours. A node serves clients when every
+peer with a lease is known.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import ProtocolError, UsageError
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.hub.targets import PeerHop
+from fluxmq._core.peer.inbox import PeerInbox
+from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq.cluster.interest import Interest
+from fluxmq.cluster.membership import Membership, Node
+from fluxmq.cluster.ports import StreamIn, StreamOut, Transport
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.ports.driver import Driver
+
+__all__ = ["VERSIONS", "Peer", "Peers"]
+
+VERSIONS = (1, 1)  # of streams: lowest and highest
+REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
+ACK_DELAY_S = 0.001
+LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message of a stream: who opens it, in which life, and which life of the other node it is for."""
+
+    cluster: str
+    node: str
+    epoch: int
+    to_epoch: int
+    versions: tuple[int, int] = VERSIONS
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to Hello. position: the last frame of this sender's life that is applied."""
+
+    epoch: int
+    version: int
+    position: int
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True, tag="whole"):
+    """CONTROL: what was told before is all of the sender's interest. to_epoch: the life of the addressee that it was
+    told to; an earlier life may have got a part of it."""
+
+    to_epoch: int
+
+
+_hello = msgspec.msgpack.Decoder(Hello).decode
+_answer = msgspec.msgpack.Decoder(Answer).decode
+_control = msgspec.msgpack.Decoder(Whole).decode
+_encode = msgspec.msgpack.encode
+
+
+class Peer:
+    """One other node. Also the inbox's handler: gets what frames hold besides messages."""
+
+    def __init__(self, peers: Peers, node: Node) -> None:
+        self._peers = peers
+        self.name = node.name
+        self.node = node
+        self.outbox = PeerOutbox(peers.hub, node.name, peers.epoch, peers.window_bytes)
+        self.inbox = PeerInbox(peers.hub, node.name, node.epoch, peers.epoch, self)
+        self.stream: StreamOut | None = None
+        self.incoming: StreamIn | None = None
+        self.told = False  # all of its interest
+        self.told_at = 0  # the frame with the last change of our interest that an answer waits for
+        self.whole_at = 0  # the frame with the end of our interest
+        self.errors = 0
+        self.last_error = ""
+        self.redial_s = REDIAL_FIRST_S
+        self.cuts: deque[tuple[float, int]] = deque()  # a time, and the first frame that was made after it
+        self.ack_begun = False
+        self.announced = False  # that it is known
+
+    @property
+    def known(self) -> bool:
+        """See the top of the file."""
+        return self.told and self.outbox.acknowledged_upto >= self.whole_at > 0
+
+    # ------------------------------------------------------------------ interest.Sender
+
+    def interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, ticket: bool) -> None:
+        """See Sender."""
+        self.outbox.interest(namespace, filter_, group, count, ticket)
+        if ticket:
+            self.told_at = self.outbox.newest_sequence + 1
+
+    def barrier(self) -> None:
+        """See Sender."""
+        if self.outbox.acknowledged_upto < self.told_at:
+            self.outbox.barrier()
+
+    # ------------------------------------------------------------------ PeerInbox's handler
+
+    def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int) -> None:
+        """How many subscriptions the node has with a filter."""
+        if not group:
+            self._peers.broker.learn(self.name, namespace, filter_, count > 0)
+
+    def on_interest_end(self) -> None:
+        """Not used: see Whole."""
+
+    def on_group_message(self, namespace: bytes, group: bytes, filter_: bytes, topic: bytes, payload: bytes,
+                         properties: bytes, qos: int, retain: bool, expires_at: int) -> None:
+        """A message for one member of a share group of this node."""
+        raise ProtocolError(0x82, "share groups are not spread over nodes in this version")
+
+    def on_refused(self, sequence: int, why: str) -> None:
+        """What a frame has caused cannot be committed here: the node must not take it for done."""
+        if self.incoming is not None:
+            self._peers.refuse(self, f"frame {sequence} could not be committed: {why}")
+
+    def on_control(self, body: bytes) -> None:
+        """A message of this ring. Raises ProtocolError for one that it does not know."""
+        try:
+            whole = _control(body)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(0x82, f"node {self.name} sent a message that this version does not know: {error}") \
+                from None
+        if whole.to_epoch == self._peers.epoch:
+            self.told = True
+
+    def on_applied(self, sequence: int) -> None:
+        """Everything that the node's frames caused up to this one is committed."""
+        self.outbox.ack(self.inbox.epoch, sequence)
+        if not self.ack_begun:
+            self.ack_begun = True
+            self._peers.driver.start(self._send_ack())
+
+    async def _send_ack(self) -> None:
+        await self._peers.driver.sleep(ACK_DELAY_S)
+        self.ack_begun = False
+        self.outbox.send_ack()
+
+
+class Peers:
+    """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node.
+
+    cluster: identifies the cluster. epoch: of this node. known: addresses that count before those that nodes have
+    registered. on_known: called when a peer has become known, or one that was
+    waited for has gone.
+    """
+
+    def __init__(self, *, name: str, cluster: str, epoch: int, hub: Hub, broker: Broker, membership: Membership,
+                 transport: Transport, driver: Driver, interest: Interest, known: dict[str, str],
+                 window_bytes: int, limit_s: float,
+                 on_known: Callable[[], None], log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.epoch = epoch
+        self.hub = hub
+        self.broker = broker
+        self.membership = membership
+        self.transport = transport
+        self.driver = driver
+        self.interest = interest
+        self.known = known
+        self.window_bytes = window_bytes
+        self.limit_s = limit_s
+        self.on_known = on_known
+        self.log = log
+        self.peers: dict[str, Peer] = {}
+        self._of_stream: dict[StreamOut, Peer] = {}
+        self._of_incoming: dict[StreamIn, Peer] = {}
+        self._closed = False
+
+    # ------------------------------------------------------------------ engine.ports.cluster.Peers
+
+    def hop(self, node: str) -> PeerHop:
+        """See the port."""
+        peer = self.peers.get(node)
+        if peer is None:
+            raise UsageError(f"there is no node {node!r} beside {self.name!r}")
+        return peer.outbox
+
+    def reference(self, node: str) -> str:
+        """See the port."""
+        known = self.membership.nodes.get(node)
+        clients = known.registration.clients if known is not None else {}
+        return next(iter(clients.values()), "")
+
+    def unknown(self) -> list[str]:
+        """The peers with a lease that are not known."""
+        return [peer.name for peer in self.peers.values() if peer.node is not None and not peer.known]
+
+    # ------------------------------------------------------------------ nodes come and go
+
+    def on_node(self, node: Node, appeared: bool) -> None:
+        """For Membership. This node itself is not a peer."""
+        if node.name == self.name or self._closed:
+            return
+        peer = self.peers.get(node.name)
+        if not appeared:
+            if peer is not None:
+                self._disappeared(peer)
+            return
+        peer = self.peers[node.name] = Peer(self, node)
+        self.interest.add(node.name, peer)
+        peer.outbox.control(_encode(Whole(to_epoch=node.epoch)))
+        peer.whole_at = peer.outbox.cut() - 1
+        self._dial(peer)
+
+    def _disappeared(self, peer: Peer) -> None:
+        self.interest.remove(peer.name)
+        self._hang_up(peer, "its lease has ended")
+        peer.inbox.close()
+        self.broker.forget_node(peer.name)
+        # Its clients are gone: nobody waits for what they had not got.
+        peer.outbox.line.commit(peer.outbox.cut() - 1)
+        peer.outbox.abandon("the node has gone")
+        peer.outbox.line.close("the node has gone")
+        del self.peers[peer.name]
+        self.on_known()
+
+    def _hang_up(self, peer: Peer, why: str) -> None:
+        if peer.stream is not None:
+            self._of_stream.pop(peer.stream, None)
+            peer.stream.close()
+            peer.stream = None
+        if peer.incoming is not None:
+            self._of_incoming.pop(peer.incoming, None)
+            peer.incoming.close(why)
+            peer.incoming = None
+        peer.outbox.detach()
+
+    def close(self, why: str) -> None:
+        """Closes all streams; nothing is sent or applied any more."""
+        self._closed = True
+        for peer in self.peers.values():
+            self._hang_up(peer, why)
+
+    async def keep_limits(self) -> None:
+        """Gives up what a peer has not acknowledged for limit_s, until close()."""
+        while not self._closed:
+            now = self.driver.now()
+            for name, peer in self.peers.items():
+                peer.cuts.append((now, peer.outbox.cut()))
+                while peer.cuts and peer.cuts[0][0] <= now - self.limit_s:
+                    upto = peer.cuts.popleft()[1]
+                    if upto > peer.outbox.acknowledged_upto + 1:
+                        peer.outbox.give_up_before(upto, f"node {name} did not answer within {self.limit_s:g} s")
+            await self.driver.sleep(LIMIT_PERIOD_S)
+
+    # ------------------------------------------------------------------ the stream to a peer
+
+    def _dial(self, peer: Peer) -> None:
+        if self._closed or peer.stream is not None or self.peers.get(peer.name) is not peer:
+            return
+        hello = Hello(cluster=self.cluster, node=self.name, epoch=self.epoch, to_epoch=peer.node.epoch)
+        address = self.known.get(peer.name) or peer.node.registration.address
+        peer.stream = self.transport.dial(address, _encode(hello))
+        self._of_stream[peer.stream] = peer
+
+    def on_open(self, stream: StreamOut, answer: bytes) -> None:
+        """See TransportHandler."""
+        peer = self._of_stream.get(stream)
+        if peer is None:
+            return
+        try:
+            agreed = _answer(answer)
+            if agreed.epoch != peer.node.epoch:
+                raise ProtocolError(0x82, f"node {peer.name} is another life of itself than expected")
+            peer.redial_s = REDIAL_FIRST_S
+            peer.outbox.attach(stream.send, agreed.epoch, agreed.position)
+        except (msgspec.MsgspecError, ProtocolError) as error:
+            stream.close()
+            self.on_closed(stream, str(error))
+
+    def on_idle(self, stream: StreamOut) -> None:
+        """See TransportHandler."""
+        peer = self._of_stream.get(stream)
+        if peer is not None and peer.outbox.attached:
+            peer.outbox.on_idle()
+
+    def on_closed(self, stream: StreamOut, why: str) -> None:
+        """See TransportHandler."""
+        peer = self._of_stream.pop(stream, None)
+        if peer is None:
+            return
+        peer.stream = None
+        peer.outbox.detach()
+        if why != peer.last_error:
+            self.log("warning", why, "no stream to a node; trying again", {"node": peer.name})
+        peer.errors += 1
+        peer.last_error = why
+        self.driver.start(self._redial(peer))
+
+    async def _redial(self, peer: Peer) -> None:
+        pause, peer.redial_s = peer.redial_s, min(2 * peer.redial_s, REDIAL_LAST_S)
+        await self.driver.sleep(pause)
+        self._dial(peer)
+
+    # ------------------------------------------------------------------ the stream from a peer
+
+    def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
+        """See TransportHandler."""
+        try:
+            peer, version = self._check(_hello(hello))
+        except (msgspec.MsgspecError, ProtocolError) as error:
+            stream.close(str(error))
+            return None
+        if peer.incoming is not None:
+            # The node has dialled again before this end has noticed that the former stream is broken.
+            self._of_incoming.pop(peer.incoming, None)
+            peer.incoming.close("replaced by a newer stream")
+        peer.incoming = stream
+        self._of_incoming[stream] = peer
+        return _encode(Answer(epoch=self.epoch, version=version, position=peer.inbox.position))
+
+    def _check(self, hello: Hello) -> tuple[Peer, int]:
+        if self._closed or not self.membership.may_serve():
+            raise ProtocolError(0x88, f"node {self.name} is not serving")
+        if hello.cluster != self.cluster:
+            raise ProtocolError(0x87, f"node {self.name} is in another cluster ({self.cluster}, not {hello.cluster})")
+        if hello.to_epoch != self.epoch:
+            raise ProtocolError(0x82, f"node {self.name} has epoch {self.epoch}, not {hello.to_epoch}")
+        peer = self.peers.get(hello.node)
+        if peer is None or peer.node.epoch != hello.epoch:
+            raise ProtocolError(0x87, f"node {self.name} does not know node {hello.node} with epoch {hello.epoch}")
+        version = min(hello.versions[1], VERSIONS[1])
+        if version < max(hello.versions[0], VERSIONS[0]):
+            own, its = (f"{lowest} to {highest}" for lowest, highest in (VERSIONS, hello.versions))
+            raise ProtocolError(0x84, f"node {self.name} speaks versions {own} of streams, node {hello.node} {its}: "
+                                      f"upgrade the older one")
+        return peer, version
+
+    def on_frame(self, stream: StreamIn, frame: bytes) -> None:
+        """See TransportHandler."""
+        peer = self._of_incoming.get(stream)
+        if peer is None or not self.membership.may_serve():
+            return
+        try:
+            peer.outbox.acknowledged(peer.inbox.apply(frame))
+        except ProtocolError as error:
+            self.refuse(peer, str(error))
+        else:
+            if not peer.announced and peer.known:
+                peer.announced = True
+                self.on_known()
+
+    def refuse(self, peer: Peer, why: str) -> None:
+        """Closes the stream that a peer has opened."""
+        stream, peer.incoming = peer.incoming, None
+        if stream is not None:
+            self.log("error", why, "the stream of a node was closed", {"node": peer.name})
+            peer.errors += 1
+            peer.last_error = why
+            del self._of_incoming[stream]
+            stream.close(why)
+
+    def on_end(self, stream: StreamIn) -> None:
+        """See TransportHandler."""
+        peer = self._of_incoming.pop(stream, None)
+        if peer is not None and peer.incoming is stream:
+            peer.incoming = None

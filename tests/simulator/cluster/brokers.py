@@ -1,0 +1,289 @@
+"""Whole brokers of a simulated cluster: production code from the bytes of clients to etcd's and the peers' ports.
+
+    brokers = Brokers(seed, ["one", "two", "three"], store_of)
+    brokers.start("one")                    # until it serves
+    client = brokers.client("one", "c")     # an MQTT client's bytes
+    client.connect(); client.subscribe("t", 1); client.publish("t", b"x", 1)
+    brokers.run_for(1.0)
+    brokers.kill("one"); brokers.pause("two"); brokers.resume("two")
+"""
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from oracle.mqtt import (
+    V5,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    parse,
+)
+from simulator.cluster.machines import Machines, Process
+from simulator.cluster.network import Network
+from simulator.cluster.transport import SimTransport
+from simulator.disk import Disk
+from simulator.node import Node, Options, Pipe
+
+from fluxmq._core.errors import FencedError, ProtocolError
+from fluxmq.cluster.membership import Registration
+from fluxmq.cluster.node import ClusterNode, Phase, Settings
+from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
+
+__all__ = ["BrokerProcess", "Brokers", "Client"]
+
+TICK_S, WRITER_S = 0.25, 0.001
+
+
+class BrokerClock:
+    """Clock of a simulator Node, from the clock of its process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @property
+    def mono_ms(self) -> int:
+        return self._process.now_ms()
+
+    def read(self) -> tuple[int, int, int]:
+        now = self._process.now_ms()
+        return 1_700_000_000_000 + now, now, now
+
+
+class BrokerProcess:
+    """One broker and its lives. node, cluster: of the present life."""
+
+    node: Node
+    cluster: ClusterNode
+
+    def __init__(self, brokers: Brokers, name: str) -> None:
+        self.brokers = brokers
+        self.name = name
+        self.process = brokers.world.process(name)
+        self.disk = Disk(random.Random(brokers.world.chance.getrandbits(64)))
+        self.log: list[tuple[str, str, dict[str, Any]]] = []
+        self.started: Any = None
+        self.fences = 0
+
+    def start(self) -> None:
+        """Begins a life; `serving` is true some time later."""
+        process, brokers = self.process, self.brokers
+        if not process.alive:
+            process.start()
+        driver = process.driver
+        self.cluster = ClusterNode(
+            Settings(self.name, ttl_s=brokers.ttl_s),
+            brokers.store_of(process), SimTransport(process, brokers.network, f"{self.name}:7948"), driver,
+            clock_s=process.now, on_fenced=self._fenced, log=self._note)
+        self.node = Node(self.disk, BrokerClock(process), Options(),  # type: ignore[arg-type]
+                         random.Random(brokers.world.chance.getrandbits(64)),
+                         lambda level, text, fields: self.log.append((level, text, fields)), driver,
+                         self.cluster.services)
+        self.node.woken = True
+        self.node.before_recovery = lambda: self.cluster.attach(self.node.broker)
+        self.node.start()
+        self.node.hub.wake = lambda: driver.soon(self.turn)
+        driver.start(self._write())
+        driver.start(self._tick())
+        self.started = driver.start(self.cluster.start(Registration(
+            address=f"{self.name}:7948", identity=f"disk of {self.name}", clients={"mqtt": f"{self.name}:1883"})))
+
+    @property
+    def serving(self) -> bool:
+        return self.process.alive and self.cluster.phase is Phase.SERVING
+
+    def turn(self) -> None:
+        """What the loop does when something is ready."""
+        if self.cluster.phase in (Phase.FENCED, Phase.STOPPED):
+            return
+        try:
+            self.node.turn()
+        except FencedError as error:
+            self.cluster.membership.fence(str(error))
+
+    async def _write(self) -> None:
+        driver = self.process.driver
+        while True:
+            await driver.sleep(WRITER_S)
+            if self.node.write_journal():
+                self.turn()
+
+    async def _tick(self) -> None:
+        driver = self.process.driver
+        while self.cluster.phase not in (Phase.FENCED, Phase.STOPPED):
+            await driver.sleep(TICK_S)
+            try:
+                self.node.tick()
+            except FencedError as error:
+                self.cluster.membership.fence(str(error))
+
+    def _note(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
+        self.log.append((level, text, {"cause": cause, **fields}))
+
+    def _fenced(self, why: str) -> None:
+        """As Server: the connections are closed without a word, and the broker is built anew from its disk."""
+        self.fences += 1
+        self.log.append(("critical", "fenced", {"why": why}))
+        for pipe in self.node.pipes.values():
+            pipe.broker_closed = True
+        self.brokers.world.events.soon(self._again)
+
+    def _again(self) -> None:
+        if self.process.alive:
+            self.process.kill()
+            self.start()
+
+
+class Client:
+    """An MQTT client: its bytes, and what it got. It acknowledges what it receives."""
+
+    def __init__(self, brokers: Brokers, at: str, name: str) -> None:
+        self.brokers = brokers
+        self.at = at
+        self.name = name
+        self.pipe: Pipe | None = None
+        self.life = 0
+        self.got: list[Packet] = []
+        self.messages: list[tuple[str, bytes]] = []
+        self.packet_id = 0
+
+    def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None) -> None:
+        self.at = at or self.at
+        broker = self.brokers.processes[self.at]
+        self.pipe, self.life = broker.node.accept_mqtt(), broker.process.life
+        self.send(Connect(client_id=self.name, clean_start=clean_start,
+                          properties=[(0x11, expiry_s)] if expiry_s else []))
+
+    @property
+    def open(self) -> bool:
+        broker = self.brokers.processes[self.at]
+        return (self.pipe is not None and not self.pipe.broker_closed and broker.process.alive
+                and broker.process.life == self.life)
+
+    def send(self, packet: Packet) -> None:
+        assert self.pipe is not None
+        if self.open:
+            self.pipe.to_broker += packet.encode(V5)
+            self.brokers.processes[self.at].process.driver.soon(self.brokers.processes[self.at].turn)
+
+    def subscribe(self, filter_: str, qos: int = 0) -> int:
+        self.packet_id += 1
+        self.send(Subscribe(packet_id=self.packet_id, filters=[(filter_, qos)]))
+        return self.packet_id
+
+    def unsubscribe(self, filter_: str) -> int:
+        self.packet_id += 1
+        self.send(Unsubscribe(packet_id=self.packet_id, filters=[filter_]))
+        return self.packet_id
+
+    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> int:
+        if qos:
+            self.packet_id += 1
+        self.send(Publish(topic=topic, payload=payload, qos=qos, packet_id=self.packet_id if qos else None,
+                          retain=retain))
+        return self.packet_id
+
+    def read(self) -> None:
+        """Takes what the broker has sent."""
+        if self.pipe is None:
+            return
+        while True:
+            found = parse(bytes(self.pipe.to_client), V5)
+            if found is None:
+                return
+            packet, rest = found
+            self.pipe.to_client[:] = rest
+            self.got.append(packet)
+            if isinstance(packet, Publish):
+                self.messages.append((packet.topic, packet.payload))
+                if packet.qos == 1:
+                    self.send(Puback(packet_id=packet.packet_id))
+                elif packet.qos == 2:
+                    self.send(Pubrec(packet_id=packet.packet_id))
+            elif isinstance(packet, Pubrec):
+                self.send(Pubrel(packet_id=packet.packet_id))
+            elif isinstance(packet, Pubrel):
+                self.send(Pubcomp(packet_id=packet.packet_id))
+
+    def of(self, kind: type[Packet]) -> list[Any]:
+        """What it got of a kind."""
+        return [packet for packet in self.got if isinstance(packet, kind)]
+
+    def acknowledged(self, packet_id: int) -> bool:
+        """Whether the broker has answered this packet."""
+        return any(isinstance(packet, Puback | Pubcomp | Suback | Unsuback) and packet.packet_id == packet_id
+                   for packet in self.got)
+
+    @property
+    def connected(self) -> bool:
+        return self.open and any(isinstance(packet, Connack) and packet.reason == 0 for packet in self.got)
+
+    @property
+    def ended(self) -> list[int]:
+        """Reasons of DISCONNECT packets."""
+        return [packet.reason for packet in self.of(Disconnect)]
+
+
+class Brokers:
+    """store_of: makes the metadata store of a process, for each of its lives."""
+
+    def __init__(self, seed: int, names: list[str], store_of: Callable[[Process], MetadataStore], *, ttl_s: int = 10,
+                 world: Machines | None = None, network: Network | None = None) -> None:
+        self.world = world or Machines(seed)
+        self.network = network or Network(self.world)
+        self.store_of = store_of
+        self.ttl_s = ttl_s
+        self.processes = {name: BrokerProcess(self, name) for name in names}
+        self.clients: list[Client] = []
+        self.world.checks.append(self._read)
+
+    def _read(self) -> None:
+        for client in self.clients:
+            client.read()
+        for broker in self.processes.values():
+            for error in broker.process.driver.crashed:
+                assert isinstance(error, ProtocolError | StoreError | CallFailed | asyncio.CancelledError), repr(error)
+            assert not broker.node.crashes if hasattr(broker, "node") else True
+
+    def start(self, *names: str) -> None:
+        """Starts these, or all, and waits until they serve."""
+        for name in names or self.processes:
+            self.processes[name].start()
+        self.world.run_until(lambda: all(self.processes[name].serving for name in names or self.processes), 60.0)
+
+    def client(self, at: str, name: str) -> Client:
+        client = Client(self, at, name)
+        self.clients.append(client)
+        return client
+
+    def end_lease_of(self, name: str) -> None:
+        """For a store whose leases end only when a test says so."""
+        raise NotImplementedError
+
+    def break_streams(self) -> None:
+        """Each connection between nodes breaks at both sides."""
+        for connection in list(self.network.connections):
+            for side in connection.sides:
+                side.give_up()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self.processes[name].process.kill()
+
+    def run_for(self, seconds: float) -> None:
+        self.world.run_for(seconds)
+
+    def run_until(self, condition: Callable[[], object], limit_s: float = 30.0) -> None:
+        self.world.run_until(condition, limit_s)
