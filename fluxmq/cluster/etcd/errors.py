@@ -34,7 +34,7 @@ import grpc
 
 from fluxmq.cluster.ports import Compacted, StoreError
 
-__all__ = ["Cause", "EtcdCompacted", "EtcdError", "explain"]
+__all__ = ["Cause", "EtcdCompacted", "EtcdError", "cause_of_text", "explain"]
 
 
 class Cause(enum.Enum):
@@ -139,10 +139,17 @@ def explain(error: grpc.RpcError, endpoint: str, *, limit_s: float) -> EtcdError
     return made(cause, endpoint, f"etcd at {endpoint}: {said}")
 
 
-def _cause_of(code: grpc.StatusCode, details: str, limit_s: float) -> tuple[Cause, str]:
+def cause_of_text(details: str) -> tuple[Cause, str] | None:
+    """The cause that a text of etcd tells, and what to say; None if it is not one of those that are known."""
     for text, cause, said in _TEXTS:
         if text in details:
             return cause, said
+    return None
+
+
+def _cause_of(code: grpc.StatusCode, details: str, limit_s: float) -> tuple[Cause, str]:
+    if (known := cause_of_text(details)) is not None:
+        return known
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Cause.LATE, f"no answer within {limit_s:.3g} s"
     if code is grpc.StatusCode.UNAVAILABLE and _not_connected(details):

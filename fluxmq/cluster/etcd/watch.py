@@ -21,7 +21,7 @@ import grpc.aio
 
 from fluxmq.cluster.etcd.additions import WatchRequest
 from fluxmq.cluster.etcd.endpoints import WITH_LEADER, Endpoint, Endpoints
-from fluxmq.cluster.etcd.errors import Cause, EtcdCompacted, EtcdError
+from fluxmq.cluster.etcd.errors import Cause, EtcdCompacted, EtcdError, cause_of_text
 from fluxmq.cluster.ports import Event, StoreError, WatchBatch
 
 __all__ = ["EtcdWatch"]
@@ -170,10 +170,9 @@ class EtcdWatch:
             return EtcdCompacted(Cause.COMPACTED, endpoint.address,
                                  f"etcd at {endpoint.address}: revision {self._last + 1} has been compacted, the "
                                  f"first that is left is {response.compact_revision}")
-        reason = response.cancel_reason
-        cause = Cause.AUTH if "permission denied" in reason or "auth" in reason else Cause.BROKEN
-        return EtcdError(cause, endpoint.address,
-                         f"etcd at {endpoint.address}: the watch was cancelled: {reason or 'no reason was given'}")
+        reason = response.cancel_reason or "no reason was given"
+        cause, said = cause_of_text(reason) or (Cause.BROKEN, reason)
+        return EtcdError(cause, endpoint.address, f"etcd at {endpoint.address}: the watch was cancelled: {said}")
 
 
 def _event(event: Any) -> Event:

@@ -18,6 +18,7 @@ from fluxmq.cluster.etcd.admin import Alarm
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endpoints import Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
+from fluxmq.cluster.etcd.stubs import rpc, services
 from fluxmq.cluster.etcd.watch import EtcdWatch
 from fluxmq.cluster.ports import Change, Compacted, Compare, Event, MetadataStore, StoreError
 
@@ -434,6 +435,31 @@ def test_a_full_store_is_told_apart(tmp_path: Path) -> None:
         await store.disarm(alarm)
         assert await store.alarms() == []
         assert (await store.transact([], [Change(b"again", b"")])).done
+
+    try:
+        with_store(on_uvloop, servers, use)
+    finally:
+        servers.end()
+
+
+def test_a_store_that_demands_a_login(tmp_path: Path) -> None:
+    servers = EtcdServers(tmp_path)
+
+    async def use(store: EtcdStore) -> None:
+        auth = services.AuthStub(store._endpoints.get(servers.addresses[0]).channel)
+        watch = store.watch(b"k", 0)
+        await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password="secret"))
+        await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"))
+        await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"))
+        await auth.AuthEnable(rpc.AuthEnableRequest())
+        for asked in (store.transact([], [Change(b"k", b"")]), store.read(b"k"), store.read(b"k", local=True)):
+            with pytest.raises(EtcdError, match="demands a login") as refused:
+                await asked
+            assert refused.value.cause is Cause.AUTH and not refused.value.retry and not refused.value.sent
+        watch.close()
+        with pytest.raises(EtcdError) as refused:
+            await store.watch(b"k", 0).next()
+        assert refused.value.cause is Cause.AUTH and not refused.value.retry
 
     try:
         with_store(on_uvloop, servers, use)

@@ -1,0 +1,112 @@
+"""What etcd logs, and why it has ended: its last lines, recognised, and what to do then.
+
+Since 3.4 etcd can log JSON, a line each: level, msg, and fields. Some texts come from Go itself (a panic) or are
+printed before the logger exists (wrong flags); these are lines as they are.
+"""
+from __future__ import annotations
+
+import enum
+import json
+import signal
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+__all__ = ["Ending", "Line", "ending_of", "parse_line"]
+
+_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "dpanic": "error", "panic": "error",
+           "fatal": "error"}
+_LEFT_OUT = {"level", "ts", "msg", "caller", "stacktrace", "logger"}
+
+
+class Line(NamedTuple):
+    """A line of the log. level: debug, info, warning or error."""
+
+    level: str
+    text: str
+    fields: dict[str, Any]
+
+
+class Ending(enum.Enum):
+    """Why a member has ended. again: whether it is worth starting it again as it is."""
+
+    STOPPED = "it was asked to stop"
+    REMOVED = "it was removed from the etcd cluster"
+    WIPED = "its data are gone"
+    NOT_A_MEMBER = "the etcd cluster does not have it"
+    DAMAGED = "its data are damaged"
+    MISCONFIGURED = "it refuses its configuration"
+    PORT_TAKEN = "a port is taken"
+    NO_PERMISSION = "it lacks a permission"
+    DISK_FULL = "its disk is full"
+    UNKNOWN = "it has ended"
+
+    @property
+    def again(self) -> bool:
+        return self in (Ending.PORT_TAKEN, Ending.NO_PERMISSION, Ending.DISK_FULL, Ending.UNKNOWN)
+
+
+_ANEW = "remove the member and add it anew (fluxmq cluster voters remove, then add)"
+_AWAY = f"move the directory away, {_ANEW}; the other members have its data"
+
+# What a line contains, in this order of importance; {dir}: the data directory.
+_TEXTS = (
+    ("permanently removed from the cluster", Ending.REMOVED,
+     "the member was removed from the etcd cluster and cannot come back under its number: move {dir} away and add the "
+     "node again (fluxmq cluster voters add)"),
+    ("has already been bootstrapped", Ending.WIPED,
+     f"the etcd cluster knows this member, but {{dir}} has no data of it: {_ANEW}; started as it is it could lose what "
+     "it has confirmed"),
+    ("out of range [lastIndex(", Ending.WIPED,
+     "the etcd cluster knows more of this member's log than {dir} has, so the directory was emptied or is an old copy: "
+     f"move it away, {_ANEW}"),
+    ("error validating peerURLs", Ending.NOT_A_MEMBER,
+     "the etcd cluster of the others does not have this member, or has it at another address: compare "
+     "cluster.etcd.initial_cluster with `fluxmq cluster members`, and add the node first (fluxmq cluster voters add)"),
+    ("couldn't find local name", Ending.MISCONFIGURED,
+     "cluster.etcd.initial_cluster has no entry with this node's name (cluster.node_id)"),
+    ("has different advertised URLs", Ending.MISCONFIGURED,
+     "the entry of this node in cluster.etcd.initial_cluster is not the address that it advertises"),
+    ("flag provided but not defined", Ending.MISCONFIGURED, "this etcd does not know one of its arguments"),
+    ("error verifying flags", Ending.MISCONFIGURED, "etcd refuses its arguments"),
+    ("crc mismatch", Ending.DAMAGED, f"a file in {{dir}} is damaged: {_AWAY}"),
+    ("failed to open database", Ending.DAMAGED, f"the database in {{dir}} is damaged: {_AWAY}"),
+    ("failed to recover v3 backend", Ending.DAMAGED, f"the database in {{dir}} is older than its log: {_AWAY}"),
+    ("address already in use", Ending.PORT_TAKEN, "another process listens at an address of this member"),
+    ("cannot assign requested address", Ending.PORT_TAKEN, "this machine does not have an address of this member"),
+    ("no space left on device", Ending.DISK_FULL, "the disk of {dir} is full"),
+    ("permission denied", Ending.NO_PERMISSION, "the node's user lacks a permission, perhaps for {dir}"),
+)
+
+
+def parse_line(raw: bytes) -> Line:
+    """A line of etcd's standard error, whatever it is."""
+    text = raw.decode("utf-8", "replace").rstrip()
+    if text.startswith("{"):
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            fields = None
+        if isinstance(fields, dict) and "msg" in fields:
+            kept = {name: value for name, value in fields.items() if name not in _LEFT_OUT}
+            return Line(_LEVELS.get(str(fields.get("level")), "info"), str(fields["msg"]), kept)
+    return Line("error" if text.startswith(("panic:", "fatal error:")) else "info", text, {})
+
+
+def ending_of(lines: Iterable[Line], data_dir: str, code: int) -> tuple[Ending, str]:
+    """Why it has ended, by its last lines, and a sentence for the operator: what happened and what to do; "" if nothing
+    is known. code: its exit status, or minus the number of the signal that killed it: then its lines say nothing."""
+    if code < 0:
+        killed = "it was killed; the kernel does so when memory runs out" if code == -signal.SIGKILL else ""
+        return Ending.UNKNOWN, killed
+    said = [line.text + " " + " ".join(str(value) for value in line.fields.values()) for line in lines]
+    for text, ending, sentence in _TEXTS:
+        for one in reversed(said):
+            if text in one:
+                return ending, sentence.format(dir=data_dir) + _detail(ending, one)
+    return Ending.UNKNOWN, ""
+
+
+def _detail(ending: Ending, line: str) -> str:
+    """Which address, permission or argument it is, only etcd's own line tells."""
+    named = (Ending.PORT_TAKEN, Ending.NO_PERMISSION, Ending.MISCONFIGURED, Ending.NOT_A_MEMBER)
+    return f" ({line.strip()[:300]})" if ending in named else ""
