@@ -21,7 +21,7 @@ class Faults:
     def step(self) -> None:
         """Perhaps one of them begins or ends."""
         kinds = (self._kill, self._restart, self._pause, self._resume, self._cut, self._heal, self._isolate,
-                 self._stall, self._disk, self._slow, self._transfer)
+                 self._isolate_leader, self._outage, self._stall, self._disk, self._slow, self._transfer)
         if self._chance.random() < 0.5:
             self._chance.choice(kinds)()
 
@@ -80,6 +80,26 @@ class Faults:
         names = [name, member] if self._chance.random() < 0.5 else [member]
         self._tell("isolate", *names)
         self._cluster.network.isolate(*names)
+
+    def _isolate_leader(self) -> None:
+        """With its node, and perhaps paused for a while."""
+        leader = self._cluster.etcd.leader
+        if leader is not None:
+            names = [leader.name, leader.name.removeprefix("etcd-")]
+            self._tell("isolate", *names)
+            self._cluster.network.isolate(*names)
+            if leader.process.runs and self._down() < self._most and self._chance.random() < 0.5:
+                self._tell("pause", leader.name)
+                leader.process.pause()
+
+    def _outage(self) -> None:
+        """All of them crash and begin again."""
+        if self._most >= len(self._cluster.etcd.members):
+            self._tell("outage")
+            for name, member in self._cluster.etcd.members.items():
+                if member.process.alive:
+                    self._cluster.etcd.kill(name)
+                self._cluster.etcd.restart(name)
 
     def _slow(self) -> None:
         pair = self._pair()

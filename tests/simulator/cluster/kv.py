@@ -20,7 +20,9 @@ OPERATIONS_MAX = 128
 
 class Kv:
     """revision: of the last change; an empty store has 1. compacted: revisions before it are gone. leases: their times
-    to live. keep_tombstone: a watch from the compacted revision itself sees what was deleted at it (etcd 3.4.36)."""
+    to live. keep_tombstone: a watch from the compacted revision itself sees what was deleted at it (etcd 3.4.36 and
+    3.5.18; issue 19179).
+    """
 
     def __init__(self, *, ttl_min_s: int = 2, keep_tombstone: bool = False) -> None:
         self.revision = 1

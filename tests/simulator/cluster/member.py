@@ -38,8 +38,9 @@ class LeaseChecks(Enum):
     """Before a leader renews a lease or revokes one that has ended, it makes sure that it leads:
 
     NEVER       etcd 3.4.23 (issues 12528 and 15247)
-    INACTIVE    only if its last tick is older than three ticks, as when its disk stood still (etcd 3.4.29, 3.5.11)
-    ALWAYS      with a read of its own each time
+    ALWAYS      with a read of its own each time: etcd 3.4.31, 3.5.13
+    INACTIVE    only if its last tick is older than three ticks, as when its disk stood still: etcd 3.4.34, 3.5.16, and
+                later; so a leader that was paused answers as in 3.4.23, as soon as it has ticked again
     """
 
     NEVER = "never"
