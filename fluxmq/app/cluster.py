@@ -53,7 +53,8 @@ class ClusterRuntime:
         """The node in the cluster for a new life of the server."""
         cluster, where = self.config.cluster, self.addresses
         settings = Settings(cluster.node_id, known=where.peers, ttl_s=int(cluster.lease_ttl),
-                            limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes)
+                            limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
+                            retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
         return ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
                            clock_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))

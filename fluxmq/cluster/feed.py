@@ -77,6 +77,10 @@ class Feed:
         if self._watch is not None:
             self._watch.close()
 
+    def has(self, key: bytes) -> bool:
+        """Whether the key exists, as far as the feed has come."""
+        return key in self._known
+
     def note(self, key: bytes, revision: int) -> None:
         """This node has changed the key at this revision, and the caller knows: older events of it are left out, and
         the event of the change itself too."""

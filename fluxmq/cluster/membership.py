@@ -253,7 +253,7 @@ class Membership:
     async def wait_takeover_delay(self) -> None:
         """Until enough time has passed since a lease of another node ended."""
         while (left := self.last_end_s + TAKEOVER_DELAY_S - self._driver.now()) > 0:
-            await self._driver.sleep(left)
+            await self._driver.sleep(max(left, 0.001))      # a clock of ms may not move in less
 
 
 def _registration(value: bytes) -> Registration:

@@ -31,6 +31,7 @@ from fluxmq.cluster.ports import (
     StreamOut,
     Transport,
 )
+from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.solo import SoloReplicator
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
@@ -56,13 +57,14 @@ class Phase(Enum):
 class Settings(NamedTuple):
     """name: of this node. known: addresses of other nodes that count before those they have registered. ttl_s: of its
     lease. limit_s: route_publish_timeout. window_bytes: not acknowledged, per
-    peer."""
+    peer. retained_bytes: retained messages with a payload of this size or more are in the store without it."""
 
     name: str
     known: dict[str, str] = {}
     ttl_s: int = 10
     limit_s: float = 15.0
     window_bytes: int = 16 << 20
+    retained_bytes: int = 1024
 
 
 class ClusterNode:
@@ -95,10 +97,14 @@ class ClusterNode:
             on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
                              on_lost=self._lost)
+        self.retained = RetainedMessages(
+            settings.name, store, self.feed, driver, threshold=settings.retained_bytes,
+            is_leader=lambda: self.membership.is_leader, log=log)
 
     def attach(self, broker: Broker) -> None:
-        """The broker that has `services`; before start()."""
+        """The broker that has `services`; before it is loaded from its disk."""
         self._broker = broker
+        self.retained.attach(broker.hub, broker.revisions)
 
     @property
     def broker(self) -> Broker:
@@ -123,7 +129,9 @@ class ClusterNode:
             interest=self.interest, known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
             on_known=self._known, log=self.log)
         await self._transport.start(self)
+        self.retained.begin()
         await self.feed.load()
+        self.retained.loaded()
         for task in (self.feed.follow(), self.membership.keep(), self.peers.keep_limits()):
             self._driver.start(task)
         self._known()
@@ -165,6 +173,7 @@ class ClusterNode:
             self.peers.close(why)
         self.feed.close()
         self.writer.close(why)
+        self.retained.close(why)
 
     def _on_deadline(self, deadline_s: float) -> None:
         self.broker.hub.serve_until(int(deadline_s * 1000))
@@ -178,6 +187,8 @@ class ClusterNode:
                 self.membership.on_event(event)
             elif name.kind == keys.OWNER:
                 self.owners.on_event(name, event)
+            elif name.kind in (keys.RETAINED_DATA, keys.RETAINED_INDEX):
+                self.retained.on_event(name, event)
         if not self.membership.leader:
             self._driver.start(self.membership.campaign())
 

@@ -24,28 +24,32 @@ T = TypeVar("T")
 
 OPERATIONS_MAX = 128  # of a transaction: etcd's default for --max-txn-ops
 TRANSACTIONS_MAX = 4  # under way at once
+BYTES_MAX = 512 << 10  # of a transaction's values, but for one that is larger: etcd's limit for a request is 1.5 MiB
 RETRY_S = 0.1
 
 
 class _Request:
-    __slots__ = ("changes", "compares", "keys", "promise", "unsure", "until")
+    __slots__ = ("bytes", "changes", "compares", "keys", "promise", "unsure", "until")
 
     def __init__(self, compares: Sequence[Compare], changes: Sequence[Change], promise: Promise[TransactionResult],
                  until: float | None) -> None:
         self.compares = compares
         self.changes = changes
         self.keys = {compare.key for compare in compares} | {change.key for change in changes}
+        self.bytes = sum(len(change.value) for change in changes if change.value)
         self.promise = promise
         self.until = until
         self.unsure = False  # an attempt got no answer, so it may have been done
 
 
 class Writer:
-    """One per node. store: where the transactions go."""
+    """store: where the transactions go. transactions_max: under way at once. Two writers never have a key in
+    common."""
 
-    def __init__(self, store: MetadataStore, driver: Driver) -> None:
+    def __init__(self, store: MetadataStore, driver: Driver, *, transactions_max: int = TRANSACTIONS_MAX) -> None:
         self._store = store
         self._driver = driver
+        self._transactions_max = transactions_max
         self._queue: list[_Request] = []
         self._busy: set[bytes] = set()  # keys of the transactions under way
         self._under_way = 0
@@ -80,7 +84,7 @@ class Writer:
         return len(self._queue)
 
     def _send(self) -> None:
-        while self._queue and self._under_way < TRANSACTIONS_MAX:
+        while self._queue and self._under_way < self._transactions_max:
             batch = self._take()
             if not batch:
                 return
@@ -92,14 +96,15 @@ class Writer:
         batch: list[_Request] = []
         rest: list[_Request] = []
         blocked: set[bytes] = set()
-        compares = changes = 0
+        compares = changes = size = 0
         for at, request in enumerate(self._queue):
             if request.promise.done():
                 continue                    # nobody waits for it any more
-            if compares >= OPERATIONS_MAX or changes >= OPERATIONS_MAX:
+            if compares >= OPERATIONS_MAX or changes >= OPERATIONS_MAX or size >= BYTES_MAX:
                 rest += self._queue[at:]
                 break
             if (compares + len(request.compares) > OPERATIONS_MAX or changes + len(request.changes) > OPERATIONS_MAX
+                    or (batch and size + request.bytes > BYTES_MAX)
                     or not request.keys.isdisjoint(self._busy) or not request.keys.isdisjoint(blocked)):
                 rest.append(request)
                 blocked |= request.keys
@@ -108,6 +113,7 @@ class Writer:
             blocked |= request.keys         # a second request with the same key needs a transaction of its own
             compares += len(request.compares)
             changes += len(request.changes)
+            size += request.bytes
         self._queue = rest
         for request in batch:
             self._busy |= request.keys

@@ -29,6 +29,7 @@ from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
+from fluxmq.engine.retained_revisions import RetainedRevisions
 from fluxmq.engine.sessions.limits import Limits
 from fluxmq.engine.sessions.state import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
 from fluxmq.engine.sessions.table import SessionTable
@@ -55,6 +56,7 @@ class Broker:
         self.hub = hub
         self.directory, self.peers, _ = cluster
         self.limits = limits or Limits()
+        self.revisions = RetainedRevisions(hub)
         self.sessions = SessionTable()
         self.groups: dict[tuple[Namespace, bytes, bytes], ShareGroup] = {}  # by namespace, name, filter
         self.session_number_last = 0

@@ -163,6 +163,8 @@ class Keeper:
             self.clock.load(value)
         elif kind == b"p":
             self.positions.load(rest, value)
+        elif kind == b"h":
+            self.broker.revisions.load(rest, value)
         elif kind == b"s":
             sessions.append((int.from_bytes(rest, "big"), value))
         else:
@@ -174,6 +176,8 @@ class Keeper:
             self.clock.replay(number, body)
         elif kind == RecordKind.PEER_POSITION:
             self.positions.replay(number, body)
+        elif kind == RecordKind.RETAINED_REVISION:
+            self.broker.revisions.replay(number, body)
         elif kind >= RecordKind.EXCHANGE:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
@@ -273,9 +277,9 @@ class Keeper:
             await self.driver.sleep(0)
         puts += retained
         deletes += cleared + stale
-        moved, forgotten = self.positions.export()
-        puts += moved
-        deletes += forgotten
+        for moved, forgotten in (self.positions.export(), broker.revisions.export()):
+            puts += moved
+            deletes += forgotten
         if self.exchanges is not None:
             bound, unbound = self.exchanges.export()
             puts += bound.items()

@@ -29,6 +29,7 @@ from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchanges.records import BindingRecord, StoredExchange
 from fluxmq.engine.positions import read_position
 from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord
+from fluxmq.engine.retained_revisions import read_revision
 from fluxmq.engine.sessions.state import Head, Link, Subscription
 from fluxmq.model.queues import QueueSpec
 
@@ -166,6 +167,8 @@ def _row(key: bytes, value: bytes) -> None:
         read_namespace(value)
     elif kind == b"p":
         read_position(key[1:], value)
+    elif kind == b"h":
+        read_revision(key[1:], value)
     elif kind == b"s":
         session_of(Loader.head_of(value))
         problem = session_that_holds(value)[1]
@@ -245,6 +248,8 @@ def _record(kind: int, body: bytes) -> None:
         read_namespace(body[8:])
     elif kind == RecordKind.PEER_POSITION:
         read_position(body[16:], body[:16])
+    elif kind == RecordKind.RETAINED_REVISION:
+        read_revision(body[9:], body[:9])
     elif kind in _SHORT:
         if len(body) < _SHORT[kind]:
             raise CorruptError(f"a record of kind {kind} is too short")
@@ -315,6 +320,8 @@ def shown(key: bytes) -> str:
         return f"retained message {key[9:].decode('utf-8', 'replace')!r}"
     if key[:1] == b"r" and len(key) > 2:
         return f"retained message {key[3 + int.from_bytes(key[1:3], 'big'):].decode('utf-8', 'replace')!r}"
+    if key[:1] == b"h" and len(key) > 2:
+        return f"revision of retained message {key[3 + int.from_bytes(key[1:3], 'big'):].decode('utf-8', 'replace')!r}"
     if key[:1] == b"p":
         return f"position of node {key[1:].decode('utf-8', 'replace')!r}"
     if key[:1] in KINDS_OF_ROWS and len(key) >= 9:

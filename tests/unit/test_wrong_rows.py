@@ -33,13 +33,14 @@ from fluxmq.cluster.solo import solo
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.retained_revisions import Known
 from fluxmq.engine.stored import KINDS_OF_ROWS, shown
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import repair
 from fluxmq.storage.view import open_view, read_all
 from fluxmq.storage.view_repair import write
 
-KINDS = {*KINDS_OF_ROWS, b"t", b"p", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
+KINDS = {*KINDS_OF_ROWS, b"t", b"p", b"h", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
 
 
 class Broker(StoredNode):
@@ -76,6 +77,7 @@ def fill(node: Broker, part: str) -> None:
     node.exchanges.bind(b"/", f"{part}-exchange".encode(), f"{part}-classic".encode(), b"key.*")
     node.hub.positions[f"{part}-peer"] = (5, 7)
     node.hub.ledger.write(RecordKind.PEER_POSITION, struct.pack(">QQ", 5, 7) + f"{part}-peer".encode())
+    node.broker.revisions.note((b"/", f"{part}-retained".encode()), Known(9, True))
     node.hub.ledger.write_clock()
     node.sync()
 
@@ -278,5 +280,24 @@ def test_positions_are_there_after_a_start(directory: Path) -> None:
     node = start(directory)
     try:
         assert node.hub.positions == {"view-peer": (5, 7), "journal-peer": (5, 7)}
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize("body", [bytes(9), bytes(8) + b"\x10\0\1/t", bytes(9) + b"\0\1/"],
+                         ids=["cut", "unknown flags", "no topic"])
+def test_a_revision_of_no_retained_message(directory: Path, body: bytes) -> None:
+    path = journal(directory)
+    number, which = next((batch.number, at) for batch in batches_of_journal(path.read_bytes())
+                         for at, (kind, _) in enumerate(batch.records) if kind == RecordKind.RETAINED_REVISION)
+    replaced(path, number, which, body)
+    mended(directory, f"batch {number}")
+
+
+def test_revisions_are_there_after_a_start(directory: Path) -> None:
+    node = start(directory)
+    try:
+        assert node.broker.revisions.known == {(b"/", b"view-retained"): Known(9, True),
+                                               (b"/", b"journal-retained"): Known(9, True)}
     finally:
         node.close()

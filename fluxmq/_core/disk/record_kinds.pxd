@@ -24,6 +24,8 @@ replay when the view's copy of that session already holds its batch.
    15 RETAINED     u64 namespace, i64 expires_at, u8 qos, u16 topic length, u32 properties length,
                    u32 payload length, topic, properties, payload; an empty payload clears
    16 PEER_POSITION u64 epoch, u64 sequence, node             frames of a node applied here (peer/inbox.pxd)
+   17 RETAINED_REVISION u64 revision, u8 flags, u16 length, namespace, topic     what the cluster has of a retained
+                   message (engine/retained_revisions.py)
 
 Queues. QueueRecord and GroupRecord are the structs of engine/queues/records.py; the message of an APPEND is
 little-endian, as in memory and in segments (queue/log.pxd).
@@ -66,6 +68,7 @@ cdef enum:
     RECORD_NAMESPACE = 14
     RECORD_RETAINED = 15
     RECORD_PEER_POSITION = 16
+    RECORD_RETAINED_REVISION = 17
     RECORD_APPEND = 20
     RECORD_CLAIM = 21
     RECORD_SETTLE = 22

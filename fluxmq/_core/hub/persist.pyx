@@ -21,9 +21,9 @@ from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.disk.journal_format cimport journal_next_record
 from fluxmq._core.disk.record_kinds cimport (
     RECORD_APPEND, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE, RECORD_NAMESPACE,
-    RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_SENT,
-    RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_TRIM, RECORD_UNBIND,
-    RECORD_UNSUBSCRIBE,
+    RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED, RECORD_RETAINED_NAMED,
+    RECORD_RETAINED_REVISION, RECORD_SENT, RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE,
+    RECORD_TRIM, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
 )
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
@@ -205,6 +205,8 @@ def export_retained(Hub hub not None) -> tuple:
         for topic in topics:
             kept = space.retained.get(topic)
             if kept is None:
+                deletes.append(retained_key(space.namespace.number, topic))
+            elif kept.unstored:
                 deletes.append(retained_key(space.namespace.number, topic))
             elif not kept.volatile:
                 puts.append((retained_key(space.namespace.number, topic), message_value(&kept.msg.body, kept.msg.qos)))
@@ -414,7 +416,8 @@ cdef class Loader:
         if kind in (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK):
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
-        if (kind == RECORD_CLOCK or kind == RECORD_PEER_POSITION or RECORD_APPEND <= kind <= RECORD_TRIM
+        if (kind == RECORD_CLOCK or kind == RECORD_PEER_POSITION or kind == RECORD_RETAINED_REVISION
+                or RECORD_APPEND <= kind <= RECORD_TRIM
                 or RECORD_EXCHANGE <= kind <= RECORD_UNBIND):           # their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
@@ -509,6 +512,8 @@ cdef class Loader:
         if namespace is not None:
             self.hub.retained.put(<Topics>topics_of(namespace), topic, kept if kept.msg.body.payload_length else None)
             (<Topics>topics_of(namespace)).retained_dirty.add(topic)
+            if self.hub.retained.changed is not None:
+                self.hub.retained.note_change(<Topics>topics_of(namespace), topic)
         return 0
 
     cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,

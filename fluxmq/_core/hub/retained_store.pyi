@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Self, final
 
 from fluxmq._core.memory.ledger import Ledger
@@ -12,6 +13,8 @@ _bytes = bytes
 class RetainedStore:
     count_max: int
     bytes_max: int
+    changed: dict[tuple[_bytes, _bytes], None] | None
+    on_changed: Callable[[], object] | None
     def __new__(cls, ledger: Ledger) -> Self: ...
     @property
     def count(self) -> int: ...
@@ -19,5 +22,17 @@ class RetainedStore:
     def bytes(self) -> int: ...
     @property
     def refused(self) -> int: ...
+    def learn(
+        self,
+        topics: Topics,
+        topic: _bytes,
+        payload: _bytes,
+        qos: int = 0,
+        properties: _bytes = b"",
+        expires_at: int = 0,
+        absent: bool = False,
+    ) -> None: ...
+    def fill(self, kept: Retained, topics: Topics, payload: _bytes, properties: _bytes) -> None: ...
+    def empty(self, kept: Retained, topics: Topics) -> None: ...
     def put(self, topics: Topics, topic: _bytes, kept: Retained | None) -> None: ...
     def expire(self, topics: Topics) -> int: ...

@@ -1,8 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. See hub/retained_store.pxd."""
 cimport cython
+from libc.string cimport memset
 
-from fluxmq._core.memory.message cimport body_bytes, msg_new
+from fluxmq._core.errors import UsageError
+from fluxmq._core.memory.message cimport (
+    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, msg_drop, msg_new, msg_t,
+)
+from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 __all__ = ["RetainedStore"]
 
@@ -44,7 +49,80 @@ cdef class RetainedStore:
         if not volatile and self.ledger.active():
             self.ledger.write_retained(&pub.body, pub.qos, topics.namespace)
             topics.retained_dirty.add(topic)
+        if self.changed is not None and not volatile:
+            self.note_change(topics, topic)
         return 0
+
+    cdef int note_change(self, Topics topics, bytes topic) except -1:
+        """A client has changed a value that other nodes must know."""
+        cdef bint first = not self.changed
+        self.changed[topics.namespace.name, topic] = None
+        if first and self.on_changed is not None:
+            self.on_changed()
+        return 0
+
+    def learn(self, Topics topics not None, bytes topic not None, bytes payload not None, int qos=0,
+              bytes properties=b"", int64_t expires_at=0, bint absent=False):
+        """From another node: stores, replaces or (empty payload) clears the message of a topic, and records it. It was
+        accepted there, so no limit refuses it here. expires_at: steady clock, ms. absent: its payload is not here, and
+        `payload` is empty. Raises UsageError for an invalid topic or QoS, and for a topic of $SYS."""
+        cdef Retained kept = None
+        cdef Retained former
+        cdef body_t body
+        if (topic_valid(<const uint8_t*><const char*>topic, len(topic), 0) != TEXT_OK or not 0 <= qos <= 2
+                or topic.startswith(b"$SYS/")):
+            raise UsageError(f"cannot retain {topic!r} with QoS {qos}")
+        if payload or absent:
+            kept = Retained.__new__(Retained)
+            kept.msg = self.make(topic, payload, properties, expires_at, qos)
+            kept.absent = kept.unstored = absent
+        former = topics.retained.get(topic)
+        if kept is None and former is None:
+            return
+        self.put(topics, topic, kept)
+        if self.ledger.active():
+            memset(&body, 0, sizeof(body))
+            body.topic = <const uint8_t*><const char*>topic
+            body.topic_length = <uint32_t>len(topic)
+            # What is not whole is not on disk: a former message is cleared there.
+            self.ledger.write_retained(&body if kept is None or kept.unstored else &kept.msg.body, <uint8_t>qos,
+                                       topics.namespace)
+            topics.retained_dirty.add(topic)
+
+    cdef msg_t* make(self, bytes topic, bytes payload, bytes properties, int64_t expires_at, int qos) except NULL:
+        cdef body_t body
+        cdef msg_t* msg
+        memset(&body, 0, sizeof(body))
+        body.topic = <const uint8_t*><const char*>topic
+        body.topic_length = <uint32_t>len(topic)
+        body.properties = <const uint8_t*><const char*>properties
+        body.properties_length = <uint32_t>len(properties)
+        body.payload = <const uint8_t*><const char*>payload
+        body.payload_length = <uint32_t>len(payload)
+        body.expires_at = expires_at
+        if body.payload_length >= BLOB_BYTES_MIN:
+            body.blob = blob_copy(body.payload, body.payload_length)
+            body.payload = body.blob.data
+        try:
+            msg = msg_new(&body, <uint8_t>qos)
+        finally:
+            blob_drop(body.blob)
+        return msg
+
+    def fill(self, Retained kept not None, Topics topics not None, bytes payload not None, bytes properties not None):
+        """Gives a message of the tree that was learned without it its payload. It stays what it was otherwise: a
+        subscriber that waits for it gets it, and nothing is recorded."""
+        self.change_counts(topics, kept, -1)
+        former = kept.msg
+        kept.msg = self.make(kept.topic, payload, properties, former.body.expires_at, former.qos)
+        kept.absent = False
+        msg_drop(former)
+        self.change_counts(topics, kept, 1)
+
+    def empty(self, Retained kept not None, Topics topics not None):
+        """The reverse of `fill`."""
+        self.fill(kept, topics, b"", b"")
+        kept.absent = True
 
     def put(self, Topics topics not None, bytes topic not None, Retained kept):
         """At start, from disk: stores a message, or clears the topic (None). Nothing is recorded."""

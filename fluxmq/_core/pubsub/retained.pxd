@@ -21,6 +21,8 @@ cdef class Retained:
     cdef msg_t* msg
     cdef node_t* node
     cdef readonly bint volatile         # $SYS: not written to the journal
+    cdef readonly bint unstored         # its payload is another node's: it is not on this disk
+    cdef readonly bint absent           # only another node has its payload: RetainedTree.fetch
 
 
 # One level of one or more topics. Invariant: every node but the root has a value or a child.
@@ -42,6 +44,9 @@ cdef class RetainedNode:
 
 @cython.final
 cdef class RetainedTree:
+    # Called with (topic, replay, session) when an absent message is to be sent. True: RetainedReplay.resume(session)
+    # follows, when the payload is there or cannot be had. False: nobody has it.
+    cdef public object fetch
     cdef dict topics            # topic (bytes) -> RetainedNode, for every node with a value
     cdef RetainedNode root
     cdef readonly uint64_t stamp        # grows with every value that is set and every node that is made

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self, final
 
 __all__ = ["Retained", "RetainedCursor", "RetainedTree"]
@@ -8,9 +8,15 @@ class Retained:
     @property
     def volatile(self) -> bool: ...
     @property
+    def unstored(self) -> bool: ...
+    @property
+    def absent(self) -> bool: ...
+    @property
     def topic(self) -> bytes: ...
     @property
     def payload(self) -> bytes: ...
+    @property
+    def size(self) -> int: ...
     @property
     def properties(self) -> bytes: ...
     @property
@@ -20,6 +26,7 @@ class Retained:
 
 @final
 class RetainedTree:
+    fetch: Callable[[bytes, Any, Any], bool] | None
     def __init__(self) -> None: ...
     @property
     def stamp(self) -> int: ...

@@ -39,6 +39,11 @@ cdef class Retained:
         return (<const char*>self.msg.body.payload)[:self.msg.body.payload_length]
 
     @property
+    def size(self) -> int:
+        """Bytes of payload and properties."""
+        return self.msg.body.payload_length + self.msg.body.properties_length
+
+    @property
     def properties(self) -> bytes:
         """MQTT 5 wire bytes, without message expiry."""
         return (<const char*>self.msg.body.properties)[:self.msg.body.properties_length]

@@ -9,6 +9,8 @@ window, where it is a message like any other. So a client that does not read cos
 takes some hundred bytes whatever it matches; only the first one has a walk, since the filters of a session are sent one
 after the other.
 
+A message whose payload is on another node (RetainedTree.fetch) makes this session's replay wait, and no other.
+
 Sent are the values that were set before the filter was added. The client gets newer ones as normal publishes through
 its subscription; so no value is sent twice, and no older one after a newer one. Exception: QoS 0 publishes are not
 queued for a disconnected client, so such values are sent when it is back.
@@ -25,6 +27,7 @@ cdef class Pending:
     """One subscription."""
     cdef bytes filter
     cdef RetainedCursor cursor      # None: not started
+    cdef RetainedNode awaited       # its payload is being fetched from another node; None: no such node
     cdef uint64_t before            # values with a higher stamp were set after it was added
     cdef uint8_t qos                # granted
     cdef ids_t* ids                 # counted; the subscription identifier, or NULL

@@ -65,6 +65,11 @@ cdef class RetainedReplay(Replay):
         self.returned = self.tree.stamp
         return self.on_room(session)
 
+    def resume(self, Session session not None):
+        """What RetainedTree.fetch was asked for is there, or nobody has it."""
+        if session.replay is self:
+            self.on_room(session)
+
     cdef bint run(self, Session session, int* steps) except -1:
         cdef Pending pending
         cdef RetainedNode node
@@ -81,10 +86,22 @@ cdef class RetainedReplay(Replay):
                                               if session.link != NULL else 0):
                     session.sharing = in_window
                     return 0
-                node = pending.cursor.next(steps)
+                node = pending.awaited
                 if node is None:
-                    break
-                self.send(session, pending, node)
+                    node = pending.cursor.next(steps)
+                    if node is None:
+                        break
+                elif node.value is None:
+                    pending.awaited = None          # cleared meanwhile
+                    continue
+                if (<Retained>node.value).absent:
+                    if self.tree.fetch((<Retained>node.value).topic, self, session):
+                        pending.awaited = node
+                        session.sharing = in_window
+                        return 0
+                else:
+                    self.send(session, pending, node)
+                pending.awaited = None
             if pending.cursor.frames:
                 session.sharing = in_window
                 return 1                    # the steps are used up

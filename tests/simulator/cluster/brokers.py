@@ -244,6 +244,7 @@ class Brokers:
         self.world = world or Machines(seed)
         self.network = network or Network(self.world)
         self.store_of = store_of
+        self.store: Any = None  # for tests that look into it
         self.ttl_s = ttl_s
         self.processes = {name: BrokerProcess(self, name) for name in names}
         self.clients: list[Client] = []

@@ -20,6 +20,7 @@ def cluster(*names: str, seed: int = 1) -> Brokers:
         store.end_lease(store.items[node_key(name)].lease)
 
     brokers.end_lease_of = end_lease_of  # type: ignore[method-assign]
+    brokers.store = store
     return brokers
 
 

@@ -1,0 +1,351 @@
+"""Retained messages between nodes: whose value wins, and how many transactions it takes."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from cluster.world import World
+
+from fluxmq._core.hub.hub import Hub
+from fluxmq.cluster import keys
+from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, topic_key
+from fluxmq.cluster.ports import Change, Event
+from fluxmq.cluster.retained import RetainedMessages, Value
+from fluxmq.engine.retained_revisions import RetainedRevisions
+
+DATA, INDEX = (topic_key(kind, b"/", b"t") for kind in (RETAINED_DATA, RETAINED_INDEX))
+WALL_MS = 1_700_000_000_000
+
+
+class Member:
+    """A node's hub and its retained messages. former: of its last life, whose disk it has."""
+
+    def __init__(self, world: World, name: str, former: Member | None = None, leader: bool = False) -> None:
+        self.world, self.name = world, name
+        self.log: list[Any] = []
+        self.hub = Hub(None)
+        self.hub.set_clock(WALL_MS + world.ms, world.ms)
+        self.revisions = RetainedRevisions(self.hub)
+        self.feed = Feed(world.store, world.driver, self._on_events)
+        self.retained = RetainedMessages(name, world.store, self.feed, world.driver, threshold=100,
+                                         is_leader=lambda: leader, log=lambda *said: self.log.append(said))
+        self.retained.attach(self.hub, self.revisions)
+        if former is not None:
+            rows = former.rows()
+            for topic, value in former.hub.root.topics.retained:
+                self.hub.retained.learn(self.hub.root.topics, topic, value.payload, value.qos)
+            for key, row in rows.items():
+                self.revisions.load(key[1:], row)
+
+    def rows(self) -> dict[bytes, bytes]:
+        """What a view has of the revisions."""
+        former = dict(self._stored) if hasattr(self, "_stored") else {}
+        puts, deletes = self.revisions.export()
+        former.update(puts)
+        for key in deletes:
+            former.pop(key, None)
+        self._stored = former
+        return former
+
+    def start(self) -> Member:
+        self.retained.begin()
+        self.world.end(self.feed.load())
+        self.retained.loaded()
+        self.world.start(self.feed.follow())
+        self.world.run(50)
+        return self
+
+    def hear_nothing(self) -> None:
+        """The store does what this node asks for, and the answer does not come, nor an event."""
+        self.feed.close()
+        self.world.store.counts.lose_answers = 1
+
+    def kill(self) -> None:
+        self.feed.close()
+        self.retained.close("killed")
+
+    def _on_events(self, events: Sequence[Event], revision: int) -> None:
+        for event in events:
+            name = keys.parse(event.key)
+            if name is not None and name.kind in (RETAINED_DATA, RETAINED_INDEX):
+                self.retained.on_event(name, event)
+
+    def publish(self, payload: bytes, topic: bytes = b"t", **how: Any) -> None:
+        self.hub.publish_message(topic, payload, 1, True, **how)
+
+    def value(self, topic: bytes = b"t") -> bytes | None:
+        kept = self.hub.root.topics.retained.get(topic)
+        return None if kept is None else kept.payload
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def two(world: World) -> tuple[Member, Member]:
+    return Member(world, "one").start(), Member(world, "two").start()
+
+
+def put(world: World, payload: bytes, node: str = "three", key: bytes = DATA) -> None:
+    """Another node writes."""
+    world.store.apply([Change(key, msgspec.msgpack.encode(Value(node, 1, len(payload), payload=payload)))])
+
+
+def stored(world: World, key: bytes = DATA) -> bytes | None:
+    item = world.store.items.get(key)
+    return None if item is None else msgspec.msgpack.decode(item.value, type=Value).payload
+
+
+def settled(world: World, *members: Member) -> None:
+    world.run(3000)
+    assert not any(member.revisions.pending or member.retained._under_way for member in members)
+
+
+def test_a_value_gets_to_the_other_nodes_and_is_cleared_there(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"x", properties=b"\x03\x00\x01a")
+    world.run(50)
+    assert two_.value() == b"x" and stored(world) == b"x"
+    assert two_.hub.root.topics.retained.get(b"t").properties == b"\x03\x00\x01a"
+    two_.publish(b"y")
+    world.run(50)
+    assert one.value() == b"y"
+    one.publish(b"")
+    world.run(50)
+    assert two_.value() is None and not world.store.items
+    settled(world, one, two_)
+    assert not one.revisions.known and not two_.revisions.known
+
+
+def test_namespaces_are_made_where_they_are_not_known(world: World) -> None:
+    one, two_ = two(world)
+    one.hub.publish_message(b"t", b"x", retain=True, namespace=one.hub.namespaces.add(b"tenant"))
+    world.run(50)
+    assert two_.hub.namespaces[b"tenant"].topics.retained.get(b"t").payload == b"x"
+    assert two_.value() is None
+
+
+def test_the_brokers_own_status_is_not_shared(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"1", b"$SYS/broker/uptime")
+    put(world, b"2", key=topic_key(RETAINED_DATA, b"/", b"$SYS/x"))
+    world.run(50)
+    assert two_.value(b"$SYS/broker/uptime") is None and two_.value(b"$SYS/x") is None
+    assert len(world.store.items) == 1
+
+
+def test_many_publishes_to_a_topic_are_few_transactions(world: World) -> None:
+    one, two_ = two(world)
+    for number in range(1000):
+        for topic in range(100):
+            one.publish(b"%d" % number, b"t/%d" % topic)
+        if number % 100 == 0:
+            world.run(10)
+    settled(world, one, two_)
+    assert all(two_.value(b"t/%d" % topic) == b"999" for topic in range(100))
+    assert len(world.store.transactions) <= 20
+    assert one.retained.written <= 500
+
+
+def test_rounds_of_many_topics_leave_time_for_others(world: World) -> None:
+    """The second round of a thousand topics begins half a second after the first."""
+    one, _ = two(world)
+    for payload in (b"a", b"b"):
+        for topic in range(1000):
+            one.publish(payload, b"t/%d" % topic)
+        world.run(100)
+    assert one.retained.written == 1000 and one.retained.waiting == 1000
+    world.run(600)
+    assert one.retained.written == 2000
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_two_that_write_at_once_agree_with_the_store(world: World, order: int) -> None:
+    members = two(world)
+    members[order].publish(b"a")
+    members[1 - order].publish(b"b")
+    settled(world, *members)
+    assert members[0].value() == members[1].value() == stored(world) in (b"a", b"b")
+
+
+def test_a_value_that_was_not_written_yet_wins_over_an_older_event(world: World) -> None:
+    one, two_ = two(world)
+    put(world, b"other")
+    one.publish(b"mine")
+    settled(world, one, two_)
+    assert one.value() == two_.value() == stored(world) == b"mine"
+
+
+def test_somebody_who_writes_after_this_node_wins_although_its_answer_is_late(world: World) -> None:
+    one, two_ = two(world)
+    world.store.counts.lose_answers = 1         # the writer repeats it after a tenth of a second
+    one.publish(b"mine")
+    world.run(30)
+    assert stored(world) == b"mine"
+    put(world, b"newer")
+    settled(world, one, two_)
+    assert one.value() == two_.value() == stored(world)
+
+
+@pytest.mark.parametrize("first,second", [(10, 200), (200, 10)])
+def test_a_payload_that_crosses_the_threshold_leaves_one_key(world: World, first: int, second: int) -> None:
+    one, two_ = two(world)
+    for member, size in ((one, first), (two_, second)):
+        member.publish(b"x" * size)
+        settled(world, one, two_)
+        assert list(world.store.items) == [DATA if size < 100 else INDEX]
+    two_.publish(b"")
+    settled(world, one, two_)
+    assert not world.store.items and one.value() is None
+
+
+def test_what_was_not_written_is_written_after_a_restart(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"a")
+    settled(world, one, two_)
+    one.publish(b"b")
+    one.kill()
+    world.run(20)
+    assert stored(world) == b"a"
+    again = Member(world, "one", one).start()
+    settled(world, again)
+    assert stored(world) == again.value() == two_.value() == b"b"
+
+
+def test_an_old_value_does_not_replace_a_newer_one(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"a")
+    settled(world, one, two_)
+    one.publish(b"b")
+    one.kill()
+    two_.publish(b"c")
+    settled(world, two_)
+    again = Member(world, "one", one).start()
+    settled(world, again)
+    assert stored(world) == again.value() == two_.value() == b"c"
+
+
+def test_an_old_value_does_not_come_back_after_it_was_cleared(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"a")
+    settled(world, one, two_)
+    one.publish(b"b")
+    one.kill()
+    two_.publish(b"")
+    settled(world, two_)
+    again = Member(world, "one", one).start()
+    settled(world, again)
+    assert stored(world) is None and again.value() is None and two_.value() is None
+
+
+def test_a_topic_that_was_cleared_while_the_node_was_away_is_cleared(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"a")
+    settled(world, one, two_)
+    one.kill()
+    two_.publish(b"")
+    settled(world, two_)
+    assert Member(world, "one", one).start().value() is None
+
+
+@pytest.mark.parametrize("then", [b"b", b""])
+def test_what_this_node_wrote_before_it_died_does_not_replace_what_it_got_later(world: World, then: bytes) -> None:
+    """Its transaction was done, it published once more, and died before it heard of the first."""
+    one, two_ = two(world)
+    one.hear_nothing()
+    one.publish(b"a")
+    world.run(10)
+    one.publish(then)
+    one.kill()
+    world.run(50)
+    assert stored(world) == b"a" and (b"/", b"t") not in one.revisions.known
+    if then:
+        again = Member(world, "one", one).start()
+        settled(world, again)
+        assert stored(world) == again.value() == two_.value() == b"b"
+    else:                                       # the journal has the clearing; the view of a test does not
+        again = Member(world, "one", one)
+        again.revisions.pending[b"/", b"t"] = 0
+        again.start()
+        settled(world, again)
+        assert stored(world) is None and two_.value() is None
+
+
+def test_a_publish_after_a_clearing_that_this_node_did_not_hear_of_is_written(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(b"a")
+    settled(world, one, two_)
+    one.hear_nothing()
+    one.publish(b"")
+    world.run(10)
+    one.publish(b"b")
+    one.kill()
+    world.run(50)
+    assert stored(world) is None and one.revisions.known[b"/", b"t"].clearing
+    again = Member(world, "one", one).start()
+    settled(world, again)
+    assert stored(world) == again.value() == two_.value() == b"b"
+
+
+def test_messages_of_a_node_that_was_alone_come_along(world: World) -> None:
+    two_ = Member(world, "two").start()
+    two_.publish(b"cluster", b"both")
+    settled(world, two_)
+    alone = Member(world, "one")
+    alone.hub.retained.changed = None
+    for topic in (b"both", b"own"):
+        alone.publish(b"alone", topic)
+    one = Member(world, "one", alone).start()
+    settled(world, one, two_)
+    for member in (one, two_):
+        assert (member.value(b"both"), member.value(b"own")) == (b"cluster", b"alone")
+
+
+def test_a_start_records_nothing_of_what_it_knew(world: World) -> None:
+    one, _ = two(world)
+    one.publish(b"a")
+    world.run(1000)
+    one.kill()
+    again = Member(world, "one", one).start()
+    assert again.rows() == {}
+
+
+def test_the_leader_deletes_what_has_expired(world: World) -> None:
+    one, leader = Member(world, "one").start(), Member(world, "two", leader=True).start()
+    one.publish(b"a", expires_at=one.hub.steady_ms + 5000)
+    one.publish(b"b", b"stays")
+    settled(world, one, leader)
+    assert leader.hub.root.topics.retained.get(b"t").expires_at == one.hub.root.topics.retained.get(b"t").expires_at
+    for member in (one, leader):
+        member.hub.set_clock(WALL_MS + world.ms + 10_000, world.ms + 10_000)
+        member.hub.namespaces.expire_retained()
+    world.run(31_000)
+    assert list(world.store.items) == [topic_key(RETAINED_DATA, b"/", b"stays")]
+    settled(world, one, leader)
+    assert list(one.revisions.known) == [(b"/", b"stays")]
+
+
+def test_a_compaction_and_requests_that_fail_hide_nothing(world: World) -> None:
+    one, two_ = two(world)
+    for number in range(5):
+        world.store.counts.fail = number
+        one.publish(b"%d" % number)
+        two_.publish(b"%d" % number, b"other")
+        world.run(20)
+        world.store.compact()
+    settled(world, one, two_)
+    world.run(1000)
+    for member in (one, two_):
+        assert (member.value(), member.value(b"other")) == (b"4", b"4")
+
+
+def test_what_somebody_else_has_written_there_is_left_out(world: World) -> None:
+    one, _ = two(world)
+    world.store.apply([Change(DATA, b"\xff")])
+    put(world, b"x", key=topic_key(RETAINED_DATA, b"/", b"a/+"))
+    world.run(50)
+    assert one.value() is None and len(one.log) == 2

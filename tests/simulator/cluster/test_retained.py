@@ -1,0 +1,141 @@
+"""Retained messages of a cluster, as clients of its nodes see them."""
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.test_brokers import cluster, connected, serving
+
+from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, topic_key
+from fluxmq.cluster.retained import Value
+
+TOPIC = b"t/1"
+DATA, INDEX = (topic_key(kind, b"/", TOPIC) for kind in (RETAINED_DATA, RETAINED_INDEX))
+
+
+def kept(brokers: Brokers, at: str, topic: bytes = TOPIC) -> bytes | None:
+    """What a node has of a topic."""
+    found = brokers.processes[at].node.hub.root.topics.retained.get(topic)
+    return None if found is None else found.payload
+
+
+def retain(brokers: Brokers, client: Client, payload: bytes, topic: str = "t/1") -> None:
+    """Publishes with the retain flag; returns in the instant of PUBACK."""
+    packet_id = client.publish(topic, payload, 1, retain=True)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+
+
+def stored(brokers: Brokers, key: bytes = DATA) -> Value | None:
+    item = brokers.store.items.get(key)
+    return None if item is None else msgspec.msgpack.decode(item.value, type=Value)
+
+
+def received(brokers: Brokers, at: str, filter_: str = "t/#") -> list[tuple[str, bytes]]:
+    """What a new subscriber gets."""
+    client = connected(brokers, at, f"reader-{brokers.world.chance.getrandbits(40)}")
+    client.subscribe(filter_, 1)
+    brokers.run_for(0.3)
+    return client.messages
+
+
+def test_what_is_retained_on_one_node_is_sent_to_subscribers_of_the_others() -> None:
+    brokers = serving("one", "two", "three")
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"first")
+    retain(brokers, publisher, b"x", "t/2/a%")
+    brokers.run_for(0.1)
+    for at in ("one", "two", "three"):
+        assert sorted(received(brokers, at)) == [("t/1", b"first"), ("t/2/a%", b"x")]
+    retain(brokers, publisher, b"second")
+    brokers.run_for(0.1)
+    assert received(brokers, "two", "t/1") == [("t/1", b"second")]
+    retain(brokers, connected(brokers, "two", "q"), b"")
+    brokers.run_for(0.1)
+    for at in ("one", "two", "three"):
+        assert received(brokers, at, "t/1") == []
+    assert DATA not in brokers.store.items and INDEX not in brokers.store.items
+
+
+def test_a_node_that_joins_has_them() -> None:
+    brokers = cluster("one", "two")
+    brokers.start("one")
+    retain(brokers, connected(brokers, "one", "p"), b"x")
+    brokers.run_for(0.1)
+    brokers.start("two")
+    assert received(brokers, "two") == [("t/1", b"x")]
+
+
+def test_a_node_that_was_killed_comes_back_with_what_changed_meanwhile() -> None:
+    brokers = serving("one", "two")
+    publisher = connected(brokers, "one", "p")
+    for topic in ("t/1", "t/2", "t/3"):
+        retain(brokers, publisher, b"a", topic)
+    brokers.run_for(0.1)
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    retain(brokers, publisher, b"b", "t/1")
+    retain(brokers, publisher, b"", "t/2")
+    brokers.start("two")
+    assert sorted(received(brokers, "two")) == [("t/1", b"b"), ("t/3", b"a")]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_acknowledged_before_etcd_had_it_is_written_after_a_restart(seed: int, checkpoint: bool) -> None:
+    brokers = serving("one", "two", seed=seed)
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"known", "t/3")
+    brokers.run_for(0.1)
+    brokers.store.counts.fail = 1 << 30
+    retain(brokers, publisher, b"mine", "t/1")
+    retain(brokers, publisher, b"mine", "t/2")
+    retain(brokers, publisher, b"", "t/3")
+    if checkpoint:
+        brokers.processes["one"].node.checkpoint()
+        brokers.run_for(0.5)
+    brokers.kill("one")
+    brokers.store.counts.fail = 0
+    brokers.end_lease_of("one")
+    retain(brokers, connected(brokers, "two", "q"), b"newer", "t/2")
+    brokers.run_for(0.2)
+    brokers.start("one")
+    brokers.run_for(0.5)
+    for at in ("one", "two"):
+        assert sorted(received(brokers, at)) == [("t/1", b"mine"), ("t/2", b"newer")]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nodes_agree_after_kills_in_the_middle_of_it(seed: int) -> None:
+    """And a topic that one client alone writes, each time after its PUBACK, has what it wrote last."""
+    brokers = serving("one", "two", "three", seed=seed)
+    chance = random.Random(seed)
+    names = list(brokers.processes)
+    clients = {at: connected(brokers, at, f"p-{at}") for at in names}
+    last: dict[str, bytes] = {}
+    for number in range(60):
+        at = chance.choice(names)
+        if not clients[at].connected:
+            continue
+        if chance.random() < 0.2:
+            brokers.store.counts.lose_answers = 1
+        shared = f"t/{chance.randrange(3)}"
+        clients[at].publish(shared, b"%d" % number, 1, retain=True)
+        own = f"own/{at}"
+        last[own] = b"%d" % number if chance.random() < 0.8 else b""
+        retain(brokers, clients[at], last[own], own)
+        brokers.run_for(chance.choice((0, 0, 0.002, 0.05)))
+        if chance.random() < 0.1:
+            brokers.kill(at)
+            brokers.end_lease_of(at)
+            brokers.run_for(chance.choice((0, 0.7)))
+            brokers.start(at)
+            clients[at] = connected(brokers, at, f"p-{at}-{number}")
+    brokers.run_for(3.0)
+    wanted = {key: value for key, value in last.items() if value}
+    found = [dict(received(brokers, at, "#")) for at in names]
+    assert found[0] == found[1] == found[2]
+    assert {topic: payload for topic, payload in found[0].items() if topic.startswith("own")} == wanted
+    assert len(brokers.store.items) - len(found[0]) == len(
+        [key for key in brokers.store.items if b"/retained-" not in key])
