@@ -15,6 +15,7 @@ import pytest
 from fluxmq._core.exchange.exchange import Exchanges
 from fluxmq._core.exchange.headers import sorted_table
 from fluxmq._core.testing.exchange_probe import find_rounds
+from fluxmq.bench.micro.timing import note_nanoseconds
 
 SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"
 ROUNDS = 2 if SMOKE else 200
@@ -26,7 +27,7 @@ def measure(benchmark: Any, exchanges: Exchanges, name: bytes, keys: list[bytes]
             queues: int) -> None:
     assert find_rounds(exchanges, name, keys, headers, 1) == queues * len(keys)
     benchmark.pedantic(find_rounds, (exchanges, name, keys, headers, rounds), rounds=5, warmup_rounds=1)
-    benchmark.extra_info["ns_per_route"] = round(benchmark.stats.stats.min / (rounds * len(keys)) * 1e9, 1)
+    note_nanoseconds(benchmark, "ns_per_route", rounds * len(keys))
 
 
 def field(name: bytes, text: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """What the journal costs: appending a record, and committing groups of them beside a bare loop of fdatasync.
 
-    python -m bench.micro.bench_journal [--smoke] [--dir DIRECTORY] [--json]
+    python -m fluxmq.bench.micro.bench_journal [--smoke] [--dir DIRECTORY] [--json]
 
 `append` goes through the Python method, an upper bound: compiled callers use Journal.reserve() and pay for the copy.
 `group commit` is a closed loop: at most IN_FLIGHT records are not durable yet, each turn appends what the last sync has

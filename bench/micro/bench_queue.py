@@ -16,6 +16,7 @@ from fluxmq._core.queue.due import DueHeap
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.bench.micro.timing import note_nanoseconds
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec
@@ -39,10 +40,6 @@ def made(groups: int = 0) -> tuple[Hub, QueueManager, Queue, list[PyMember]]:
     return hub, manager, queue, members
 
 
-def per_message(benchmark: Any, messages: int) -> None:
-    benchmark.extra_info["ns_per_message"] = round(benchmark.stats.stats.min / messages * 1e9, 1)
-
-
 def test_append(benchmark: Any) -> None:
     _, manager, queue, _ = made()
 
@@ -55,7 +52,7 @@ def test_append(benchmark: Any) -> None:
 
     benchmark.pedantic(append, setup=emptied, rounds=5, warmup_rounds=1)
     assert queue.depth == MESSAGES
-    per_message(benchmark, MESSAGES)
+    note_nanoseconds(benchmark, "ns_per_message", MESSAGES)
 
 
 @pytest.mark.parametrize("groups", [1, 100])
@@ -79,7 +76,7 @@ def test_hand_out_and_settle(benchmark: Any, groups: int) -> None:
 
     benchmark.pedantic(consume, setup=filled, rounds=5, warmup_rounds=1)
     assert queue.depth == 0
-    per_message(benchmark, count * groups)
+    note_nanoseconds(benchmark, "ns_per_message", count * groups)
 
 
 def test_due_times(benchmark: Any) -> None:
@@ -94,4 +91,4 @@ def test_due_times(benchmark: Any) -> None:
 
     found = benchmark.pedantic(through, rounds=5, warmup_rounds=1)
     assert [at for at, _ in found] == sorted(due)
-    per_message(benchmark, MESSAGES)
+    note_nanoseconds(benchmark, "ns_per_message", MESSAGES)

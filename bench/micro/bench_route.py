@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fluxmq._core.testing.hub_probe import HubProbe
+from fluxmq.bench.micro.timing import note_nanoseconds
 
 SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"
 ROUNDS = 20 if SMOKE else 2_000
@@ -27,7 +28,7 @@ def test_route(benchmark: Any, kind: str) -> None:
     rounds = ROUNDS if kind == "hit" else max(1, ROUNDS // 100)
     assert probe.route(topics, 1) == len(topics)
     benchmark.pedantic(probe.route, (topics, rounds), rounds=5, warmup_rounds=1)
-    benchmark.extra_info["ns_per_route"] = round(benchmark.stats.stats.min / (rounds * len(topics)) * 1e9, 1)
+    note_nanoseconds(benchmark, "ns_per_route", rounds * len(topics))
 
 
 @pytest.mark.parametrize("level", [4, 5])
@@ -41,4 +42,4 @@ def test_deliver(benchmark: Any, subscribers: int, qos: int, level: int) -> None
     header = 1 + 1 + 2 + 8 + (2 if qos else 0) + (1 if level == 5 else 0)
     assert probe.publish(b"sensor/1", PAYLOAD, qos, 32) == 32 * subscribers * (header + 64)
     benchmark.pedantic(probe.publish, (b"sensor/1", PAYLOAD, qos, rounds), rounds=5, warmup_rounds=1)
-    benchmark.extra_info["ns_per_delivery"] = round(benchmark.stats.stats.min / (rounds * subscribers) * 1e9, 1)
+    note_nanoseconds(benchmark, "ns_per_delivery", rounds * subscribers)

@@ -1,6 +1,6 @@
 """Segment files: writing and reading them, beside a bare loop of pwrite or pread of the same size.
 
-    python -m bench.micro.bench_segments [--smoke] [--dir DIR] [--mib N] [--json]
+    python -m fluxmq.bench.micro.bench_segments [--smoke] [--dir DIR] [--mib N] [--json]
 
 MB of messages per second. Cold: the files' pages are given back to the system before (POSIX_FADV_DONTNEED), so the disk
 is read; warm: they are in the page cache. `open`: seconds to open a store over what was written; `index bytes`: memory
@@ -27,12 +27,11 @@ from fluxmq.storage.segments import SegmentStore
 __all__ = ["bare", "main", "measure"]
 
 PAYLOAD_BYTES = 256
-BLOCK_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
 
 
 def _blocks(total: int) -> tuple[list[Block], int]:
-    """Blocks of random payloads, 64 KiB each, and how many messages they hold. They do not compress."""
+    """Blocks as an Export makes them, of random payloads, and how many messages they hold. They do not compress."""
     chance = random.Random(1)
     log = Log(Hub(None).ledger, 1)
     while log.memory < total:
@@ -117,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.json:
         print(json.dumps(rows))
         return
-    print(f"{PAYLOAD_BYTES}-byte payloads, batches of {BLOCK_BYTES >> 10} KiB; MB/s")
+    print(f"{PAYLOAD_BYTES}-byte payloads, batches of an Export; MB/s")
     print("compression    write  (bare)    cold  (bare)    warm  (bare)   open s  index bytes")
     for row in rows:
         print(f"{row['compression']:11} {row['write']:8.0f} {row['bare_write']:7.0f} {row['cold_read']:7.0f}"
