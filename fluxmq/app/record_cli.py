@@ -143,11 +143,13 @@ def _record(path: Path, directory: Path, options: RecordOptions, duration: float
     client = AdminClient(path, "--attach")
     os.umask(0o077)
     try:
-        found, stream = client.record(ring_size or 0)
-        reader = open_ring(found["ring"])
-        about = msgspec.convert(found["about"], BrokerAbout)
-        shown = _Shown(duration)
-        with _Stop(stream, int(found["pid"]), duration) as stop:
+        # The broker records before its answer arrives, so a signal in between ends the recording, not the process.
+        with _Stop(duration) as stop:
+            found, stream = client.record(ring_size or 0)
+            reader = open_ring(found["ring"])
+            about = msgspec.convert(found["about"], BrokerAbout)
+            shown = _Shown(duration)
+            stop.follow(stream, int(found["pid"]))
             try:
                 manifest: Manifest = run_writer(reader, options, directory, about=about, stop=stop, progress=shown)
                 return manifest
@@ -158,17 +160,24 @@ def _record(path: Path, directory: Path, options: RecordOptions, duration: float
 
 
 class _Stop:
-    """Tells the writer whether to end. Inside the block, SIGINT and SIGTERM do not end the process."""
+    """Tells the writer whether to end. Inside the block, SIGINT and SIGTERM do not end the process; but the second
+    signal does while the broker has not answered yet, because its answer may take long."""
 
-    def __init__(self, stream: Any, pid: int, duration: float | None) -> None:
-        self._until = None if duration is None else time.monotonic() + duration
-        self._pid = pid
+    def __init__(self, duration: float | None) -> None:
+        self._duration = duration
+        self._until: float | None = None
+        self._pid = 0  # of the broker; 0: it has not answered yet
         self._signalled = False
         self._left_at: float | None = None
         self._handlers: dict[int, Any] = {}
-        threading.Thread(target=self._follow, args=(stream,), daemon=True).start()
 
-    def _follow(self, stream: Any) -> None:
+    def follow(self, stream: Any, pid: int) -> None:
+        """Called when the broker has answered: the duration begins, and the end of the stream ends the recording."""
+        self._until = None if self._duration is None else time.monotonic() + self._duration
+        self._pid = pid
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: Any) -> None:
         try:
             for _ in stream:  # empty lines
                 pass
@@ -185,6 +194,9 @@ class _Stop:
             signal.signal(number, handler)
 
     def _signal(self, number: int, frame: object) -> None:
+        if self._signalled and not self._pid:
+            signal.signal(number, self._handlers[number])
+            signal.raise_signal(number)
         self._signalled = True
 
     def __call__(self) -> str | None:

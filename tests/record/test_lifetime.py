@@ -4,9 +4,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +57,49 @@ def record(tmp_path: Path) -> Iterator[Command]:
         if one.poll() is None:
             one.kill()
         one.communicate()
+
+
+class Delayed:
+    """A socket that leads to the admin socket of `start`, for one request. The broker's answer waits for `answer`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.answer = directory / "delayed.sock", threading.Event()
+        self._sockets = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+        self._sockets[0].bind(str(self.path))
+        self._sockets[0].listen()
+        self._sockets[1].connect(str(directory / "admin.sock"))
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):      # __exit__
+            client, broker = self._sockets[0].accept()[0], self._sockets[1]
+            self._sockets.append(client)
+            self._threads.append(threading.Thread(target=self._copy, args=(broker, client, self.answer)))
+            self._threads[1].start()
+            self._copy(client, broker)
+
+    def _copy(self, source: socket.socket, to: socket.socket, when: threading.Event | None = None) -> None:
+        if when is not None:
+            when.wait()
+        with contextlib.suppress(OSError):      # the other end has gone
+            while data := source.recv(1 << 16):
+                to.sendall(data)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Delayed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.answer.set()
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
 
 
 def recording(broker: Broker) -> bool:
@@ -289,11 +334,43 @@ def test_the_configuration_says_where_and_what(start: Start, record: Command, tm
     client.publish("a/b", b"12345", 1)
     client.publish("b/a", b"1", 1)
     command.send_signal(signal.SIGTERM)
-    command.communicate(timeout=END_SECONDS)
+    out, err = command.communicate(timeout=END_SECONDS)
+    assert (command.returncode, err) == (0, "") and out.endswith("(stopped)\n")
     [directory] = recordings(tmp_path / "there")
     rows = open_recording(directory).table(["kind", "topic", "payload", "digest", "size"]).to_pylist()
     assert [row for row in rows if row["kind"] == "PUBLISH"] == [
         {"kind": "PUBLISH", "topic": "a/b", "payload": None, "digest": None, "size": 5}]
+
+
+def test_a_signal_before_the_answer_ends_the_recording_in_order(start: Start, record: Command, tmp_path: Path) -> None:
+    """The broker records already, and the command does not know it yet."""
+    broker = start()
+    with Delayed(tmp_path) as way:
+        command = record("--attach", way.path, "--dir", tmp_path / "mine", attach=False)
+        wait_until(lambda: recording(broker))
+        session(broker, "one", [b"1"])
+        command.send_signal(signal.SIGINT)
+        way.answer.set()
+        out, err = command.communicate(timeout=END_SECONDS)
+    assert (command.returncode, err) == (0, "") and out.endswith("(stopped)\n")
+    assert kinds(open_recording(tmp_path / "mine"))["PUBLISH"] == 2
+    wait_until(lambda: not recording(broker))
+
+
+def test_a_second_signal_ends_a_command_that_gets_no_answer(start: Start, record: Command, tmp_path: Path) -> None:
+    broker = start()
+    with Delayed(tmp_path) as way:
+        command = record("--attach", way.path, "--dir", tmp_path / "mine", attach=False)
+        wait_until(lambda: recording(broker))
+
+        def ended() -> bool:        # one that comes just before a system call takes effect after it, so many are sent
+            command.send_signal(signal.SIGTERM)
+            return command.poll() is not None
+
+        wait_until(ended)
+        assert command.returncode == -signal.SIGTERM
+        wait_until(lambda: not recording(broker))
+    assert not (tmp_path / "mine").exists()
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
