@@ -257,7 +257,7 @@ def _make_firm(path: Path, kept: JournalFile, ops: FileOps) -> None:
 
 def read_batches(directory: str | os.PathLike[str], after: int = 0,
                  ops: FileOps = SYSTEM) -> Iterator[tuple[int, bytes]]:
-    """(number, records) of every batch above `after`, in order; records for `_core.journal_format.iter_records`.
+    """(number, records) of every batch above `after`, in order; records for `_core.disk.journal_format.iter_records`.
 
     For directories that recover() has gone through: it ends at the first batch of the last file that does not hold.
 

@@ -425,11 +425,14 @@ def test_what_ends_the_connection(sent: bytes, code: int) -> None:
 def test_what_ends_the_channel(bench: Bench) -> None:
     bench.send(publish("nowhere", "k", b"x"), publish("", "q", b"ignored"))
     assert bench.handler.channel_errors == [(1, 404, "no exchange 'nowhere' in vhost '/'")]
+    bench.exchanges.declare(b"inner", b"fanout", internal=True)
+    bench.send(m.ChannelOpen().frame(4), publish("inner", "k", b"x", 4))
+    assert bench.handler.channel_errors[1] == (4, 403, "cannot publish to internal exchange 'inner' in vhost '/'")
     bench.hub.open_publish = False
     bench.send(m.ChannelOpen().frame(2), publish("", "forbidden", b"x", 2))
-    assert bench.handler.channel_errors[1][1] == 403
+    assert bench.handler.channel_errors[2][1] == 403
     bench.send(m.ChannelOpen().frame(3), publish("", "q", b"", 3, size=2 << 20))
-    assert bench.handler.channel_errors[2][1] == 406
+    assert bench.handler.channel_errors[3][1] == 406
     assert bench.connection.open
 
 

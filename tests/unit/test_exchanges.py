@@ -236,11 +236,14 @@ def test_such_exchanges_go_one_after_the_other() -> None:
     assert set(exchanges) == set(PREDECLARED)
 
 
-def test_no_exchanges_are_told() -> None:
+def test_a_route_of_an_internal_exchange_says_so() -> None:
     manager = made()
     manager.declare(b"/", b"x", b"fanout", internal=True)
     route = manager.vhosts[b"/"].lookup(b"x", b"")
     assert route is not None and route.internal
+
+
+def test_a_refusal_can_be_pickled() -> None:
     refused = no_exchange(b"/", b"y")
     assert pickle.loads(pickle.dumps(refused)).text == refused.text == "NOT_FOUND - no exchange 'y' in vhost '/'"
 

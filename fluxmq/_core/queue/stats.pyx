@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Statistics of queues, computed without reading messages.
 
-    kept        messages in the queue
-    ready       classic queue: messages that the group furthest behind has not delivered, including those that wait for
-                their backoff; all if there is no group. Stream: messages that the group furthest behind has not read
-    unsettled   messages that consumers of all groups hold now
+Of a classic queue the numbers are those of the group that is furthest behind:
+
+    ready       messages that it can deliver now; all messages kept if there is no group, and in a stream
+    unsettled   messages that its consumers hold
+    delayed     messages that wait for their backoff, and those of the queue that are not due yet
 
 QueueSums has totals of all queues. Only queues whose numbers may have changed are measured again, and the totals are
 changed by the difference.

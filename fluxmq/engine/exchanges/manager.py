@@ -24,8 +24,7 @@ from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.queues.records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 
-__all__ = ["DEFAULT_VHOST", "PREDECLARED", "BoundQueue", "ExchangeManager", "no_exchange",
-           "no_queue"]
+__all__ = ["DEFAULT_VHOST", "PREDECLARED", "BoundQueue", "ExchangeManager", "no_exchange", "no_queue"]
 
 DEFAULT_VHOST = b"/"
 # In every virtual host. They are durable and cannot be deleted.

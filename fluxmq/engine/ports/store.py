@@ -56,7 +56,7 @@ class StateStore(Protocol):
 
     def replay(self, after: int | None = None) -> Iterator[tuple[int, bytes]]:
         """(number, records) of each batch above `after`, oldest first; None stands for `applied`. Batches
-        whose files were deleted are left out. `_core.journal_format.iter_records` divides `records`, in C
+        whose files were deleted are left out. `_core.disk.journal_format.iter_records` divides `records`, in C
         `journal_next_record`.
 
         Yields only batches that existed at start(), not later ones.

@@ -89,8 +89,8 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     envelope = message.envelope
     headers = death_properties(queue=state.spec.name, partition=state.queue.partition_at(at), offset=offset,
-                            topic=envelope.topic_name(), group=group,
-                            deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=table.hub.now_ms)
+                               topic=envelope.topic_name(), group=group, deliveries=deliveries, reason=reason,
+                               time_ms=message.time_ms, now_ms=table.hub.now_ms)
     target.append_message(envelope.moved_to(QUEUE_PREFIX + target.name), message.payload,
                           properties=envelope.with_headers(headers), qos=message.qos,
                           forced=True, format=message.format)

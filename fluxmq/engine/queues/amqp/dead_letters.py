@@ -2,7 +2,7 @@
 why the message was dead-lettered, and in which queue.
 
     rejected            by a consumer, without requeue      expired            it expired at the queue's head
-    delivery_limit      it was returned too often             maxlen             there was no room
+    delivery_limit      it was returned too often           maxlen             there was no room
 
 A dead letter is appended to the queues to which the exchange routes it, in the same batch of the journal that removes
 it from its own queue. A message that was in a queue before, and has not been rejected since, is not put into that queue

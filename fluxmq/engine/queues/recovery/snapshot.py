@@ -153,5 +153,5 @@ def digest(manager: QueueManager, state: QueueState) -> str:
         state_hash.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
     for log in state.logs:
         state_hash.update(msgspec.msgpack.encode((LogRecord(log.number, log.lane), log.next,
-                                            unflushed(log, queue.needs(log)))))
+                                                  unflushed(log, queue.needs(log)))))
     return state_hash.hexdigest()
