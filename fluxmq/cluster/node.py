@@ -98,8 +98,8 @@ class ClusterNode:
         self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
                              on_lost=self._lost)
         self.retained = RetainedMessages(
-            settings.name, store, self.feed, driver, threshold=settings.retained_bytes,
-            is_leader=lambda: self.membership.is_leader, log=log)
+            settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
+            is_leader=lambda: self.membership.is_leader, sources=self._addresses, log=log)
 
     def attach(self, broker: Broker) -> None:
         """The broker that has `services`; before it is loaded from its disk."""
@@ -196,8 +196,16 @@ class ClusterNode:
         if node.name != self.settings.name:
             self.log("info", "", "a node has joined" if appeared else "a node's lease has ended",
                      {"node": node.name, "epoch": node.epoch, "address": node.registration.address})
+            if appeared and self._broker is not None:
+                self.retained.payloads.retry()
         if self.peers is not None:
             self.peers.on_node(node, appeared)
+
+    def _addresses(self, first: str) -> list[str]:
+        """Of the transports of the other nodes; that of one of them first."""
+        nodes = [node for node in self.membership.nodes.values() if node.name != self.settings.name]
+        return [self.settings.known.get(node.name) or node.registration.address
+                for node in sorted(nodes, key=lambda node: node.name != first)]
 
     # ------------------------------------------------------------------ Directory
 
@@ -271,6 +279,10 @@ class ClusterNode:
             self.peers.on_closed(stream, why)
 
     async def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
+        if method == "retained" and self._broker is not None:
+            async for part in self.retained.payloads.serve(body):
+                yield part
+            return
         raise CallFailed(f"node {self.settings.name} knows no call {method!r}", reached=False)
         yield b""
 

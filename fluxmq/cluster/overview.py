@@ -35,7 +35,8 @@ class Overview:
         return ClusterView(
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
             local=member.name, state=state, reason=self._reason(state), leader=member.leader,
-            revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision), peers=peers)
+            revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
+            retained_pending=node.retained.waiting, retained_left_out=node.retained.payloads.left_out, peers=peers)
 
     def _reason(self, state: str) -> str:
         node = self._node

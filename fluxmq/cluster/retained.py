@@ -11,8 +11,8 @@ The newest revision wins on every node. A value that is pending from a former li
 way to whatever the store has that this node did not know, except what this node wrote itself: its former life died
 before it heard of that.
 
-A topic has at most one key: `retained-data` with the payload, or `retained-index` without. Both are compared whenever
-one is changed.
+A topic has at most one key: `retained-data` with the payload, or `retained-index` without (`payloads.py` fetches it).
+Both are compared whenever one is changed.
 
 Writes are coalesced by topic and go in rounds, which become slower as they become larger, through a writer of their
 own, so that leases and owners do not wait for them.
@@ -30,7 +30,8 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.retained import Retained
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, Name, topic_key
-from fluxmq.cluster.ports import Change, Compare, Event, Item, MetadataStore, StoreError, TransactionResult
+from fluxmq.cluster.payloads import Payloads
+from fluxmq.cluster.ports import Change, Compare, Event, Item, MetadataStore, StoreError, TransactionResult, Transport
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
@@ -75,6 +76,11 @@ class _Write(msgspec.Struct):
     dropped: bool = False
 
 
+def _differs(kept: Retained, value: Value) -> bool:
+    return ((kept.payload, kept.properties, kept.qos, kept.expires_at != 0)
+            != (value.payload, value.properties, value.qos, value.expires_ms != 0))
+
+
 _value = msgspec.msgpack.Decoder(Value).decode
 _encode = msgspec.msgpack.encode
 
@@ -83,12 +89,17 @@ class RetainedMessages:
     """One per life of a node.
 
     node: its name. threshold: payloads of this size or more are not written to the store. is_leader: whether this node
-    deletes what has expired.
+    deletes what has expired. sources: see Payloads.
     """
 
-    def __init__(self, node: str, store: MetadataStore, feed: Feed, driver: Driver, *, threshold: int,
-                 is_leader: Callable[[], bool], log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+    payloads: Payloads
+
+    def __init__(self, node: str, store: MetadataStore, feed: Feed, transport: Transport, driver: Driver, *,
+                 threshold: int, is_leader: Callable[[], bool], sources: Callable[[str], list[str]],
+                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self._node = node
+        self._transport = transport
+        self._sources = sources
         self._feed = feed
         self._driver = driver
         self._threshold = threshold
@@ -111,6 +122,7 @@ class RetainedMessages:
         """Before anything is loaded from the disk."""
         self._hub, self._revisions = hub, revisions
         revisions.follow()
+        self.payloads = Payloads(hub, revisions, self._transport, self._driver, sources=self._sources, log=self._log)
 
     def begin(self) -> None:
         """Everything is loaded from the disk, and the feed will report what the store has."""
@@ -131,6 +143,8 @@ class RetainedMessages:
         """Nothing is written any more."""
         self._closed = True
         self._writer.close(why)
+        if hasattr(self, "_hub"):
+            self.payloads.close()
 
     @property
     def waiting(self) -> int:
@@ -220,6 +234,7 @@ class RetainedMessages:
         if pending[topic] == write.number:
             del pending[topic]
         if seen is None or seen.revision <= revision:
+            self.payloads.forget(topic)
             self._record(topic, known)
         elif topic not in pending:          # somebody has changed it since
             self._apply(topic, seen, pending_before=True)
@@ -317,13 +332,18 @@ class RetainedMessages:
     def _apply(self, topic: Topic, seen: _Seen, pending_before: bool = False) -> None:
         """Keeps what the store has. pending_before: the disk knows the topic as pending."""
         value, hub, now = seen.value, self._hub, self._kept(topic)
+        was = self._revisions.known.get(topic)
+        same = was is not None and was.revision == seen.revision and not pending_before
         self._expiries.pop(topic, None)
         if value is not None and value.expires_ms:
             self._expiries[topic] = value.expires_ms
             if value.expires_ms <= hub.now_ms:
                 value = None
-        if value is not None and not seen.whole:
-            value = None                    # its payload is on its node only
+        absent = value is not None and not seen.whole
+        if absent and same and now is not None:
+            return                          # this node has its payload
+        if not same:
+            self.payloads.forget(topic)
         expires = 0 if value is None or not value.expires_ms else max(1, value.expires_ms - hub.wall_lead_ms)
         changed = pending_before
         try:
@@ -331,11 +351,12 @@ class RetainedMessages:
                 if now is not None:
                     changed = True
                     hub.retained.learn(hub.namespaces[topic[0]].topics, topic[1], b"")
-            elif now is None or (now.payload, now.properties, now.qos) != (value.payload, value.properties, value.qos) \
-                    or bool(now.expires_at) != bool(expires):
+            elif absent or now is None or now.absent or _differs(now, value):
                 changed = True
                 hub.retained.learn(hub.namespaces.add(topic[0]).topics, topic[1], value.payload, value.qos,
-                                   value.properties, expires)
+                                   value.properties, expires, absent)
+                if absent:
+                    self.payloads.add(topic, value.node, value.size)
         except UsageError as error:
             self._log("error", str(error), "the cluster's store has a retained message that is none", {})
             return

@@ -219,6 +219,11 @@ METRICS: tuple[Metric, ...] = (
            "seconds", clustered=True),
     Metric("fluxmq_cluster_revisions_behind", "gauge", "Revisions of etcd that the caches of this node lack.",
            clustered=True),
+    Metric("fluxmq_cluster_retained_pending", "gauge", "Topics whose retained message etcd does not have yet.",
+           clustered=True),
+    Metric("fluxmq_cluster_retained_left_out_total", "counter",
+           "Retained messages that a subscriber was not sent, because no node that was there had the payload.",
+           clustered=True),
     Metric("fluxmq_cluster_sessions", "gauge", "Sessions that a node owns, connected or not.",
            labels=(Label("node", ()),), clustered=True),
     *(Metric(f"fluxmq_cluster_peer_{name}", kind, text, unit, (_PEER,), clustered=True)

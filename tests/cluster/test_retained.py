@@ -1,8 +1,8 @@
 """Retained messages between nodes: whose value wins, and how many transactions it takes."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,12 +12,28 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, topic_key
-from fluxmq.cluster.ports import Change, Event
+from fluxmq.cluster.ports import CallFailed, Change, Event, Transport
 from fluxmq.cluster.retained import RetainedMessages, Value
 from fluxmq.engine.retained_revisions import RetainedRevisions
 
 DATA, INDEX = (topic_key(kind, b"/", b"t") for kind in (RETAINED_DATA, RETAINED_INDEX))
 WALL_MS = 1_700_000_000_000
+
+
+class Calls:
+    """A Transport whose calls are answered by members of the same world, by name. down: these do not answer."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.down: set[str] = set()
+        self.calls: list[tuple[str, str]] = []
+
+    async def call(self, address: str, method: str, body: bytes, limit_s: float) -> AsyncIterator[bytes]:
+        self.calls.append((address, method))
+        if address in self.down:
+            raise CallFailed("unreachable", reached=False)
+        async for part in self.members[address].retained.payloads.serve(body):
+            yield part
 
 
 class Member:
@@ -30,9 +46,11 @@ class Member:
         self.hub.set_clock(WALL_MS + world.ms, world.ms)
         self.revisions = RetainedRevisions(self.hub)
         self.feed = Feed(world.store, world.driver, self._on_events)
-        self.retained = RetainedMessages(name, world.store, self.feed, world.driver, threshold=100,
-                                         is_leader=lambda: leader, log=lambda *said: self.log.append(said))
+        self.retained = RetainedMessages(name, world.store, self.feed, cast(Transport, calls_of(world)), world.driver,
+                                         threshold=100, is_leader=lambda: leader, sources=self._sources,
+                                         log=lambda *said: self.log.append(said))
         self.retained.attach(self.hub, self.revisions)
+        calls_of(world).members[name] = self
         if former is not None:
             rows = former.rows()
             for topic, value in former.hub.root.topics.retained:
@@ -63,7 +81,11 @@ class Member:
         self.feed.close()
         self.world.store.counts.lose_answers = 1
 
+    def _sources(self, first: str) -> list[str]:
+        return sorted(calls_of(self.world).members.keys() - {self.name}, key=lambda name: name != first)
+
     def kill(self) -> None:
+        calls_of(self.world).down.add(self.name)
         self.feed.close()
         self.retained.close("killed")
 
@@ -79,6 +101,10 @@ class Member:
     def value(self, topic: bytes = b"t") -> bytes | None:
         kept = self.hub.root.topics.retained.get(topic)
         return None if kept is None else kept.payload
+
+
+def calls_of(world: World) -> Calls:
+    return cast(Calls, world.__dict__.setdefault("calls", Calls()))
 
 
 @pytest.fixture
@@ -349,3 +375,72 @@ def test_what_somebody_else_has_written_there_is_left_out(world: World) -> None:
     put(world, b"x", key=topic_key(RETAINED_DATA, b"/", b"a/+"))
     world.run(50)
     assert one.value() is None and len(one.log) == 2
+
+
+LARGE = bytes(range(256)) * 4000
+
+
+def test_a_payload_that_is_not_in_the_store_is_fetched_in_parts_and_stays_in_memory(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(LARGE, properties=b"\x03\x00\x01a")
+    settled(world, one, two_)
+    assert stored(world, INDEX) == b"" and two_.value() == LARGE
+    kept = two_.hub.root.topics.retained.get(b"t")
+    assert kept.properties == b"\x03\x00\x01a" and kept.unstored and not kept.absent
+    assert two_.hub.retained.bytes == one.hub.retained.bytes and two_.hub.retained.count == 1
+
+
+def test_it_comes_from_whoever_has_it_when_its_node_is_down(world: World) -> None:
+    one, two_ = two(world)
+    one.publish(LARGE)
+    settled(world, one, two_)
+    one.kill()
+    three = Member(world, "three").start()
+    settled(world, three)
+    assert three.value() == LARGE
+
+
+def test_a_payload_that_nobody_has_is_asked_for_again_when_a_node_comes_back(world: World) -> None:
+    one = Member(world, "one").start()
+    one.publish(LARGE)
+    settled(world, one)
+    calls_of(world).down.add("one")
+    two_ = Member(world, "two").start()
+    settled(world, two_)
+    assert two_.hub.root.topics.retained.get(b"t").absent and len(two_.log) == 1
+    calls_of(world).down.clear()
+    two_.retained.payloads.retry()
+    world.run(100)
+    assert two_.value() == LARGE
+
+
+def test_the_cache_of_payloads_is_bounded(world: World) -> None:
+    one, two_ = two(world)
+    two_.retained.payloads._cache_bytes = 1000
+    for number in range(10):
+        one.publish(b"%d" % number * 300, b"t/%d" % number)
+        settled(world, one, two_)
+    def filled() -> list[int]:
+        return [number for number in range(10) if two_.value(b"t/%d" % number)]
+    assert filled() == [0, 1, 2]
+    session = two_.hub.new_session(b"s", 0)
+    for number in (7, 8):                       # a subscriber needs these
+        assert two_.hub.root.topics.retained.fetch is not None
+        two_.hub.root.topics.retained.fetch(b"t/%d" % number, cast(Any, None), session)
+        two_.retained.payloads._waiting.clear()
+        world.run(20)
+    assert filled() == [2, 7, 8]
+    one.publish(b"", b"t/7")
+    one.publish(b"small", b"t/8")
+    settled(world, one, two_)
+    assert two_.value(b"t/8") == b"small" and two_.value(b"t/7") is None
+    assert two_.retained.payloads._bytes == 300
+
+
+def test_a_version_that_was_replaced_is_not_taken_for_the_new_one(world: World) -> None:
+    one, two_ = two(world)
+    for number in range(10):
+        one.publish(b"%d" % number * 500)
+        world.run(number % 3 * 10)
+    settled(world, one, two_)
+    assert two_.value() == one.value() == b"9" * 500

@@ -64,6 +64,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     env: the identity of the cluster, the same on all of its nodes; "" by itself. local: the id of this node, which is
     in `nodes`. leader: the id of the leader; "" if there is none, or it is not known. revision: of etcd, up to which
     the caches of this node are complete. behind: how many revisions etcd was ahead of that when it last answered.
+    retained_pending: topics whose retained message etcd does not have yet. retained_left_out: how often a subscriber
+    was not sent a retained message, because no node that is there has its payload.
 
     state of this node: standalone (it is in no cluster); joining; serving; without_quorum (it serves, and etcd does not
     answer); leaving; fenced (it has lost its lease and serves nobody). reason: why, for the states in which something
@@ -78,6 +80,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     leader: str = ""
     revision: int = 0
     behind: int = 0
+    retained_pending: int = 0
+    retained_left_out: int = 0
     peers: tuple[PeerView, ...] = ()
 
     @property

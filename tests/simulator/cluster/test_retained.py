@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -139,3 +140,71 @@ def test_nodes_agree_after_kills_in_the_middle_of_it(seed: int) -> None:
     assert {topic: payload for topic, payload in found[0].items() if topic.startswith("own")} == wanted
     assert len(brokers.store.items) - len(found[0]) == len(
         [key for key in brokers.store.items if b"/retained-" not in key])
+
+
+LARGE = bytes(range(256)) * 2000
+
+
+def test_a_large_payload_is_sent_to_subscribers_of_all_nodes() -> None:
+    brokers = serving("one", "two", "three")
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"small")
+    brokers.run_for(0.1)
+    retain(brokers, publisher, LARGE)
+    brokers.run_for(1.0)
+    assert INDEX in brokers.store.items and DATA not in brokers.store.items
+    for at in ("one", "two", "three"):
+        assert received(brokers, at) == [("t/1", LARGE)]
+    retain(brokers, publisher, b"small")
+    brokers.run_for(0.1)
+    assert DATA in brokers.store.items and INDEX not in brokers.store.items
+    assert received(brokers, "two") == [("t/1", b"small")]
+
+
+def test_a_subscriber_waits_for_a_payload_and_others_do_not() -> None:
+    brokers = serving("one", "two")
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"small", "t/2")
+    brokers.run_for(0.1)
+    payloads = brokers.processes["two"].cluster.retained.payloads
+    payloads._cache_bytes = 0                   # nothing is fetched in the background
+    retain(brokers, publisher, LARGE)
+    brokers.run_for(1.0)
+    assert kept(brokers, "two") == b"" and payloads.fetched == 0
+    source = brokers.processes["one"]
+    serve = source.cluster.retained.payloads.serve
+
+    async def late(body: bytes) -> AsyncIterator[bytes]:
+        await source.process.driver.sleep(2.0)
+        async for part in serve(body):
+            yield part
+
+    source.cluster.retained.payloads.serve = late  # type: ignore[method-assign]
+    waits, other = (connected(brokers, "two", name) for name in ("waits", "other"))
+    waits.subscribe("t/1", 1)
+    waits.publish("u", b"x", 1)
+    other.subscribe("t/2", 1)
+    brokers.run_for(1.0)
+    assert waits.messages == [] and waits.acknowledged(2) and other.messages == [("t/2", b"small")]
+    brokers.run_for(2.0)
+    assert waits.messages == [("t/1", LARGE)]
+
+
+def test_a_payload_that_nobody_has_is_left_out() -> None:
+    brokers = serving("one", "two")
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"small", "t/2")
+    payloads = brokers.processes["two"].cluster.retained.payloads
+    payloads._cache_bytes = 0
+    retain(brokers, publisher, LARGE)
+    brokers.run_for(1.0)
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    reader = connected(brokers, "two", "reader")
+    reader.subscribe("t/#", 1)
+    brokers.run_for(3.0)
+    assert reader.messages == [("t/2", b"small")] and payloads.left_out == 1
+    brokers.start("one")
+    brokers.run_for(6.0)
+    assert received(brokers, "two", "t/1") == [("t/1", LARGE)]
