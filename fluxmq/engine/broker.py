@@ -8,6 +8,8 @@ It is one file because all operations share a session's state: its timers, its i
     connect ──► attached by the edge when CONNACK has left ──► disconnect ──► (expiry) ──► end
                                       │                             ▲
                                       └── takeover by the same client identifier
+
+A session moves to another node with freeze, and comes from one with activate (sessions/transfer.py).
 """
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
-from fluxmq._core.errors import ProtocolError
+from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.routes import ShareGroup
@@ -31,7 +33,16 @@ from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.retained_revisions import RetainedRevisions
 from fluxmq.engine.sessions.limits import Limits
-from fluxmq.engine.sessions.state import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
+from fluxmq.engine.sessions.state import (
+    ACTIVE,
+    EXPIRY_NEVER,
+    ClientConnection,
+    Consume,
+    Link,
+    SessionState,
+    Subscription,
+    Will,
+)
 from fluxmq.engine.sessions.table import SessionTable
 from fluxmq.model.mqtt import ReasonCode
 
@@ -58,6 +69,7 @@ class Broker:
         self.limits = limits or Limits()
         self.revisions = RetainedRevisions(hub)
         self.sessions = SessionTable()
+        self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
         self.groups: dict[tuple[Namespace, bytes, bytes], ShareGroup] = {}  # by namespace, name, filter
         self.session_number_last = 0
         self.started_ms = hub.mono_ms
@@ -105,6 +117,8 @@ class Broker:
         if owner.node != self.directory.node:
             raise OwnedElsewhere(owner, self.peers.reference(owner.node))
         session = self.sessions.get(address)
+        if session is not None and session.data.frozen:
+            raise ProtocolError(ReasonCode.SERVER_BUSY, "the session is on its way to another node")
         if session is not None and session.data.connection is not None:
             former = session.data.connection
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
@@ -130,7 +144,8 @@ class Broker:
                 self.directory.release_session(*address)
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.sessions} "
                                                                f"sessions, all that it may (limits.sessions)")
-            session = self._new_session(name, namespace, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
+            session = self._make(name, namespace, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
+            self._add(session)
         state: SessionState = session.data
         state.epoch += 1
         state.restored = False
@@ -144,7 +159,7 @@ class Broker:
         state.kept = state.kept or expiry_s > 0
         self.connected += 1
         namespace.connections += 1
-        self._record_head(session)
+        self.record_head(session)
         return session, present
 
     @staticmethod
@@ -156,7 +171,7 @@ class Broker:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.connections} "
                                                            f"connections, all that it may (limits.connections)")
 
-    def _new_session(self, name: bytes, namespace: Namespace, recorded: bool, kept: bool) -> Session:
+    def _make(self, name: bytes, namespace: Namespace, recorded: bool, kept: bool) -> Session:
         number = 0
         if recorded and self.hub.durable:
             self.session_number_last += 1
@@ -167,7 +182,6 @@ class Broker:
         self._configure(session)
         session.data = SessionState(session)
         session.data.kept = kept
-        self._add(session)
         return session
 
     def _add(self, session: Session) -> None:
@@ -200,11 +214,7 @@ class Broker:
         state: SessionState = session.data
         if state is None or state.connection is not connection:
             return
-        state.connection = None
-        self.connected -= 1
-        session.namespace.connections -= 1
-        if self.consumers is not None:
-            self.consumers.detach(session)
+        self._release(session)
         if self.stopping:
             # Clients return after the restart: their sessions are kept, and so are the wills, for clients that do not
             # return.
@@ -228,10 +238,18 @@ class Broker:
             self._after(session, state.expiry_s * 1000, self._expired)
         self._record(session, RecordKind.LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
 
+    def _release(self, session: Session) -> None:
+        """The session has no connection any more."""
+        session.data.connection = None
+        self.connected -= 1
+        session.namespace.connections -= 1
+        if self.consumers is not None:
+            self.consumers.detach(session)
+
     def end_session(self, session: Session, *, replaced: bool = False, publish_will: bool = True) -> None:
         """Ends a session and discards its contents; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
-        client has connected again, so this node keeps the client identifier. publish_will: false when the namespace
-        ends as well."""
+        client has connected again, so this node keeps the client identifier; or another node has it now. publish_will:
+        false when the namespace ends as well, or the will is another node's."""
         state: SessionState = session.data
         state.epoch += 1
         if publish_will:
@@ -246,6 +264,9 @@ class Broker:
             session.namespace.sessions -= 1
             if not replaced:
                 self.directory.release_session(*address)
+        self._finish(session)
+
+    def _finish(self, session: Session) -> None:
         if session.number and self.hub.durable:
             session.journalled = False
             self.hub.ledger.write(RecordKind.SESSION_END, struct.pack(">Q", session.number))
@@ -253,21 +274,6 @@ class Broker:
             self.dirty.discard(session)
         session.clear()
         session.data = None  # timers and connections that still refer to the session find no state
-
-    def surrender(self, namespace: bytes, client_id: bytes) -> None:
-        """For the Directory: another node owns the session now, or nobody. Disconnects its client and ends the session
-        here without its will and without release_session. Does nothing if there is none."""
-        session = self.sessions.get((namespace, client_id))
-        if session is None:
-            return
-        state: SessionState = session.data
-        self._set_will(state, None)
-        if state.connection is not None:
-            former = state.connection
-            self.disconnect(session, former, publish_will=False, taken_over=True)
-            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
-        if session.data is not None:
-            self.end_session(session, replaced=True, publish_will=False)
 
     def publish_will(self, session: Session) -> None:
         """Publishes the will of a session once, if there is one."""
@@ -414,6 +420,95 @@ class Broker:
         if left:
             self.directory.withdraw(session.namespace.name, share[1], share[0])
 
+    # ------------------------------------------------------------------ sessions of other nodes
+
+    def surrender(self, namespace: bytes, client_id: bytes) -> None:
+        """For the Directory: another node owns the session now, or nobody. Disconnects its client (0x8E) and ends the
+        session here without its will and without release_session. Does nothing if there is none; an arrival is not
+        concerned."""
+        session = self.sessions.get((namespace, client_id))
+        if session is None:
+            return
+        former = session.data.connection
+        if former is not None:
+            self._release(session)
+            session.detach()
+        self.end_session(session, replaced=True, publish_will=False)
+        if former is not None:
+            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+
+    def freeze(self, session: Session) -> bool:
+        """Takes a session away from its client (0x8E), because it moves to another node (sessions/transfer.py): nothing
+        is sent, its timers stop, and its will waits; what is published to it is queued. The caller ends this with
+        `unfreeze` or, when another node has the session, with end_session(replaced=True, publish_will=False).
+
+        False: the session has ended with its connection, as in a local takeover, because its expiry interval is 0. Its
+        will was published if the client had been connected, and release_session was not called. Raises UsageError if
+        it is frozen.
+        """
+        state: SessionState = session.data
+        if state.frozen:
+            raise UsageError(f"session {session.number} is frozen")
+        former = state.connection
+        if state.expiry_s == 0:
+            if former is not None:
+                self.disconnect(session, former, publish_will=True, taken_over=True)
+                former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+            if session.data is not None:  # it was restored for its will only, or the node is stopping
+                self.end_session(session, replaced=True, publish_will=former is not None)
+            return False
+        state.frozen = True
+        state.epoch += 1
+        if former is not None:
+            self._release(session)
+            session.detach()
+            state.since_ms = self.hub.steady_ms
+            self._record(session, RecordKind.LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
+            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+        return True
+
+    def unfreeze(self, session: Session) -> None:
+        """The session stays here, without a connection. Will delay and expiry count from its end, or from the freeze if
+        that ended the connection."""
+        state: SessionState = session.data
+        if state.frozen:
+            state.frozen = False
+            self._begin_timers(session)
+
+    def arrive(self, name: bytes, namespace: Namespace) -> Session:
+        """A session that comes from another node, empty and not active; one that has not become active is dropped. Its
+        caller sets the state, then calls record_head. Raises ProtocolError(0x97) when there are as many sessions as
+        there may be."""
+        if (former := self.arrivals.get((namespace.name, name))) is not None:
+            self.drop_arrival(former)
+        if len(self.sessions) + len(self.arrivals) >= self.limits.sessions_max or (
+                namespace.sessions_max and namespace.sessions >= namespace.sessions_max):
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"there is no room for another session: "
+                                                           f"{len(self.sessions)}, {namespace.sessions} of them in "
+                                                           f"namespace {namespace.text}")
+        session = self._make(name, namespace, recorded=True, kept=True)
+        self.arrivals[namespace.name, name] = session
+        return session
+
+    def drop_arrival(self, session: Session) -> None:
+        """An arrival that is not active ends."""
+        del self.arrivals[session.namespace.name, session.name]
+        self._finish(session)
+
+    def activate(self, session: Session) -> None:
+        """An arrival becomes an ordinary session without a connection: its subscriptions take effect and its timers
+        begin. A will without delay is published, as in a local takeover. Raises UsageError if there is another session
+        of this client."""
+        state: SessionState = session.data
+        address = session.namespace.name, session.name
+        if address in self.sessions or self.arrivals.get(address) is not session:
+            raise UsageError(f"session {session.number} cannot become active")
+        del self.arrivals[address]
+        self._enter(session)
+        if state.will is not None and state.will.delay_s == 0 and not state.restored:
+            self.publish_will(session)
+        self._begin_timers(session)
+
     # ------------------------------------------------------------------ other nodes
 
     def learn(self, node: str, namespace: bytes, filter_: bytes, wanted: bool) -> None:
@@ -467,7 +562,14 @@ class Broker:
             self.hub.ledger.write(kind, struct.pack(">Q", session.number) + msgspec.msgpack.encode(body))
             self.dirty.add(session)
 
-    def _record_head(self, session: Session) -> None:
+    def record_step(self, session: Session, body: bytes) -> None:
+        """Records a step of a session's arrival (sessions/parts.py)."""
+        if session.number and self.hub.durable:
+            self.hub.ledger.write(RecordKind.ARRIVAL, struct.pack(">Q", session.number) + body)
+            self.dirty.add(session)
+
+    def record_head(self, session: Session) -> None:
+        """Records what CONNECT, or the node that it came from, said of a session."""
         state: SessionState = session.data
         if session.number == 0 and self.hub.durable and (state.kept or state.will is not None):
             self.session_number_last += 1
@@ -477,26 +579,43 @@ class Broker:
 
     def restore(self, sessions: Iterable[Session]) -> None:
         """Activates the loaded and replayed sessions. Their subscriptions take effect here, so messages that are
-        published before a client returns reach its session."""
+        published before a client returns reach its session. Those that had arrived from another node and were not
+        active are put into `arrivals`: the other node may have them still."""
         for session in sessions:
             state: SessionState = session.data
-            self._add(session)
-            self._configure(session)
-            self.state_bytes += sum(map(len, session.subscriptions)) + (state.will.size if state.will else 0)
-            for filter_, (options, identifier) in list(session.subscriptions.items()):
-                self._add_subscription(session, filter_, options, identifier)
-            state.epoch += 1
-            patience = 0
+            if state.moved is not None and state.moved.stage != ACTIVE:
+                self._configure(session)
+                self.arrivals[session.namespace.name, session.name] = session
+                continue
+            self._enter(session)
             if state.restored:
-                # The client was connected when the broker ended; it may return until its will delay and keep alive have
-                # passed.
-                patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
                 state.since_ms = self.hub.steady_ms
-                if state.will is not None:
-                    self._after(session, patience, self._will_due)
-            elif state.will is not None:
-                self._after(session, state.will.delay_s * 1000, self._will_due)
-            if state.expiry_s == 0:
-                self._after(session, patience if state.restored else 0, self._expired)
-            elif state.expiry_s != EXPIRY_NEVER:
-                self._after(session, state.expiry_s * 1000, self._expired)
+            self._begin_timers(session)
+
+    def _enter(self, session: Session) -> None:
+        """A session that has its state enters the index."""
+        state: SessionState = session.data
+        self._add(session)
+        self._configure(session)
+        self.state_bytes += sum(map(len, session.subscriptions)) + (state.will.size if state.will else 0)
+        for filter_, (options, identifier) in list(session.subscriptions.items()):
+            if filter_ not in state.resting:
+                self.route(session, filter_, options, identifier)
+
+    def _begin_timers(self, session: Session) -> None:
+        """Sets the timers of a session without a connection, counted from `since_ms`."""
+        state: SessionState = session.data
+        state.epoch += 1
+        patience = 0
+        if state.restored:
+            # The client was connected when the broker ended; it may return until its will delay and keep alive have
+            # passed.
+            patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
+            if state.will is not None:
+                self._after(session, patience, self._will_due)
+        elif state.will is not None:
+            self._after(session, state.will.delay_s * 1000, self._will_due)
+        if state.expiry_s == 0:
+            self._after(session, patience, self._expired)
+        elif state.expiry_s != EXPIRY_NEVER:
+            self._after(session, state.expiry_s * 1000, self._expired)

@@ -264,7 +264,7 @@ class Keeper:
         # last view is dirty now. A message that dies during the export below is still referred to by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
         self._orphans = []
-        work = [session for session in list(broker.sessions.values()) if session.number
+        work = [session for session in [*broker.sessions.values(), *broker.arrivals.values()] if session.number
                 and (session.dirty or session in broker.dirty)]
         broker.dirty.clear()
         puts: list[tuple[bytes, bytes]] = [self.clock.export(), *export_namespaces(hub)]

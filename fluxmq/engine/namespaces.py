@@ -118,6 +118,8 @@ class NamespaceAdmin:
         """Ends the namespace's MQTT sessions and their connections. Wills are not published: the namespace is ending,
         and another one may be created under the same name."""
         broker = self._broker
+        for session in broker.arrivals.of_namespace(namespace.name):
+            broker.drop_arrival(session)
         for session in broker.sessions.of_namespace(namespace.name):
             connection = session.data.connection
             if connection is not None:

@@ -30,6 +30,7 @@ from fluxmq.engine.exchanges.records import BindingRecord, StoredExchange
 from fluxmq.engine.positions import read_position
 from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord
 from fluxmq.engine.retained_revisions import read_revision
+from fluxmq.engine.sessions.parts import check_part, read_step
 from fluxmq.engine.sessions.state import Head, Link, Subscription
 from fluxmq.model.queues import QueueSpec
 
@@ -250,6 +251,9 @@ def _record(kind: int, body: bytes) -> None:
         read_position(body[16:], body[:16])
     elif kind == RecordKind.RETAINED_REVISION:
         read_revision(body[9:], body[:9])
+    elif kind == RecordKind.ARRIVAL:
+        if (part := read_step(body[8:]).part) is not None:
+            check_part(part)
     elif kind in _SHORT:
         if len(body) < _SHORT[kind]:
             raise CorruptError(f"a record of kind {kind} is too short")

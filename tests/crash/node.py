@@ -43,6 +43,7 @@ from fluxmq.edge.mqtt.options import FrontOptions
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
+from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.storage.store import RocksStore
 
 WAIT_SECONDS = 30.0
@@ -112,7 +113,8 @@ class Peer:
 class Node:
     """directory: where its data is. loop: for the steps of checkpoints. queue_max: small: it evicts."""
 
-    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop, identity: int, queue_max: int = 4) -> None:
+    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop, identity: int, queue_max: int = 4,
+                 cluster: Cluster | None = None) -> None:
         self.directory = directory
         self.loop = loop
         self.gate = threading.Event()
@@ -131,7 +133,7 @@ class Node:
         self.journal = self.store.journal
         self.hub = Hub(self.journal, 64, identity)
         self.poller = Poller(self.hub, 1)
-        self.broker = Broker(self.hub, Limits(queue_max=queue_max), cluster=solo())
+        self.broker = Broker(self.hub, Limits(queue_max=queue_max), cluster=cluster or solo())
         self.keeper = Keeper(self.broker, self.store, 1 << 40, LoopDriver())
         self.authority = Authority(None, None, True)
         self.problems: list[str] = []

@@ -34,7 +34,7 @@ class FakeDirectory:
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
         self.told.append(("claim", namespace, client_id, clean_start))
-        return self.owners.get(client_id, HERE)
+        return self.owners.get(client_id, Owner(self.node, HERE.epoch))
 
     async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
         self._loop = get_running_loop()
@@ -73,7 +73,7 @@ class FakeDirectory:
         self.told.append(("claim queue", namespace, name))
         if name in self.unsure:
             raise QueueRefused("unavailable", "nobody knows who has it")
-        return self.owners.get(name) or HERE
+        return self.owners.get(name) or Owner(self.node, HERE.epoch)
 
     def release_queue(self, namespace: bytes, name: bytes) -> None:
         self.told.append(("release queue", namespace, name))

@@ -26,14 +26,17 @@ from oracle.stored import (
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
 from fluxmq.cluster.solo import solo
+from fluxmq.engine import broker as engine
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.retained_revisions import Known
+from fluxmq.engine.sessions.transfer import Arrival, freeze
 from fluxmq.engine.stored import KINDS_OF_ROWS, shown
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import repair
@@ -78,8 +81,25 @@ def fill(node: Broker, part: str) -> None:
     node.hub.positions[f"{part}-peer"] = (5, 7)
     node.hub.ledger.write(RecordKind.PEER_POSITION, struct.pack(">QQ", 5, 7) + f"{part}-peer".encode())
     node.broker.revisions.note((b"/", f"{part}-retained".encode()), Known(9, True))
+    arrive(node, f"{part}-moved".encode())
     node.hub.ledger.write_clock()
     node.sync()
+
+
+def arrive(node: Broker, name: bytes) -> None:
+    """A session of this client comes from another broker."""
+    other = engine.Broker(Hub(None), cluster=solo())
+    connection = Carrier()
+    session, _ = other.connect(name, version=5, clean_start=False, expiry_s=1 << 20, keep_alive_s=0, will=None,
+                               username=None, connection=connection)
+    departure = freeze(other, session)
+    assert departure is not None
+    arrival = Arrival(node.broker, node.hub.root, name)
+    other.subscribe(session, b"s", 1, 0)
+    other.hub.publish_message(b"s", b"moved", 1)
+    for each in departure.parts():
+        arrival.feed(each)
+    arrival.activate()
 
 
 def user(name: bytes, value: bytes) -> bytes:
@@ -223,7 +243,7 @@ def replaced(path: Path, number: int, which: int, body: bytes) -> None:
     path.write_bytes(b"".join(pieces))
 
 
-SHAPED = (1, 3, 5, 12, 13, 14, 15, 20, 22, 24, 26, 32, 34)      # kinds that `fill` writes and that have a content
+SHAPED = (1, 3, 5, 12, 13, 14, 15, 18, 20, 22, 24, 26, 32, 34)      # kinds that `fill` writes and that have a content
 
 
 @pytest.mark.parametrize("how", WRONG)

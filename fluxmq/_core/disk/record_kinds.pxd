@@ -26,6 +26,10 @@ replay when the view's copy of that session already holds its batch.
    16 PEER_POSITION u64 epoch, u64 sequence, node             frames of a node applied here (peer/inbox.pxd)
    17 RETAINED_REVISION u64 revision, u8 flags, u16 length, namespace, topic     what the cluster has of a retained
                    message (engine/retained_revisions.py)
+   18 ARRIVAL      u64 session, u32 step, u8 what: a session comes from another node; steps count from 0
+                   what  1: u64 number of the first message, i64 steady ms, then a part (engine/sessions/parts.py)
+                         2: it is active
+                         3: u64 session that joins it and ends, u8 1: with what that has in flight
 
 Queues. QueueRecord and GroupRecord are the structs of engine/queues/records.py; the message of an APPEND is
 little-endian, as in memory and in segments (queue/log.pxd).
@@ -69,6 +73,7 @@ cdef enum:
     RECORD_RETAINED = 15
     RECORD_PEER_POSITION = 16
     RECORD_RETAINED_REVISION = 17
+    RECORD_ARRIVAL = 18
     RECORD_APPEND = 20
     RECORD_CLAIM = 21
     RECORD_SETTLE = 22

@@ -20,8 +20,8 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.disk.journal_format cimport journal_next_record
 from fluxmq._core.disk.record_kinds cimport (
-    RECORD_APPEND, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE, RECORD_NAMESPACE,
-    RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED, RECORD_RETAINED_NAMED,
+    RECORD_APPEND, RECORD_ARRIVAL, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE,
+    RECORD_NAMESPACE, RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED, RECORD_RETAINED_NAMED,
     RECORD_RETAINED_REVISION, RECORD_SENT, RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE,
     RECORD_TRIM, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
 )
@@ -413,7 +413,8 @@ cdef class Loader:
         c.end = end
         if not take_u64(&c, &number):
             raise CorruptError(f"a record of kind {kind} is shorter than a session's number")
-        if kind in (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK):
+        if kind in (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK,
+                    RECORD_ARRIVAL):
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         if (kind == RECORD_CLOCK or kind == RECORD_PEER_POSITION or kind == RECORD_RETAINED_REVISION
@@ -565,6 +566,10 @@ cdef class Loader:
                 if session.slots[i].packet_id and session.slots[i].sequence == sequence:
                     return &session.slots[i]
         return NULL
+
+    def use_message(self, uint64_t number):
+        """A record about sessions has used the numbers of messages up to this one."""
+        self.message_last = max(self.message_last, number)
 
     def orphans(self) -> list:
         """Numbers of messages in the view that no session needs: left by a crash between two checkpoints."""

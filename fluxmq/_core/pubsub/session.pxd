@@ -161,7 +161,11 @@ cdef class Session:
     cdef int restore_queued(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef slot_t* restore_slot(self, uint16_t packet_id) except NULL
     cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept
+    # from another node (hub/transfer.pxd): no record
+    cdef int put_behind(self, uint64_t place, const entry_t* entries, uint32_t count) except -1
+    cdef int trim(self) except -1
     cpdef mark_received(self, uint16_t packet_id, bint received)
     cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef int grow_queue(self, uint32_t more) except -1
     cdef void attach(self, link_t* link, uint32_t window)
-    cdef int detach(self) except -1
+    cpdef int detach(self) except -1

@@ -366,20 +366,9 @@ cdef class Session:
     cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
         """Appends a message to the line; takes its own references."""
         cdef size_t size = body_bytes(&msg.body)
-        cdef entry_t* grown
         cdef entry_t* entry
-        cdef uint32_t capacity, i
         if self.queue == NULL or self.queued > self.queue_mask:
-            capacity = (self.queue_mask + 1) * 2 if self.queue != NULL else QUEUE_MIN
-            grown = <entry_t*>malloc(capacity * sizeof(entry_t))
-            if grown == NULL:
-                raise MemoryError()
-            for i in range(self.queued):
-                grown[i] = self.queue[(self.queue_head + i) & self.queue_mask]
-            free(self.queue)
-            self.queue = grown
-            self.queue_head = 0
-            self.queue_mask = capacity - 1
+            self.grow_queue(1)
         entry = &self.queue[(self.queue_head + self.queued) & self.queue_mask]
         msg_hold(msg)
         ids_hold(ids)
@@ -392,6 +381,24 @@ cdef class Session:
         self.namespace.bytes += <int64_t>size
         self.node.gauges.queued += 1
         self.node.gauges.queued_bytes += size
+        return 0
+
+    cdef int grow_queue(self, uint32_t more) except -1:
+        """Makes room for more entries behind those in the line."""
+        cdef uint32_t capacity = self.queue_mask + 1 if self.queue != NULL else QUEUE_MIN
+        cdef entry_t* grown
+        cdef uint32_t i
+        while capacity < self.queued + more:
+            capacity *= 2
+        grown = <entry_t*>malloc(capacity * sizeof(entry_t))
+        if grown == NULL:
+            raise MemoryError()
+        for i in range(self.queued):
+            grown[i] = self.queue[(self.queue_head + i) & self.queue_mask]
+        free(self.queue)
+        self.queue = grown
+        self.queue_head = 0
+        self.queue_mask = capacity - 1
         return 0
 
     cdef int pop(self, entry_t* out) noexcept:
@@ -751,7 +758,7 @@ cdef class Session:
         if self.replay is not None:
             self.replay.on_attach(self)
 
-    cdef int detach(self) except -1:
+    cpdef int detach(self) except -1:
         """The client has disconnected: the session keeps only what it needs for the client's return."""
         if self.link != NULL:
             link_drop(self.link)
@@ -816,3 +823,41 @@ cdef class Session:
                 self.complete(packet_id)
         finally:
             self.journalled = journalled
+
+    # ---------------------------------------------------------------- from another node
+
+    cdef int put_behind(self, uint64_t place, const entry_t* entries, uint32_t count) except -1:
+        """Puts entries, whose references pass to the line, behind those with sequences up to `place` and in front of
+        all others. They and the others get new sequences, so that sequences grow along the line."""
+        cdef uint32_t at = 0
+        cdef uint32_t i
+        cdef size_t size = 0
+        if self.queue == NULL or self.queued + count > self.queue_mask + 1:
+            self.grow_queue(count)
+        while at < self.queued and self.queue[(self.queue_head + at) & self.queue_mask].sequence <= place:
+            at += 1
+        for i in range(self.queued, at, -1):
+            self.queue[(self.queue_head + i - 1 + count) & self.queue_mask] = (
+                self.queue[(self.queue_head + i - 1) & self.queue_mask])
+        for i in range(count):
+            self.queue[(self.queue_head + at + i) & self.queue_mask] = entries[i]
+            size += body_bytes(&entries[i].msg.body)
+        self.queued += count
+        for i in range(at, self.queued):
+            self.sequence_last += 1
+            self.queue[(self.queue_head + i) & self.queue_mask].sequence = self.sequence_last
+        self.queued_bytes += size
+        self.namespace.bytes += <int64_t>size
+        self.node.gauges.queued += count
+        self.node.gauges.queued_bytes += size
+        return 0
+
+    cdef int trim(self) except -1:
+        """The line may be longer than it may be here: drops the oldest messages, as enqueue does."""
+        while not self.queue_rejects and self.queued and (self.queued > self.queue_max or (
+                self.queued > 1 and self.queued_bytes > self.queue_bytes_max)):
+            self.dropped += 1
+            self.node.counters.dropped_queue_full += 1
+            self.lose()
+            self.drop_oldest()
+        return 0

@@ -76,9 +76,10 @@ class Directory(Protocol):
         """A client has connected here. Called for each CONNECT before anything is done for it, also for a session of
         this node; clean_start: a former owner's session is discarded, not handed over.
 
-        An Owner of this node: the session belongs to this node until release_session, or until a takeover is
-        reported to the engine (Broker.disconnect); the state from a former owner is in the engine already. An Owner of
-        another node: that node keeps the session, and the client is redirected. None: other nodes must be asked.
+        An Owner of this node: the session belongs to this node until release_session, or until it moves to another node
+        (engine/sessions/transfer.py), or until its loss is reported (Broker.surrender); the state from a former owner
+        is in the engine already. An Owner of another node: that node keeps the session, and the client is redirected.
+        None: other nodes must be asked.
 
         A repeated call for a session of this node returns the same Owner and is no further claim.
         """

@@ -16,11 +16,14 @@ from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.sessions.state import Head, SessionState, Subscription
+from fluxmq.engine.sessions import parts
+from fluxmq.engine.sessions.parts import Step
+from fluxmq.engine.sessions.state import ACTIVE, ARRIVING, WHOLE, Head, Moved, SessionState, Subscription
 
 __all__ = ["SessionLine"]
 
-_COLD = (RecordKind.SESSION, RecordKind.SESSION_END, RecordKind.SUBSCRIBE, RecordKind.UNSUBSCRIBE, RecordKind.LINK)
+_COLD = (RecordKind.SESSION, RecordKind.SESSION_END, RecordKind.SUBSCRIBE, RecordKind.UNSUBSCRIBE, RecordKind.LINK,
+         RecordKind.ARRIVAL)
 
 
 class SessionLine:
@@ -59,15 +62,21 @@ class SessionLine:
 
     def one_per_client(self) -> None:
         """Keeps only the newer of two sessions of a client: a crash came before the record of the older one's end was
-        durable."""
+        durable. Drops arrivals of which parts are missing; one that is whole and not active is kept beside."""
         newest: dict[tuple[Namespace, bytes], Session] = {}
+        arrivals: dict[tuple[Namespace, bytes], Session] = {}
         for number in sorted(self.sessions):
             session = self.sessions[number]
             client = session.namespace, session.name
-            older = newest.get(client)
+            moved: Moved | None = session.data.moved
+            if moved is not None and moved.stage == ARRIVING:
+                self._forget(self.sessions.pop(number))
+                continue
+            kept = newest if moved is None or moved.stage == ACTIVE else arrivals
+            older = kept.get(client)
             if older is not None:
                 self._forget(self.sessions.pop(older.number))
-            newest[client] = session
+            kept[client] = session
 
     def _forget(self, session: Session) -> None:
         session.clear()
@@ -86,6 +95,7 @@ class SessionLine:
         session.data = SessionState(session)
         if self.line.number == 0:
             self.broker.session_number_last = max(self.broker.session_number_last, number)
+        session.data.moved = head.moved  # changed by steps only: a later SESSION record may be older than the view
         self._apply_head(session, head)
         return session
 
@@ -113,6 +123,8 @@ class SessionLine:
                     self.sessions[number] = made
             else:
                 self._apply_head(session, head)
+        elif kind == RecordKind.ARRIVAL:
+            self._step(session, parts.read_step(body))
         elif session is None:
             return  # its end is in the view already
         elif kind == RecordKind.SESSION_END:
@@ -127,6 +139,21 @@ class SessionLine:
             state.restored, state.since_ms, state.expiry_s = link.connected, link.since_ms, link.expiry_s
             if not link.will_pending:
                 state.will = None
+
+    def _step(self, session: Session | None, step: Step) -> None:
+        """Applies a step of an arrival, unless the view has it."""
+        if step.part is not None and (entries := parts.check_part(step.part)):
+            self.loader.use_message(step.first_message + entries - 1)
+        if session is None:
+            return
+        state: SessionState = session.data
+        if state.moved is None:
+            state.moved = Moved()
+        # After a gap, which a repair may have left, an arrival never becomes whole.
+        if step.number == state.moved.steps or (step.number > state.moved.steps and state.moved.stage != ARRIVING):
+            joining = self.sessions.get(step.other)
+            if joining is None or (joining.data.moved is not None and joining.data.moved.stage == WHOLE):
+                parts.take_step(session, step, joining)
 
     def take_ended(self) -> Iterable[int]:
         """Returns the numbers of ended sessions, and clears them."""

@@ -13,7 +13,8 @@ import msgspec
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 
-__all__ = ["EXPIRY_NEVER", "ClientConnection", "Consume", "Head", "Link", "SessionState", "Subscription", "Will"]
+__all__ = ["ACTIVE", "ARRIVING", "EXPIRY_NEVER", "ORIGINS_MAX", "WHOLE", "ClientConnection", "Consume", "Head", "Link",
+           "Moved", "SessionState", "Subscription", "Will"]
 
 EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
 
@@ -39,9 +40,38 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
         return len(self.topic) + len(self.payload) + len(self.properties)
 
 
+ARRIVING, WHOLE, ACTIVE = 1, 2, 3  # Moved.stage
+ORIGINS_MAX = 8  # a session is somewhere else again before any of its earlier nodes is forgotten
+
+
+class Moved(msgspec.Struct, array_like=True):
+    """What is known of a session that came from another node (sessions/transfer.py).
+
+    stage: ARRIVING, parts are missing; WHOLE; ACTIVE, in the index. steps: records of its arrival applied so far.
+    place: messages of its line with this sequence or a lower one were received by other nodes, the others by this one.
+    source: the session's name at the node that it came from. origins: (such a name, sequence there up to which
+    everything has come), newest first.
+    """
+
+    stage: int = ACTIVE
+    steps: int = 0
+    place: int = 0
+    source: bytes = b""
+    origins: list[tuple[bytes, int]] = []
+
+    def upto(self, origin: bytes) -> int:
+        """The sequence up to which everything has come from there; 0: nothing."""
+        return next((upto for name, upto in self.origins if name == origin), 0)
+
+    def came(self, origin: bytes, upto: int) -> None:
+        """Everything up to this sequence has come from there."""
+        upto = max(upto, self.upto(origin))
+        self.origins = [(origin, upto), *(each for each in self.origins if each[0] != origin)][:ORIGINS_MAX]
+
+
 class Head(msgspec.Struct, array_like=True):
     """A session as CONNECT made it. namespace: its number in the line of the record; an earlier version wrote its name.
-    since_ms: steady clock at the last change of `connected`."""
+    since_ms: steady clock at the last change of `connected`. moved: None if it began here."""
 
     name: bytes
     namespace: int | bytes
@@ -53,6 +83,7 @@ class Head(msgspec.Struct, array_like=True):
     kept: bool
     will: Will | None = None
     username: str | None = None
+    moved: Moved | None = None
 
 
 class Consume(msgspec.Struct, array_like=True, frozen=True):
@@ -100,7 +131,7 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "consumers", "consumes", "epoch", "expiry_s", "keep_alive_s", "kept",
+    __slots__ = ("connection", "consumers", "consumes", "epoch", "expiry_s", "frozen", "keep_alive_s", "kept", "moved",
                  "resting", "restored", "session", "since_ms", "username", "version", "will")
 
     def __init__(self, session: Session) -> None:
@@ -108,7 +139,7 @@ class SessionState:
         self.connection: ClientConnection | None = None
         self.consumes: dict[bytes, Consume] | None = None  # by filter: options of subscriptions to queues
         self.consumers: dict[bytes, Any] | None = None  # filter -> consumer, while the client is connected
-        self.version = 4
+        self.version = 4  # 0: no client has connected yet, the session was made from what other nodes knew of it
         self.expiry_s = 0
         self.keep_alive_s = 0
         self.since_ms = 0
@@ -118,10 +149,12 @@ class SessionState:
         self.resting: frozenset[bytes] = frozenset()  # subscriptions that are suspended because they are not permitted
         self.epoch = 0  # grows with every connect and disconnect, so that older timers do nothing
         self.restored = False  # came from disk and has not been connected since
+        self.frozen = False  # on its way to another node
+        self.moved: Moved | None = None  # came from another node
 
     def head(self) -> Head:
         """`connected` is also true while the consequences of the broker's last end are pending: the will, or the end of
         a session without expiry interval, waits for the client to return."""
         connected = self.connection is not None or (self.restored and (self.will is not None or self.expiry_s == 0))
         return Head(self.session.name, self.session.namespace.number, self.version, self.expiry_s, connected,
-                    self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)
+                    self.since_ms, self.keep_alive_s, self.kept, self.will, self.username, self.moved)
