@@ -33,10 +33,12 @@ from fluxmq.cluster.ports import (
 )
 from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.solo import SoloReplicator
+from fluxmq.cluster.wills import Wills
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Owner
 from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.sessions.state import Will
 
 __all__ = ["ClusterNode", "Phase", "Settings"]
 
@@ -97,6 +99,8 @@ class ClusterNode:
             on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
                              on_lost=self._lost)
+        self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver, limit_s=settings.limit_s,
+                           log=log)
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self._addresses, log=log)
@@ -105,6 +109,7 @@ class ClusterNode:
         """The broker that has `services`; before it is loaded from its disk."""
         self._broker = broker
         self.retained.attach(broker.hub, broker.revisions)
+        self.wills.attach(broker)
 
     @property
     def broker(self) -> Broker:
@@ -139,6 +144,7 @@ class ClusterNode:
         for session in await self.owners.reclaim(list(broker.sessions)):
             self._lost(session)
         if self.phase is Phase.JOINING:
+            self.wills.begin()
             self.phase = Phase.SERVING
 
     async def _name(self) -> str:
@@ -174,6 +180,7 @@ class ClusterNode:
         self.feed.close()
         self.writer.close(why)
         self.retained.close(why)
+        self.wills.close()
 
     def _on_deadline(self, deadline_s: float) -> None:
         self.broker.hub.serve_until(int(deadline_s * 1000))
@@ -189,6 +196,8 @@ class ClusterNode:
                 self.owners.on_event(name, event)
             elif name.kind in (keys.RETAINED_DATA, keys.RETAINED_INDEX):
                 self.retained.on_event(name, event)
+            elif name.kind == keys.WILL_DATA:
+                self.wills.on_event(name, event)
         if not self.membership.leader:
             self._driver.start(self.membership.campaign())
 
@@ -225,6 +234,11 @@ class ClusterNode:
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         """See the port."""
         self.owners.release((namespace, client_id))
+
+    def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
+                     since: int) -> None:
+        """See the port."""
+        self.wills.changed((namespace, client_id), will, expiry_s, since)
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
         """Queues are of the node that makes them."""

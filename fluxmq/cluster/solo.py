@@ -10,6 +10,7 @@ from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.overview import ClusterView, NodeView
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.sessions.state import Will
 
 __all__ = ["SoloDirectory", "SoloOverview", "SoloPeers", "SoloReplicator", "solo"]
 
@@ -28,6 +29,10 @@ class SoloDirectory:
         return _SELF
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
+        pass
+
+    def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
+                     since: int) -> None:
         pass
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:

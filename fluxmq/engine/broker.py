@@ -79,6 +79,7 @@ class Broker:
         self.state_bytes = 0  # of topic filters and wills of all sessions
         self.connected = 0
         self.stopping = False
+        self.joining = False  # set by the cluster: what is due waits until this node knows which sessions it has
         self.consumers: QueueConsumers | None = None  # set when there are queues
         self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
         self._timer_count = 0
@@ -281,21 +282,42 @@ class Broker:
         will = state.will
         if will is None:
             return
-        self._set_will(state, None)
-        expires_at = self.hub.steady_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
-        self.wills_published += 1
-        retain = will.retain
-        if will.topic.startswith(QUEUE_PREFIX):
-            retain = False  # a queue keeps its messages itself
-            if self.consumers is not None and not self.consumers.make_for(will.topic, session.namespace):
-                self.log("warning", "will to a queue", "a will is lost: there is no such queue",
-                         {"client_id": session.name.decode(), "topic": will.topic.decode()})
-        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.limits.qos_max), retain,
-                                 will.properties, expires_at, session)
+        since = self.hub.commits.mark
+        self._keep_will(state, None)
+        self.publish_will_of(session.namespace.name, session.name, will, session)
+        self.directory.will_changed(session.namespace.name, session.name, None, state.expiry_s, since)
         link = Link(state.connection is not None, state.since_ms, state.expiry_s, False)
         self._record(session, RecordKind.LINK, link)
 
+    def publish_will_of(self, namespace: bytes, client_id: bytes, will: Will, session: Session | None = None) -> None:
+        """Publishes a will. session: None if it is one of a client of another node."""
+        expires_at = self.hub.steady_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
+        self.wills_published += 1
+        space = self.hub.namespaces.add(namespace) if session is None else session.namespace
+        retain = will.retain
+        if will.topic.startswith(QUEUE_PREFIX):
+            retain = False  # a queue keeps its messages itself
+            if self.consumers is not None and not self.consumers.make_for(will.topic, space):
+                self.log("warning", "will to a queue", "a will is lost: there is no such queue",
+                         {"client_id": client_id.decode(), "topic": will.topic.decode()})
+        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.limits.qos_max), retain,
+                                 will.properties, expires_at, session, space)
+
+    def forget_will(self, namespace: bytes, client_id: bytes) -> None:
+        """For the Directory: the will of a stored session was published by another node."""
+        session = self.sessions.get((namespace, client_id))
+        if session is not None:
+            self._set_will(session.data, None)
+            self._record_head(session)
+
     def _set_will(self, state: SessionState, will: Will | None) -> None:
+        if will is not state.will:
+            session = state.session
+            self.directory.will_changed(session.namespace.name, session.name, will, state.expiry_s,
+                                        self.hub.commits.mark)
+            self._keep_will(state, will)
+
+    def _keep_will(self, state: SessionState, will: Will | None) -> None:
         self.state_bytes += (will.size if will else 0) - (state.will.size if state.will else 0)
         state.will = will
 
@@ -544,7 +566,7 @@ class Broker:
     def tick(self) -> None:
         """Handles everything that is due by Hub.steady_ms: delayed wills and session expiry."""
         now = self.hub.steady_ms
-        while self._timers and self._timers[0][0] <= now:
+        while not self.joining and self._timers and self._timers[0][0] <= now:
             _, _, epoch, session, call = heapq.heappop(self._timers)
             if session.data is not None and session.data.epoch == epoch:
                 call(session.data)

@@ -10,6 +10,7 @@ from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.sessions.state import Will
 
 __all__ = ["HERE", "FakeDirectory", "FakePeers", "FakeReplicator", "Nodes"]
 
@@ -68,6 +69,9 @@ class FakeDirectory:
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         self.told.append(("release", namespace, client_id))
+
+    def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int, since: int) -> None:
+        pass
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
         self.told.append(("claim queue", namespace, name))

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
+from fluxmq.engine.sessions.state import Will
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["Cluster", "Directory", "OwnedElsewhere", "Owner", "Peers", "Replicator", "Unclaimed"]
@@ -96,6 +97,12 @@ class Directory(Protocol):
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         """The session has ended here and has no owner now. Called once for each session that ends, whether or not it
         was claimed since this process started; does nothing if this node is not the owner."""
+
+    def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
+                     since: int) -> None:
+        """The will of a session of this node has been set by its CONNECT, or is gone (None): discarded, or published in
+        this turn. expiry_s: of the session. since: Commits.mark before the publish. It may give a ticket for a will:
+        CONNACK is sent when the will would be published even if this node died. Raises nothing."""
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
         """A queue of this name is about to be made here. Called before it has numbers or records.

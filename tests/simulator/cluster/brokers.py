@@ -29,6 +29,7 @@ from oracle.mqtt import (
     Subscribe,
     Unsuback,
     Unsubscribe,
+    Will,
     parse,
 )
 from simulator.cluster.machines import Machines, Process
@@ -159,12 +160,14 @@ class Client:
         self.messages: list[tuple[str, bytes]] = []
         self.packet_id = 0
 
-    def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None) -> None:
+    def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None,
+                will: Will | None = None) -> None:
         self.at = at or self.at
         broker = self.brokers.processes[self.at]
         self.pipe, self.life = broker.node.accept_mqtt(), broker.process.life
-        self.send(Connect(client_id=self.name, clean_start=clean_start,
-                          properties=[(0x11, expiry_s)] if expiry_s else []))
+        self.got = [packet for packet in self.got if not isinstance(packet, Connack)]
+        self.send(Connect(client_id=self.name, clean_start=clean_start, will=will,
+                          properties=[("session_expiry_interval", expiry_s)] if expiry_s else []))
 
     @property
     def open(self) -> bool:
