@@ -308,7 +308,7 @@ class Broker:
         session = self.sessions.get((namespace, client_id))
         if session is not None:
             self._set_will(session.data, None)
-            self._record_head(session)
+            self.record_head(session)
 
     def _set_will(self, state: SessionState, will: Will | None) -> None:
         if will is not state.will:
