@@ -218,7 +218,8 @@ class Broker:
         self._release(session)
         if self.stopping:
             # Clients return after the restart: their sessions are kept, and so are the wills, for clients that do not
-            # return.
+            # return. The next start takes them for connected, as after a crash; expiry counts from here.
+            state.restored, state.since_ms = True, self.hub.steady_ms
             return
         state.epoch += 1
         state.since_ms = self.hub.steady_ms

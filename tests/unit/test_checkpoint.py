@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from kit.carrier import Carrier
+from kit.stored_node import StoredNode
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
 from fluxmq.engine.durability import Keeper
+from fluxmq.engine.sessions.state import Will
 from fluxmq.storage.store import RocksStore
 
 
@@ -107,3 +109,35 @@ def test_timers_of_earlier_lives_do_not_pile_up() -> None:
     broker.hub.set_clock(broker.hub.now_ms + 100_000, 0)
     broker.tick()
     assert not broker.sessions
+
+
+def test_clients_that_were_there_when_the_node_stopped_may_return(tmp_path: Path) -> None:
+    """Their sessions changed since the last checkpoint, so that of the stop has them. Expiry counts from the stop, and
+    wills wait for the clients."""
+    hour_ms = 3_600_000
+
+    def opened(identity: int, now_ms: int) -> StoredNode:
+        node = StoredNode(tmp_path, identity)
+        node.hub.set_clock(1_700_000_000_000 + now_ms, now_ms)
+        return node
+
+    node = opened(1, 0)
+    connection = Carrier(stays=True)
+    for name, will in ((b"plain", None), (b"wills", Will(b"t", b"gone", 1, False))):
+        node.broker.connect(name, version=5, clean_start=False, expiry_s=60, keep_alive_s=20, will=will, username=None,
+                            connection=connection)
+    node.hub.set_clock(1_700_000_000_000 + hour_ms, hour_ms)
+    node.broker.stopping = True
+    for session in list(node.broker.sessions.values()):
+        node.broker.disconnect(session, connection, publish_will=True)
+    node.checkpoint()
+    node.close()
+    node = opened(2, hour_ms + 1000)
+    try:
+        node.broker.tick()
+        assert {name for _, name in node.broker.sessions} == {b"plain", b"wills"} and not node.broker.wills_published
+        node.hub.set_clock(1_700_000_000_000 + hour_ms + 62_000, hour_ms + 62_000)
+        node.broker.tick()
+        assert not node.broker.sessions and node.broker.wills_published == 1
+    finally:
+        node.close()
