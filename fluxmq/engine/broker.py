@@ -75,6 +75,7 @@ class Broker:
         self.started_ms = hub.mono_ms
         self.dirty: set[Session] = set()
         self.ended: list[int] = []  # numbers of sessions that the view must forget
+        self.joined: list[int] = []  # the same of arrivals that others have taken in (durability.py)
         self.wills_published = 0
         self.state_bytes = 0  # of topic filters and wills of all sessions
         self.connected = 0
@@ -266,13 +267,13 @@ class Broker:
             session.namespace.sessions -= 1
             if not replaced:
                 self.directory.release_session(*address)
-        self._finish(session)
+        self._finish(session, self.ended)
 
-    def _finish(self, session: Session) -> None:
+    def _finish(self, session: Session, ended: list[int]) -> None:
         if session.number and self.hub.durable:
             session.journalled = False
             self.hub.ledger.write(RecordKind.SESSION_END, struct.pack(">Q", session.number))
-            self.ended.append(session.number)
+            ended.append(session.number)
             self.dirty.discard(session)
         session.clear()
         session.data = None  # timers and connections that still refer to the session find no state
@@ -513,10 +514,10 @@ class Broker:
         self.arrivals[namespace.name, name] = session
         return session
 
-    def drop_arrival(self, session: Session) -> None:
-        """An arrival that is not active ends."""
+    def drop_arrival(self, session: Session, *, joined: bool = False) -> None:
+        """An arrival that is not active ends. joined: another session has its messages."""
         del self.arrivals[session.namespace.name, session.name]
-        self._finish(session)
+        self._finish(session, self.joined if joined else self.ended)
 
     def activate(self, session: Session) -> None:
         """An arrival becomes an ordinary session without a connection: its subscriptions take effect and its timers

@@ -264,10 +264,17 @@ class Keeper:
         # last view is dirty now. A message that dies during the export below is still referred to by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
         self._orphans = []
-        work = [session for session in [*broker.sessions.values(), *broker.arrivals.values()] if session.number
-                and (session.dirty or session in broker.dirty)]
+        # Of an arrival that joins another session during the export, the view needs both: the record that says so names
+        # it, and those that it was made of are older than this checkpoint. So it is exported here, and its row is
+        # deleted by the next checkpoint, which has the other session as it is after that.
+        arrivals = [session for session in broker.arrivals.values() if self._changed(session)]
+        joined, broker.joined = broker.joined, []
+        deletes += [session_key(number) for number in joined]
+        work = [session for session in list(broker.sessions.values()) if self._changed(session)]
         broker.dirty.clear()
         puts: list[tuple[bytes, bytes]] = [self.clock.export(), *export_namespaces(hub)]
+        for session in arrivals:
+            puts.extend(self._export(session))
         retained, cleared = export_retained(hub)
         stale, self._stale = self._stale, []
         for at in range(0, len(work), SLICE_SESSIONS):
@@ -287,6 +294,9 @@ class Keeper:
         ended, broker.ended = broker.ended, []
         deletes += [session_key(number) for number in ended]
         taken.add(puts, deletes)
+
+    def _changed(self, session: Session) -> bool:
+        return session.number != 0 and (session.dirty or session in self.broker.dirty)
 
     async def _exported_is_durable(self, journal: Journal) -> None:
         """Waits until everything recorded so far is durable. Otherwise a crash could lose a batch of which the view has

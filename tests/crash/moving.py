@@ -191,6 +191,7 @@ class Move:
         self.messages: list[Message] = []
         self.numbers = 0
         self.crashes = 0
+        self.returning = False  # the old owner was away after the owner changed: it hands over all that it has
         self.departure: Departure | None = None
         self.moving: Arrival | None = None
         self.parts: Iterator[bytes] = iter(())
@@ -274,6 +275,7 @@ class Move:
 
     def _old_is_back(self) -> None:
         self.departure = None
+        self.returning = self.owner is self.new
         if self.owner is self.old:
             if self.moving is not None:
                 self.moving.abandon()
@@ -302,6 +304,9 @@ class Move:
         self.moving = Arrival.of(self.new.node.broker, found)
         if self.stage == "over":
             return
+        if self.returning and self.departure is not None:
+            self.departure.unfreeze()
+            self.departure = None
         self.stage = "activate" if found.data.moved.stage != ACTIVE else "return" if self.departure is None else "tail"
         if self.departure is not None:
             self.parts = self.departure.tail(self.moving.upto, PARTS_BYTES)

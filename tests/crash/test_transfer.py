@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crash.history import MEMORY
@@ -17,6 +18,8 @@ from crash.moving import CLIENT, PARTS_BYTES, Move
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import fluxmq.engine.durability as durability
+from fluxmq._core.pubsub.session import Session
 from fluxmq._core.testing.probes import session_state
 from fluxmq.engine.sessions.transfer import Arrival, freeze
 
@@ -40,6 +43,11 @@ moving = st.one_of(
     st.tuples(st.just("finish"), side),
 )
 crashing = st.one_of(moving, moving, moving, st.tuples(st.just("crash"), side))
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "SLICE_SESSIONS", 1)    # as many gaps in a checkpoint as there can be
 
 
 @contextmanager
@@ -126,11 +134,13 @@ def test_the_state_is_the_same(history: Steps, checkpoint: bool, crash: bool) ->
         for part in departure.parts(PARTS_BYTES):
             arrival.feed(part)
         arrival.activate()
+        numbers = move.new.node.hub.ledger.message_last
         if checkpoint:
             move.finish("new")
         if crash:
             move.settle("new")
             move.new.crash()
+        assert move.new.node.hub.ledger.message_last >= numbers
         assert move.new.session is not None
         assert session_state(move.new.session) == state
         departure.end()
@@ -178,28 +188,64 @@ def test_an_abandoned_arrival_is_gone_after_a_crash() -> None:
         assert move.new.arrival is None and move.new.session is None
 
 
+def returning(move: Move) -> None:
+    """The old owner went away after BEFORE. A node has adopted the session, to which no client has connected."""
+    play(move, BEFORE)
+    move.client.lose()
+    move.old.node.turn()
+    broker = move.new.node.broker
+    adopted = broker.arrive(CLIENT.encode(), move.new.node.hub.root)
+    adopted.data.version, adopted.data.expiry_s = 0, 0xFFFFFFFF
+    broker.record_head(adopted)
+    broker.activate(adopted)
+    broker.subscribe(adopted, b"t/#", 2, 5)
+    move.owner, move.stage = move.new, "return"
+    move.publish("early", 2, 2)
+    move.publish("early", 1)
+    move.settle("new")
+    move.crash("old")
+
+
+def state_of(session: Session | None) -> dict[str, Any]:
+    assert session is not None
+    return session_state(session)
+
+
 def test_a_node_that_returns_to_an_adopter() -> None:
-    """No client has connected to the adopted session: what was in flight is completed under its packet identifiers."""
+    """What was in flight is completed under its packet identifiers."""
     with a_move() as move:
-        play(move, BEFORE)
-        move.client.lose()
-        move.old.node.turn()
-        broker = move.new.node.broker
-        adopted = broker.arrive(CLIENT.encode(), move.new.node.hub.root)
-        adopted.data.version, adopted.data.expiry_s = 0, 0xFFFFFFFF
-        broker.record_head(adopted)
-        broker.activate(adopted)
-        broker.subscribe(adopted, b"t/#", 2, 5)
-        move.owner, move.stage = move.new, "return"
-        move.publish("early", 2, 2)
-        move.publish("early", 1)
-        move.settle("new")
-        move._old_is_back()
-        state = session_state(move.old.session)     # type: ignore[arg-type]
+        returning(move)
+        before = state_of(move.old.session)
         move.go()
-        merged = session_state(move.new.session)    # type: ignore[arg-type]
-        assert {*merged["window"]} == {*state["window"]} and merged["received"] == state["received"]
-        assert len(merged["line"]) == len(state["line"]) + 3
-        move.new.crash()
-        assert session_state(move.new.session) == merged    # type: ignore[arg-type]
+        merged = state_of(move.new.session)
+        assert {*merged["window"]} == {*before["window"]} and merged["received"] == before["received"]
+        assert [each[2] for each in merged["line"][:-3]] == [each[2] for each in before["line"]]
+        move.crash("new")
+        assert state_of(move.new.session) == merged
         move.check()
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_a_checkpoint_while_an_arrival_joins_a_session(steps: int) -> None:
+    with a_move() as move:
+        returning(move)
+        departure = freeze(move.old.node.broker, move.old.session)      # type: ignore[arg-type]
+        assert departure is not None
+        arrival = Arrival(move.new.node.broker, move.new.node.hub.root, CLIENT.encode())
+        for part in departure.parts(PARTS_BYTES):
+            arrival.feed(part)
+        move.settle("new")
+        move.checkpoint("new", steps)
+        adopted = move.new.session
+        assert adopted is not None
+        arrival.merge(adopted)
+        merged = state_of(adopted)
+        move.settle("new")
+        move.finish("new")
+        move.crash("new")
+        assert state_of(move.new.session) == merged
+        move.finish("new")
+        move.crash("new")
+        assert state_of(move.new.session) == merged
+        rows = {key for key, _ in move.new.node.store.load()}
+        assert len([key for key in rows if key[:1] == b"s"]) == 2

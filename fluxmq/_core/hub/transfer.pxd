@@ -49,4 +49,4 @@ cdef class Snapshot:
 
     cdef int add(self, moved_t item) except -1
     cdef void drop(self, size_t i) noexcept
-    cdef int gather(self, Session session, uint64_t after) except -1
+    cdef int gather(self, Session session, bint flights, uint64_t after) except -1

@@ -55,17 +55,17 @@ cdef inline size_t entry_bytes(const moved_t* item) noexcept:
 @cython.final
 @cython.no_gc_clear             # __dealloc__ needs the ledger
 cdef class Snapshot:
-    """The messages of a session at one instant, by reference. after: leaves out those with this sequence or a lower
-    one; 0: those in flight are included, which is for a session without a connection."""
+    """The messages of a session without a connection at one instant, by reference. after: only those of the line with a
+    higher sequence; None: all, those in flight included."""
 
-    def __init__(self, Session session not None, uint64_t after=0):
+    def __init__(self, Session session not None, after=None):
         self.ledger = session.ledger
         self.upto = session.sequence_last
-        self.last = after
+        self.last = after or 0
         # Which identifiers of a reserved range were used is not known: they continue behind the whole range.
         self.packet_id_last = (session.packet_id_kept if session.keeps_packet_id(session.packet_id_last) else
                                session.packet_id_last)
-        self.gather(session, after)
+        self.gather(session, after is None, self.last)
 
     def __dealloc__(self):
         cdef size_t i
@@ -95,9 +95,9 @@ cdef class Snapshot:
         self.count += 1
         return 0
 
-    cdef int gather(self, Session session, uint64_t after) except -1:
+    cdef int gather(self, Session session, bint flights, uint64_t after) except -1:
         cdef uint32_t i
-        cdef uint32_t slots = session.slots_mask + 1 if session.slots != NULL and after == 0 else 0
+        cdef uint32_t slots = session.slots_mask + 1 if session.slots != NULL and flights else 0
         cdef slot_t* slot
         cdef entry_t* entry
         for i in range(slots):

@@ -323,7 +323,7 @@ class Arrival:
                     flights=state.version == 0 and not target.connected)
         self.broker.record_step(target, parts.step_of(step))
         parts.take_step(target, step, session)
-        self.broker.drop_arrival(session)
+        self.broker.drop_arrival(session, joined=True)
         resume(target)
         self.broker.hub.wake_up()
         return self._since(mark)
