@@ -464,7 +464,7 @@ class Broker:
     def freeze(self, session: Session) -> bool:
         """Takes a session away from its client (0x8E), because it moves to another node (sessions/transfer.py): nothing
         is sent, its timers stop, and its will waits; what is published to it is queued. The caller ends this with
-        `unfreeze` or, when another node has the session, with end_session(replaced=True, publish_will=False).
+        `unfreeze`, or with `end_moved` when another node has the session.
 
         False: the session has ended with its connection, as in a local takeover, because its expiry interval is 0. Its
         will was published if the client had been connected, and release_session was not called. Raises UsageError if
@@ -499,6 +499,12 @@ class Broker:
             state.frozen = False
             self._begin_timers(session)
 
+    def end_moved(self, session: Session) -> None:
+        """A frozen session ends here, because another node has all of it. Its will is that node's now: it is neither
+        published nor discarded, and release_session is not called."""
+        self._keep_will(session.data, None)
+        self.end_session(session, replaced=True, publish_will=False)
+
     def arrive(self, name: bytes, namespace: Namespace) -> Session:
         """A session that comes from another node, empty and not active; one that has not become active is dropped. Its
         caller sets the state, then calls record_head. Raises ProtocolError(0x97) when there are as many sessions as
@@ -521,14 +527,16 @@ class Broker:
 
     def activate(self, session: Session) -> None:
         """An arrival becomes an ordinary session without a connection: its subscriptions take effect and its timers
-        begin. A will without delay is published, as in a local takeover. Raises UsageError if there is another session
-        of this client."""
+        begin. Its will is this node's from now on; one without delay is published, as in a local takeover. Raises
+        UsageError if there is another session of this client."""
         state: SessionState = session.data
         address = session.namespace.name, session.name
         if address in self.sessions or self.arrivals.get(address) is not session:
             raise UsageError(f"session {session.number} cannot become active")
         del self.arrivals[address]
         self._enter(session)
+        if state.will is not None:
+            self.directory.will_changed(*address, state.will, state.expiry_s, self.hub.commits.mark)
         if state.will is not None and state.will.delay_s == 0 and not state.restored:
             self.publish_will(session)
         self._begin_timers(session)

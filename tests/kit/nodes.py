@@ -27,6 +27,7 @@ class FakeDirectory:
     def __init__(self) -> None:
         self.owners: dict[bytes, Owner | None] = {}
         self.told: list[tuple[object, ...]] = []
+        self.wills: list[Will | None] = []
         self.on_announce: Callable[[bytes], object] = lambda filter_: None
         self.unsure: set[bytes] = set()  # queues of which nobody can say
         self.asking: dict[bytes, list[Future[Owner]]] = {}
@@ -71,7 +72,7 @@ class FakeDirectory:
         self.told.append(("release", namespace, client_id))
 
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int, since: int) -> None:
-        pass
+        self.wills.append(will)
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
         self.told.append(("claim queue", namespace, name))

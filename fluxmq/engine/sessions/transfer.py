@@ -141,10 +141,10 @@ class Departure:
             self.broker.unfreeze(self.session)
 
     def end(self) -> None:
-        """The other node has everything: the session ends here. Its will is not published, and release_session not
-        called."""
+        """The other node has everything: the session ends here. Its will is the other node's, and release_session is
+        not called."""
         if self.frozen:
-            self.broker.end_session(self.session, replaced=True, publish_will=False)
+            self.broker.end_moved(self.session)
 
 
 SUBSCRIPTION_BYTES = 64  # of a subscription in a part, apart from its filter: about
