@@ -390,7 +390,7 @@ class Move:
         else:
             self.late = self.new
             self.stage = "rest"
-        self.parts = self.departure.tail(None, PARTS_BYTES)
+        self.parts = self.departure.tail(self.moving.upto, PARTS_BYTES)
 
     def _rest(self) -> None:
         assert self.moving is not None

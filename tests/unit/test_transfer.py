@@ -25,7 +25,7 @@ from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.retry import RetryPolicy
 from fluxmq.engine.sessions import parts
 from fluxmq.engine.sessions.state import EXPIRY_NEVER, Consume, Will
-from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
+from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze, tail_upto
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.model.queues import QueueSpec
 
@@ -418,7 +418,7 @@ def test_the_snapshot_is_of_one_instant_and_the_tail_has_the_rest(old: World, ne
     came = int(line(arrival.session)[-1])
     assert came == 29 and session.queued == 39
     last = session.queued
-    while tail := list(departure.tail(size=300)):
+    while tail := list(departure.tail(arrival.upto, 300)):
         for part in tail:
             arrival.append(part)
         if last < 100:
@@ -438,7 +438,7 @@ def test_a_tail_that_comes_after_activation_goes_ahead_of_what_came_here(old: Wo
     found.activate()
     for n in range(3):
         new.publish(b"t/1", b"new %d" % n)
-        for part in list(departure.tail(size=1))[:2]:
+        for part in list(departure.tail(found.upto, 1))[:2]:
             found.append(part)
     for part in departure.tail(found.upto, 1):
         found.append(part)
@@ -463,9 +463,10 @@ def test_a_tail_with_a_gap_is_refused(old: World, new: World) -> None:
         with pytest.raises(ProtocolError):
             arrival.append(part)
     assert arrival.session is not None and arrival.session.queued == 0
-    for part in departure.tail(arrival.upto):
+    for part in departure.tail():
         arrival.append(part)
-    assert line(arrival.session) == [b"0", b"1", b"2"]
+        assert tail_upto(part) == arrival.upto
+    assert line(arrival.session) == [b"0", b"1", b"2"] and not list(departure.tail(arrival.upto))
 
 
 def test_what_the_old_owner_dropped_for_lack_of_room(old: World) -> None:

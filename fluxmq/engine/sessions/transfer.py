@@ -35,7 +35,7 @@ from fluxmq.engine.sessions.parts import MovedHead, MovedSubscriptions, Part, St
 from fluxmq.engine.sessions.state import ACTIVE, ARRIVING, WHOLE, Moved, SessionState, Subscription
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["PART_BYTES", "Arrival", "Departure", "freeze"]
+__all__ = ["PART_BYTES", "Arrival", "Departure", "freeze", "tail_upto"]
 
 PART_BYTES = 256 << 10  # a part is larger only if a single message or subscription is
 
@@ -47,11 +47,16 @@ def freeze(broker: Broker, session: Session) -> Departure | None:
     return Departure(broker, session) if broker.freeze(session) else None
 
 
+def tail_upto(part: bytes) -> int:
+    """The sequence up to which the new owner has everything when it has this part of a tail. Raises ProtocolError."""
+    return parts.tail_range(parts.part_of(part)).upto
+
+
 class Departure:
     """Machine. The old owner's side. Made by freeze(). After the end of the session, whoever ended it, parts already
     begun go on, and everything else does nothing.
 
-    upto: sequence of the last message that the parts or tails made so far have, or would have if it was not dropped."""
+    upto: sequence of the last message that had entered the session when its parts were made."""
 
     def __init__(self, broker: Broker, session: Session) -> None:
         self.broker = broker
@@ -117,14 +122,13 @@ class Departure:
         yield parts.end_of(number - 1, snapshot.upto, snapshot.packet_id_last, dropped)
 
     def tail(self, after: int | None = None, size: int = PART_BYTES) -> Iterator[bytes]:
-        """What has entered the session since the last call of parts() or tail(), in order; none if nothing has. after:
-        instead, all behind this sequence (Arrival.upto of the new owner), because earlier parts were lost."""
+        """What has entered the session since parts(), in order, as of now; the new owner skips what it has already.
+        after: instead, what has entered behind this sequence: Arrival.upto, or tail_upto of the last part that it has
+        confirmed. Nothing if there is none."""
         if not self.frozen:
             return iter(())
         begin = self.upto if after is None else after
-        snapshot = Snapshot(self.session, begin)
-        self.upto = snapshot.upto
-        return self._tail(size, snapshot, begin)
+        return self._tail(size, Snapshot(self.session, begin), begin)
 
     @staticmethod
     def _tail(size: int, snapshot: Snapshot, after: int) -> Iterator[bytes]:
