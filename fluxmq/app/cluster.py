@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq import __version__
+from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app.driver import LoopDriver
 from fluxmq.app.listeners import Listeners
+from fluxmq.cluster.etcd.binary import check_version, find_binary, version_of
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endpoints import Tls as EtcdTls
+from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, Exit, MemberTls
 from fluxmq.cluster.membership import Registration
+from fluxmq.cluster.messages import VERSIONS
 from fluxmq.cluster.node import ClusterNode, Settings
 from fluxmq.cluster.overview import Overview
-from fluxmq.cluster.peers import VERSIONS
 from fluxmq.cluster.rpc.channels import Tls as TransportTls
 from fluxmq.cluster.rpc.transport import GrpcTransport
 from fluxmq.model.address import parse_address
@@ -39,15 +42,41 @@ class ClusterRuntime:
         self.config = config
         self.addresses: ClusterAddresses = addresses(config)
         self.log = log
+        self.member: EtcdMember | None = None
+        self.on_failed: Callable[[FluxError], None] = lambda error: None  # of the present life of the server
         self.store = EtcdStore(self.addresses.endpoints, tls=_etcd_tls(config), on_log=log)
 
-    async def start(self) -> None:
-        """Starts the etcd member of this node, if it has one. Returns when etcd may be asked, which need not have a
-        leader yet."""
+    def start(self) -> None:
+        """Starts the etcd member of this node, if it has one. Raises ConfigError, StorageError."""
+        where, etcd = self.addresses.member, self.config.cluster.etcd
+        if where is None:
+            return
+        directory = Path(where.data_dir)
+        if not etcd.bootstrap and not (directory / "member").exists():
+            raise ConfigError("cluster.etcd.bootstrap", (
+                "false: joining a running etcd is not in this version. Start all members of initial_cluster for the "
+                "first time with true; or set cluster.etcd.endpoints to use an etcd that is there already"))
+        binary = find_binary(etcd.binary)
+        check_version(binary, version_of(binary.path), allow_unsafe=etcd.allow_unsafe_version)
+        options = EtcdOptions(
+            name=where.name, data_dir=directory, listen_peer=where.peer_listen, advertise_peer=where.peer_url,
+            listen_client=where.client_listen, advertise_client=where.client_url,
+            initial_cluster=where.initial_cluster_text, tls=_member_tls(etcd.tls), quota_bytes=etcd.quota_bytes)
+        self.member = EtcdMember(binary.path, options, on_log=self.log, on_exit=self._on_exit)
+        self.member.start()
+
+    def _on_exit(self, ended: Exit) -> None:
+        """The member has ended, and nobody asked it to."""
+        again = "" if ended.again_s is None else f"; it is started again in {ended.again_s:g} s"
+        self.log("error", "", f"etcd has ended: {ended.text}{again}", {"last_lines": " | ".join(ended.lines[-3:])})
+        if ended.again_s is None:
+            self.on_failed(FluxError(f"the etcd member of this node cannot run: {ended.text}"))
 
     async def stop(self) -> None:
         """Stops the member, and the client of etcd."""
         await self.store.close()
+        if self.member is not None:
+            await self.member.stop()
 
     def new_node(self, on_fenced: Callable[[str], None]) -> ClusterNode:
         """The node in the cluster for a new life of the server."""
@@ -95,6 +124,12 @@ def _etcd_tls(config: Config) -> EtcdTls | None:
     if not tls.enabled:
         return None
     return EtcdTls(Path(tls.ca_file), *(Path(name) if name else None for name in (tls.cert_file, tls.key_file)))
+
+
+def _member_tls(tls: ClusterTls) -> MemberTls | None:
+    if not tls.enabled:
+        return None
+    return MemberTls(Path(tls.cert_file), Path(tls.key_file), Path(tls.ca_file))
 
 
 def _transport_tls(tls: ClusterTls) -> TransportTls | None:

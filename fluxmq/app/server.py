@@ -94,7 +94,7 @@ async def _main(config: Config) -> int:
     notes = Notes("fluxmq.cluster", time.monotonic)
     runtime = ClusterRuntime(config, notes.say)
     try:
-        await runtime.start()
+        runtime.start()
         while True:
             server = await _serve(config, runtime)
             if not server.fenced:
@@ -198,6 +198,7 @@ class Server:
             self.node = self.runtime.new_node(self.on_fenced)
             self.cluster, self.overview = self.node.services, self.runtime.overview(self.node)
             self.admission.gate.shut = "this node is joining its cluster"
+            self.runtime.on_failed = self.fail
         self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
         if self.node is not None:
             self.node.attach(self.broker)
@@ -307,7 +308,7 @@ class Server:
         self.stopped.set()
 
     def fail(self, error: FluxError) -> None:
-        """The disk failed permanently: stops the node, because it cannot keep any promise."""
+        """The disk, or this node's etcd, failed permanently: stops the node, because it cannot keep any promise."""
         if not self.stopped.is_set():
             self.notes.log.critical(f"stopping: {error}")
             self.status = exit_codes.exit_code(error)

@@ -8,9 +8,9 @@ One per life: a node that was fenced is built anew, over the same store and tran
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.targets import PeerHop
@@ -18,8 +18,9 @@ from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.membership import Membership, Node, Registration
-from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.peers import Peers
+from fluxmq.cluster.messages import Cut, Switch
+from fluxmq.cluster.owners import Handover, Owners, Session
+from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import (
     CallFailed,
     Change,
@@ -33,15 +34,18 @@ from fluxmq.cluster.ports import (
 )
 from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.solo import SoloReplicator
+from fluxmq.cluster.takeover import TAIL, TAKEOVER, Takeovers
 from fluxmq.cluster.wills import Wills
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Owner
+from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.engine.sessions.state import Will
 
 __all__ = ["ClusterNode", "Phase", "Settings"]
 
+T = TypeVar("T")
+RETRY_S = 0.5
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
 Log = Callable[[str, str, str, dict[str, Any]], None]
 
@@ -97,19 +101,30 @@ class ClusterNode:
         self.membership = Membership(
             settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
             on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
-        self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
-                             on_lost=self._lost)
+        self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
+                             complete=self._complete, on_lost=self._lost)
         self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver, limit_s=settings.limit_s,
                            log=log)
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self._addresses, log=log)
+        self._takeovers: Takeovers | None = None
 
     def attach(self, broker: Broker) -> None:
         """The broker that has `services`; before it is loaded from its disk."""
         self._broker = broker
         self.retained.attach(broker.hub, broker.revisions)
         self.wills.attach(broker)
+        self._takeovers = Takeovers(
+            broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self._transport,
+            driver=self._driver, limit_s=self.settings.limit_s, log=self.log)
+
+    @property
+    def takeovers(self) -> Takeovers:
+        """Raises UsageError before attach()."""
+        if self._takeovers is None:
+            raise UsageError("the cluster has no broker yet")
+        return self._takeovers
 
     @property
     def broker(self) -> Broker:
@@ -126,26 +141,40 @@ class ClusterNode:
         must run meanwhile. Raises JoinRefused, BindFailed, StoreError."""
         settings, broker = self.settings, self.broker
         self.phase = Phase.JOINING
-        await self.membership.join(registration)
-        self.cluster = await self._name()
+        await self._patiently(lambda: self.membership.join(registration))
+        self.cluster = await self._patiently(self._name)
         self.peers = Peers(
             name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub,
             broker=broker, membership=self.membership, transport=self._transport, driver=self._driver,
             interest=self.interest, known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
-            on_known=self._known, log=self.log)
+            on_known=self._known, on_appeared=self.takeovers.greet, on_gone=self.takeovers.on_gone,
+            on_message=self._on_message, log=self.log)
         await self._transport.start(self)
         self.retained.begin()
-        await self.feed.load()
+        await self._patiently(self.feed.load)
         self.retained.loaded()
         for task in (self.feed.follow(), self.membership.keep(), self.peers.keep_limits()):
             self._driver.start(task)
         self._known()
         await self._all_known
+        for arrived in list(broker.arrivals.values()):
+            broker.drop_arrival(arrived)    # its owner has not changed, or has changed back: the other node has it
         for session in await self.owners.reclaim(list(broker.sessions)):
-            self._lost(session)
+            broker.surrender(*session)
         if self.phase is Phase.JOINING:
             self.wills.begin()
             self.phase = Phase.SERVING
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Tries again while the store does not answer: its members may be starting, too."""
+        while True:
+            try:
+                return await step()
+            except StoreError as error:
+                if not error.retry or self.phase is not Phase.JOINING:
+                    raise
+                self.log("warning", "cannot join", f"etcd does not answer; trying again: {error}", {})
+                await self._driver.sleep(RETRY_S)
 
     async def _name(self) -> str:
         """The cluster's name, drawn by whoever comes first."""
@@ -257,11 +286,21 @@ class ClusterNode:
 
     # ------------------------------------------------------------------ sessions that change hands
 
-    async def _take_over(self, session: Session, owner: Owner, clean_start: bool) -> None:
-        raise OwnedElsewhere(owner, self.services.peers.reference(owner.node))
+    async def _fetch(self, session: Session, owner: Owner, clean_start: bool) -> Handover | None:
+        return await self.takeovers.fetch(session, owner, clean_start)
 
-    def _lost(self, session: Session) -> None:
-        self.broker.surrender(*session)
+    async def _complete(self, session: Session, handover: Any, former: Owner, epoch: int) -> None:
+        await self.takeovers.complete(session, handover, former, epoch)
+
+    def _lost(self, session: Session, to: str) -> None:
+        if not self.takeovers.on_owner_changed(session, to):
+            self.broker.surrender(*session)
+
+    def _on_message(self, peer: Peer, message: Switch | Cut) -> None:
+        if isinstance(message, Switch):
+            self.takeovers.on_switch(peer, message)
+        else:
+            self.takeovers.on_cut(peer, message)
 
     # ------------------------------------------------------------------ TransportHandler
 
@@ -292,12 +331,17 @@ class ClusterNode:
         if self.peers is not None:
             self.peers.on_closed(stream, why)
 
-    async def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
+    def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
         if method == "retained" and self._broker is not None:
-            async for part in self.retained.payloads.serve(body):
-                yield part
-            return
-        raise CallFailed(f"node {self.settings.name} knows no call {method!r}", reached=False)
+            return self.retained.payloads.serve(body)
+        if method == TAKEOVER and self.phase is Phase.SERVING:
+            return self.takeovers.hand_over(body)
+        if method == TAIL and self.phase is Phase.SERVING:
+            return self.takeovers.take_tail(body)
+        return self._unknown(method)
+
+    async def _unknown(self, method: str) -> AsyncIterator[bytes]:
+        raise CallFailed(f"node {self.settings.name} is {self.phase.value}, or knows no call {method!r}", reached=False)
         yield b""
 
 

@@ -6,13 +6,14 @@ An owner of this node:
                        ▲  └── others have it, refused ──► (none)   │
                        └───────────── take waits ──────────────────┘
     OWNED ── the feed shows that the key is gone or another's ──► (none), and the session ends at once (on_lost)
+    OWNED ──begin_leaving──► being handed over: claims wait ──end_leaving──► OWNED, or another's
 
 The epoch of an owner is the revision of the last change of its key.
 """
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.feed import Feed
@@ -24,12 +25,19 @@ from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise, Work
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["Owners", "Session"]
+__all__ = ["Handover", "Owners", "Session"]
 
 Session = tuple[bytes, bytes]  # namespace, client identifier
 
 CLAIM_S = 10.0  # time limit of a transaction of a CONNECT
 UNUSED_S = 5.0  # a session that was taken and not claimed is released after this
+
+
+class Handover(Protocol):
+    """What another node has handed over, before the owner key has changed."""
+
+    def abandon(self) -> None:
+        """The key has not changed: nothing of it is kept."""
 
 
 class _Entry(NamedTuple):
@@ -43,25 +51,30 @@ class _Entry(NamedTuple):
 class Owners:
     """One per node.
 
-    takeover: called with (session, its owner, clean start) when another node with a lease has the session: returns when
-    that one has handed it over or discarded it, and then the owner key may be changed; raises ProtocolError when it
-    does not. on_lost: called with a session that this node has just ceased to own without releasing it.
+    fetch: called with (session, its owner, clean start) when another node with a lease has the session: returns what
+    that one has handed over, or None, and then the owner key may be changed; raises ProtocolError when it does not.
+    complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
+    client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
+    the node that has it now, or "".
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
-                 takeover: Callable[[Session, Owner, bool], Awaitable[None]],
-                 on_lost: Callable[[Session], None]) -> None:
+                 fetch: Callable[[Session, Owner, bool], Awaitable[Handover | None]],
+                 complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
+                 on_lost: Callable[[Session, str], None]) -> None:
         self._membership = membership
         self._feed = feed
         self._writer = writer
         self._driver = driver
-        self._takeover = takeover
+        self._fetch = fetch
+        self._complete = complete
         self._on_lost = on_lost
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
         self._unused: set[Session] = set()  # owned, and not claimed since
         self._taking: dict[Session, Work[Owner]] = {}
         self._releasing: dict[Session, Work[None]] = {}
+        self._leaving: dict[Session, Promise[None]] = {}  # they are being handed over
         self._changed: dict[Session, list[Promise[None]]] = {}  # who waits for the key's next change
 
     # ------------------------------------------------------------------ Directory
@@ -69,7 +82,7 @@ class Owners:
     def claim(self, session: Session) -> Owner | None:
         """See Directory.claim_session."""
         self._unused.discard(session)
-        return self._owned.get(session)
+        return None if session in self._leaving or session in self._taking else self._owned.get(session)
 
     async def take(self, session: Session, clean_start: bool) -> Owner:
         """See Directory.take_session. Callers that come meanwhile share one attempt."""
@@ -140,6 +153,10 @@ class Owners:
     async def _try(self, session: Session, clean_start: bool) -> Owner:
         member = self._membership
         while True:
+            handover: Handover | None = None
+            if session in self._leaving:
+                await self._leaving[session]
+                continue
             owned = self._owned.get(session)
             if owned is not None:
                 return owned
@@ -154,18 +171,25 @@ class Owners:
             elif entry.lease == member.lease:
                 return self._own(session, entry.revision)       # an earlier attempt whose answer was lost
             elif entry.node in member.nodes and member.nodes[entry.node].lease == entry.lease:
-                await self._takeover(session, Owner(entry.node, entry.revision), clean_start)
+                handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start)
                 revision = entry.revision
             else:
                 await self._change_of(session)                  # until its lease has ended for the store too
                 continue
             key = client_key(OWNER, *session)
+            # What was handed over may be dropped only if it is certain that the key has not changed.
             result = await self._writer.change([Compare(key, revision)],
-                                               [Change(key, member.name.encode(), member.lease)], CLAIM_S)
+                                               [Change(key, member.name.encode(), member.lease)],
+                                               CLAIM_S if handover is None else None)
             if result.done:
                 self._feed.note(key, result.revision)
                 self._entries[session] = _Entry(member.name, result.revision, member.lease)
-                return self._own(session, result.revision)
+                owner = self._own(session, result.revision)
+                if handover is not None and entry is not None:
+                    await self._complete(session, handover, Owner(entry.node, entry.revision), owner.epoch)
+                return owner
+            if handover is not None:
+                handover.abandon()
             self._found(session, result.found[0])
 
     def _own(self, session: Session, revision: int) -> Owner:
@@ -183,6 +207,46 @@ class Owners:
         promise = self._driver.promise()
         self._changed.setdefault(session, []).append(promise)
         await promise
+
+    # ------------------------------------------------------------------ sessions that are handed over
+
+    def owned_epoch(self, session: Session) -> int:
+        """The epoch with which this node owns a session; 0: it does not."""
+        owner = self._owned.get(session)
+        return 0 if owner is None else owner.epoch
+
+    def begin_leaving(self, session: Session) -> None:
+        """The session is being handed over: nobody connects to it here until end_leaving."""
+        self._leaving[session] = self._driver.promise()
+
+    def end_leaving(self, session: Session) -> None:
+        """It was handed over, or stays."""
+        promise = self._leaving.pop(session, None)
+        if promise is not None:
+            promise.set_result(None)
+
+    async def confirm(self, session: Session) -> bool:
+        """Owns a session anew, with another epoch, so that nobody can take it who saw the former one. Returns whether
+        this node still owned it."""
+        return await self._renew(session, self.owned_epoch(session))
+
+    async def retake(self, session: Session) -> bool:
+        """Owns a session again whose new owner has gone. Returns whether nobody else has it."""
+        return await self._renew(session, 0)
+
+    async def _renew(self, session: Session, revision: int) -> bool:
+        member = self._membership
+        key = client_key(OWNER, *session)
+        try:
+            result = await self._writer.change([Compare(key, revision)],
+                                               [Change(key, member.name.encode(), member.lease)])
+        except StoreError:
+            return False                    # only when the node ends
+        if result.done:
+            self._feed.note(key, result.revision)
+            self._entries[session] = _Entry(member.name, result.revision, member.lease)
+            self._own(session, result.revision)
+        return result.done
 
     async def _release_unused(self, session: Session, owner: Owner) -> None:
         """The client that it was taken for may be gone."""
@@ -216,10 +280,12 @@ class Owners:
         else:
             self._entries[session] = _Entry(event.value.decode(), event.revision, event.lease)
         owned = self._owned.get(session)
-        if owned is not None and event.revision > owned.epoch:
+        if owned is not None and event.value is not None and event.lease == self._membership.lease:
+            self._own(session, max(event.revision, owned.epoch))    # this node's own change, before its answer
+        elif owned is not None and event.revision > owned.epoch:
             del self._owned[session]
             self._unused.discard(session)
-            self._on_lost(session)
+            self._on_lost(session, event.value.decode() if event.value is not None else "")
         for promise in self._changed.pop(session, ()):
             if not promise.done():
                 promise.set_result(None)

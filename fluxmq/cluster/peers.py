@@ -24,58 +24,40 @@ from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.membership import Membership, Node
+from fluxmq.cluster.messages import (
+    VERSIONS,
+    Answer,
+    Cut,
+    Hello,
+    Switch,
+    Whole,
+    answer_of,
+    control_of,
+    encode,
+    hello_of,
+)
 from fluxmq.cluster.ports import StreamIn, StreamOut, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
-__all__ = ["VERSIONS", "Peer", "Peers"]
+__all__ = ["Peer", "Peers"]
 
-VERSIONS = (1, 1)  # of streams: lowest and highest
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001
+SLOTS = 256  # of sources of messages: this node, and its peers
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
-
-
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message of a stream: who opens it, in which life, and which life of the other node it is for."""
-
-    cluster: str
-    node: str
-    epoch: int
-    to_epoch: int
-    versions: tuple[int, int] = VERSIONS
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to Hello. position: the last frame of this sender's life that is applied."""
-
-    epoch: int
-    version: int
-    position: int
-
-
-class Whole(msgspec.Struct, frozen=True, kw_only=True, tag="whole"):
-    """CONTROL: what was told before is all of the sender's interest. to_epoch: the life of the addressee that it was
-    told to; an earlier life may have got a part of it."""
-
-    to_epoch: int
-
-
-_hello = msgspec.msgpack.Decoder(Hello).decode
-_answer = msgspec.msgpack.Decoder(Answer).decode
-_control = msgspec.msgpack.Decoder(Whole).decode
-_encode = msgspec.msgpack.encode
 
 
 class Peer:
     """One other node. Also the inbox's handler: gets what frames hold besides messages."""
 
-    def __init__(self, peers: Peers, node: Node) -> None:
+    def __init__(self, peers: Peers, node: Node, slot: int) -> None:
         self._peers = peers
+        self.slot = slot  # not 0, and of no other peer
         self.name = node.name
         self.node = node
         self.outbox = PeerOutbox(peers.hub, node.name, peers.epoch, peers.window_bytes)
-        self.inbox = PeerInbox(peers.hub, node.name, node.epoch, peers.epoch, self)
+        self.inbox = PeerInbox(peers.hub, node.name, node.epoch, peers.epoch, self, slot)
         self.stream: StreamOut | None = None
         self.incoming: StreamIn | None = None
         self.told = False  # all of its interest
@@ -129,11 +111,13 @@ class Peer:
     def on_control(self, body: bytes) -> None:
         """A message of this ring. Raises ProtocolError for one that it does not know."""
         try:
-            whole = _control(body)
+            message = control_of(body)
         except msgspec.MsgspecError as error:
             raise ProtocolError(0x82, f"node {self.name} sent a message that this version does not know: {error}") \
                 from None
-        if whole.to_epoch == self._peers.epoch:
+        if not isinstance(message, Whole):
+            self._peers.on_message(self, message)
+        elif message.to_epoch == self._peers.epoch:
             self.told = True
 
     def on_applied(self, sequence: int) -> None:
@@ -154,13 +138,16 @@ class Peers:
 
     cluster: identifies the cluster. epoch: of this node. known: addresses that count before those that nodes have
     registered. on_known: called when a peer has become known, or one that was
-    waited for has gone.
+    waited for has gone. on_appeared: called when a peer's stream has this node's interest, before anything says that
+    this is all. on_gone: called when a peer has no lease any more. on_message: called with other messages than frames'.
     """
 
     def __init__(self, *, name: str, cluster: str, epoch: int, hub: Hub, broker: Broker, membership: Membership,
                  transport: Transport, driver: Driver, interest: Interest, known: dict[str, str],
                  window_bytes: int, limit_s: float,
-                 on_known: Callable[[], None], log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 on_known: Callable[[], None], on_appeared: Callable[[Peer], None],
+                 on_gone: Callable[[Peer], None], on_message: Callable[[Peer, Switch | Cut], None],
+                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self.name = name
         self.cluster = cluster
         self.epoch = epoch
@@ -174,6 +161,9 @@ class Peers:
         self.window_bytes = window_bytes
         self.limit_s = limit_s
         self.on_known = on_known
+        self.on_appeared = on_appeared
+        self.on_gone = on_gone
+        self.on_message = on_message
         self.log = log
         self.peers: dict[str, Peer] = {}
         self._of_stream: dict[StreamOut, Peer] = {}
@@ -195,6 +185,10 @@ class Peers:
         clients = known.registration.clients if known is not None else {}
         return next(iter(clients.values()), "")
 
+    def address_of(self, peer: Peer) -> str:
+        """Where this node dials a peer."""
+        return self.known.get(peer.name) or peer.node.registration.address
+
     def unknown(self) -> list[str]:
         """The peers with a lease that are not known."""
         return [peer.name for peer in self.peers.values() if peer.node is not None and not peer.known]
@@ -210,9 +204,16 @@ class Peers:
             if peer is not None:
                 self._disappeared(peer)
             return
-        peer = self.peers[node.name] = Peer(self, node)
+        slot = min(set(range(1, SLOTS)) - {peer.slot for peer in self.peers.values()}, default=0)
+        if not slot:
+            self.log("error", "", f"a node is left out: a cluster has at most {SLOTS} nodes", {"node": node.name})
+            return
+        # A stream is between two lives: the position in one to a former life of this node says nothing of this one.
+        self.hub.positions.pop(node.name, None)
+        peer = self.peers[node.name] = Peer(self, node, slot)
         self.interest.add(node.name, peer)
-        peer.outbox.control(_encode(Whole(to_epoch=node.epoch)))
+        self.on_appeared(peer)
+        peer.outbox.control(encode(Whole(to_epoch=node.epoch)))
         peer.whole_at = peer.outbox.cut() - 1
         self._dial(peer)
 
@@ -226,6 +227,7 @@ class Peers:
         peer.outbox.abandon("the node has gone")
         peer.outbox.line.close("the node has gone")
         del self.peers[peer.name]
+        self.on_gone(peer)
         self.on_known()
 
     def _hang_up(self, peer: Peer, why: str) -> None:
@@ -263,8 +265,7 @@ class Peers:
         if self._closed or peer.stream is not None or self.peers.get(peer.name) is not peer:
             return
         hello = Hello(cluster=self.cluster, node=self.name, epoch=self.epoch, to_epoch=peer.node.epoch)
-        address = self.known.get(peer.name) or peer.node.registration.address
-        peer.stream = self.transport.dial(address, _encode(hello))
+        peer.stream = self.transport.dial(self.address_of(peer), encode(hello))
         self._of_stream[peer.stream] = peer
 
     def on_open(self, stream: StreamOut, answer: bytes) -> None:
@@ -273,7 +274,7 @@ class Peers:
         if peer is None:
             return
         try:
-            agreed = _answer(answer)
+            agreed = answer_of(answer)
             if agreed.epoch != peer.node.epoch:
                 raise ProtocolError(0x82, f"node {peer.name} is another life of itself than expected")
             peer.redial_s = REDIAL_FIRST_S
@@ -311,7 +312,7 @@ class Peers:
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
         """See TransportHandler."""
         try:
-            peer, version = self._check(_hello(hello))
+            peer, version = self._check(hello_of(hello))
         except (msgspec.MsgspecError, ProtocolError) as error:
             stream.close(str(error))
             return None
@@ -321,7 +322,7 @@ class Peers:
             peer.incoming.close("replaced by a newer stream")
         peer.incoming = stream
         self._of_incoming[stream] = peer
-        return _encode(Answer(epoch=self.epoch, version=version, position=peer.inbox.position))
+        return encode(Answer(epoch=self.epoch, version=version, position=peer.inbox.position))
 
     def _check(self, hello: Hello) -> tuple[Peer, int]:
         if self._closed or not self.membership.may_serve():

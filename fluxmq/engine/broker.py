@@ -491,6 +491,16 @@ class Broker:
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
         return True
 
+    def end_for_takeover(self, session: Session) -> None:
+        """The client has connected to another node with Clean Start: ends the session as a local takeover would,
+        without release_session."""
+        former = session.data.connection
+        if former is not None:
+            self.disconnect(session, former, publish_will=True, taken_over=True, clean=True)
+            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+        if session.data is not None:
+            self.end_session(session, replaced=True)
+
     def unfreeze(self, session: Session) -> None:
         """The session stays here, without a connection. Will delay and expiry count from its end, or from the freeze if
         that ended the connection."""

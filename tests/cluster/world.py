@@ -66,8 +66,9 @@ class Member:
             name, store, driver, TTL_S,
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
-        self.owners = Owners(self.membership, self.feed, self.writer, driver, takeover=self._take_over,
-                             on_lost=lambda session: self.log.append(("lost", session[1])))
+        self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._take_over,
+                             complete=self._complete,
+                             on_lost=lambda session, to: self.log.append(("lost", session[1])))
 
     async def join(self) -> None:
         await self.membership.join(Registration(address=f"{self.membership.name}:1", identity=self.identity))
@@ -84,6 +85,9 @@ class Member:
     async def _take_over(self, session: Session, owner: Owner, clean: bool) -> None:
         self.log.append(("takeover", session[1], owner.node))
         self.takeover(session, owner, clean)
+
+    async def _complete(self, session: Session, handover: object, former: Owner, epoch: int) -> None:
+        self.log.append(("complete", session[1], former.node))
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         self.log.append(("appeared" if appeared else "disappeared", node.name))

@@ -6,6 +6,7 @@ from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.disk.journal cimport Journal
+from fluxmq._core.hub.moving cimport MovingSession
 from fluxmq._core.hub.retained_store cimport of_broker
 from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
@@ -20,7 +21,7 @@ from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
-    HOP_EXCHANGE, HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, hop_target, route_enter,
+    HOP_EXCHANGE, HOP_GROUP, HOP_MOVING, HOP_PEER, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, hop_target, route_enter,
     route_leave,
 )
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
@@ -228,6 +229,7 @@ cdef class Hub(Waiter):
         cdef Queue queue
         cdef ExchangeHop exchanges
         cdef PeerHop peer
+        cdef MovingSession moving
         cdef uint8_t reason
         if hop.kind == HOP_SESSION:
             return (<Session>hop_target(hop, HOP_SESSION)).deliver(pub, hop.options, hop.ids)
@@ -243,6 +245,9 @@ cdef class Hub(Waiter):
         elif hop.kind == HOP_EXCHANGE:
             exchanges = <ExchangeHop>hop_target(hop, HOP_EXCHANGE)
             exchanges.forward(pub)
+        elif hop.kind == HOP_MOVING:
+            moving = <MovingSession>hop_target(hop, HOP_MOVING)
+            return moving.deliver(pub, hop.options, hop.ids)
         elif not pub.from_peer:
             peer = <PeerHop>hop_target(hop, HOP_PEER)
             peer.forward(pub)

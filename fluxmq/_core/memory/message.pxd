@@ -59,7 +59,7 @@ cdef struct pub_t:
     uint8_t qos
     uint8_t retain
     uint8_t refused         # a queue refused it: the MQTT 5 reason code for the answer
-    uint8_t from_peer       # another node forwarded it: it is not forwarded to peers again
+    uint8_t from_peer       # not 0: another node forwarded it (PeerInbox.slot); it is not forwarded to peers again
 
 cdef struct ids_t:
     uint32_t refs

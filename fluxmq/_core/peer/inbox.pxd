@@ -11,7 +11,7 @@ comes again to a new life of this node it has AGAIN, or was never seen.
 
 Messages are published like those of a client, but to no other node and to no share group; they are not retained here.
 """
-from libc.stdint cimport int64_t, uint64_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
@@ -24,6 +24,7 @@ cdef class PeerInbox:
     cdef readonly str node
     cdef readonly uint64_t epoch        # of the sender
     cdef readonly uint64_t to_epoch     # of this node
+    cdef readonly uint8_t slot          # not 0; of no other peer that this node has now
     cdef object handler                 # None: closed
     cdef bytes name                     # of the sender, in records
     cdef readonly uint64_t position     # the last frame that was applied

@@ -59,12 +59,15 @@ cdef class FrameWait:
 cdef class PeerInbox:
     """Machine. The receiving end of the stream from one life of a node to this life of this node.
 
-    node: the sender's name. epoch: the sender's. to_epoch: this node's. handler: see above. The position of an earlier
+    node: the sender's name. epoch: the sender's. to_epoch: this node's. handler: see above. slot: 1 to 255, which tells
+    the senders of this node apart. The position of an earlier
     life of this node is in Hub.positions.
     """
 
-    def __cinit__(self, Hub hub not None, str node not None, uint64_t epoch, uint64_t to_epoch, handler not None):
+    def __cinit__(self, Hub hub not None, str node not None, uint64_t epoch, uint64_t to_epoch, handler not None,
+                  uint8_t slot=1):
         self.hub = hub
+        self.slot = slot
         self.node = node
         self.name = node.encode()
         self.epoch = epoch
@@ -265,7 +268,7 @@ cdef class PeerInbox:
         pub.qos = qos
         pub.retain = record.flags & PEER_RETAIN != 0
         pub.refused = 0
-        pub.from_peer = 1
+        pub.from_peer = self.slot
         if (route == NULL or self.route_topics is not self.topics or route.topic_length != pub.body.topic_length
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0
                 or route.generation != self.topics.trie.generation):

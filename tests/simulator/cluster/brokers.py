@@ -159,25 +159,35 @@ class Client:
         self.got: list[Packet] = []
         self.messages: list[tuple[str, bytes]] = []
         self.packet_id = 0
+        self.connacks: list[Connack] = []  # of all connections
 
     def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None,
                 will: Will | None = None) -> None:
         self.at = at or self.at
         broker = self.brokers.processes[self.at]
+        if not broker.process.alive or broker.cluster.phase is not Phase.SERVING:
+            self.pipe = None
+            return
         self.pipe, self.life = broker.node.accept_mqtt(), broker.process.life
         self.got = [packet for packet in self.got if not isinstance(packet, Connack)]
         self.send(Connect(client_id=self.name, clean_start=clean_start, will=will,
                           properties=[("session_expiry_interval", expiry_s)] if expiry_s else []))
 
+    def leave(self) -> None:
+        """Breaks the connection."""
+        assert self.pipe is not None
+        self.pipe.client_closed = True
+        self.brokers.processes[self.at].process.driver.soon(self.brokers.processes[self.at].turn)
+
     @property
     def open(self) -> bool:
         broker = self.brokers.processes[self.at]
-        return (self.pipe is not None and not self.pipe.broker_closed and broker.process.alive
+        return (self.pipe is not None and not self.pipe.broker_closed and not self.pipe.client_closed
+                and broker.process.alive
                 and broker.process.life == self.life)
 
     def send(self, packet: Packet) -> None:
-        assert self.pipe is not None
-        if self.open:
+        if self.pipe is not None and self.open:
             self.pipe.to_broker += packet.encode(V5)
             self.brokers.processes[self.at].process.driver.soon(self.brokers.processes[self.at].turn)
 
@@ -209,6 +219,8 @@ class Client:
             packet, rest = found
             self.pipe.to_client[:] = rest
             self.got.append(packet)
+            if isinstance(packet, Connack):
+                self.connacks.append(packet)
             if isinstance(packet, Publish):
                 self.messages.append((packet.topic, packet.payload))
                 if packet.qos == 1:

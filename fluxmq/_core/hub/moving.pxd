@@ -1,0 +1,21 @@
+"""A session between two nodes: in the index of topics this stands for it, and takes messages only from those sources
+that have not switched to the other node (old owner) or have switched to this one (new owner).
+
+    source 0            clients of this node
+    source 1 to 255     another node: PeerInbox.slot
+
+Every message is routed to the old owner before its source's cut, and to the new one behind it, whatever interest the
+source knew of; so the session gets it once. docs/internals/cluster.md, "Takeover".
+"""
+from libc.stdint cimport uint8_t, uint32_t
+
+from fluxmq._core.memory.message cimport ids_t, pub_t
+from fluxmq._core.pubsub.session cimport Session
+
+cdef class MovingSession:
+    cdef readonly Session session
+    cdef readonly tuple filters         # under which it is indexed
+    cdef uint8_t[256] accepted          # by source
+
+    cdef int index(self, bytes filter, void* former, void* target, uint8_t options, uint32_t identifier) except -1
+    cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1

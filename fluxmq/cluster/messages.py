@@ -1,0 +1,91 @@
+"""What nodes say to each other besides frames, as MessagePack: the beginning of a stream, CONTROL records in it, and
+the bodies of calls. docs/internals/cluster.md, "Streams".
+
+A struct may get further fields with defaults: an older node leaves them out, and ignores those that it does not know.
+"""
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeoverCall", "Whole", "answer_of",
+           "control_of", "encode", "hello_of", "tail_of", "takeover_of"]
+
+VERSIONS = (1, 1)  # of streams: lowest and highest
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message of a stream: who opens it, in which life, and which life of the other node it is for."""
+
+    cluster: str
+    node: str
+    epoch: int
+    to_epoch: int
+    versions: tuple[int, int] = VERSIONS
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to Hello. position: the last frame of this sender's life that is applied."""
+
+    epoch: int
+    version: int
+    position: int
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True, tag="whole"):
+    """CONTROL: what was told before is all of the sender's interest. to_epoch: the life of the addressee that it was
+    told to; an earlier life may have got a part of it."""
+
+    to_epoch: int
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):
+    """CONTROL, to every node: the sender has taken a session over from node `former`, with this epoch of its owner."""
+
+    namespace: bytes
+    client_id: bytes
+    epoch: int
+    former: str
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, tag="cut"):
+    """CONTROL, to the former owner and to the new one: what the sender has sent before this is for the former owner,
+    what it sends behind it for the new one. epoch: of the Switch."""
+
+    namespace: bytes
+    client_id: bytes
+    epoch: int
+
+
+class TakeoverCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of the call "takeover". owner_epoch: of the owner that is asked. clean: the session is not wanted."""
+
+    cluster: str
+    node: str
+    epoch: int
+    to_epoch: int
+    namespace: bytes
+    client_id: bytes
+    owner_epoch: int
+    clean: bool
+
+
+class TailCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
+    empty."""
+
+    cluster: str
+    node: str
+    epoch: int
+    to_epoch: int
+    namespace: bytes
+    client_id: bytes
+    last: bool
+    part: bytes
+
+
+hello_of = msgspec.msgpack.Decoder(Hello).decode
+answer_of = msgspec.msgpack.Decoder(Answer).decode
+control_of = msgspec.msgpack.Decoder(Whole | Switch | Cut).decode
+takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
+tail_of = msgspec.msgpack.Decoder(TailCall).decode
+encode = msgspec.msgpack.encode

@@ -1,0 +1,434 @@
+"""A session moves to the node where its client has connected.
+
+    new owner                                        old owner
+    call "takeover" ───────────────────────────────► FROZEN: the client is told 0x8E, what arrives is queued
+      parts ◄───────────────────────────────────────   the session at that instant
+    on disk here; the owner's key changes ─ the feed ► FORWARDING
+    session active, but deaf to every other node
+    Switch in the stream to each node ─────────────► this source is cut off; Cut to the new owner
+         each other node: Cut to both, in the streams
+      this source counts from now on ◄── Cut           the source is cut off
+                                                      every source is cut off, or its node is gone:
+      tail ◄── call "tail" ─────────────────────────── what was queued since; the session ends here
+    every source counts and the tail is here: CONNACK
+
+Messages of a source (a node, and the clients connected to it) reach the old owner before its Cut and count there;
+behind it they reach the new owner and count there. Both streams carry the Cut, and streams keep their order. So
+whatever the source knew of either node's interest, the session gets each message once, in the order of its publisher.
+
+The old owner takes the session back (unfreeze) only after it has changed its owner key itself, so that the transaction
+of the other node fails.
+
+It is one file because the two sides are one protocol: each line of one answers a line of the other.
+"""
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.hub.moving import MovingSession
+from fluxmq.cluster.messages import Cut, Switch, TailCall, TakeoverCall, encode, tail_of, takeover_of
+from fluxmq.cluster.owners import Owners, Session
+from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.ports.cluster import Owner
+from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.queues.consumers import is_queue_filter
+from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
+from fluxmq.model.mqtt import ReasonCode
+
+__all__ = ["TAIL", "TAKEOVER", "Takeovers"]
+
+TAKEOVER, TAIL = "takeover", "tail"  # methods of Transport.call
+CLIENTS = 0  # source of what this node's own clients publish
+CALL_S = 10.0  # of one call
+KEY_S = 10.0  # how long the old owner waits for the change of the owner's key, after the last part
+RETRY_S = 0.2
+
+
+class _Leaving:
+    """A session that is being handed over; at the old owner."""
+
+    def __init__(self, departure: Departure, moving: MovingSession, to: str, settled: Promise[bool]) -> None:
+        self.departure = departure
+        self.moving = moving
+        self.to = to
+        self.settled = settled  # True: the other node owns it; False: it stays
+        self.waits: set[str] = set()  # nodes whose Cut has not come
+        self.early: set[str] = set()  # those whose Cut came before the Switch
+        self.switched = False
+        self.ready: Promise[None] | None = None
+
+
+class _Coming:
+    """A session that is being taken over; at the new owner."""
+
+    def __init__(self, arrival: Arrival, moving: MovingSession | None, former: str, epoch: int,
+                 done: Promise[None]) -> None:
+        self.arrival = arrival
+        self.moving = moving
+        self.former = former
+        self.epoch = epoch
+        self.waits: set[str] = set()  # nodes whose Cut has not come
+        self.whole = False  # the tail is complete, or nobody can send it any more
+        self.done = done
+
+    def look(self) -> None:
+        """Ends the wait of the client when nothing is missing."""
+        if self.whole and not self.waits and not self.done.done():
+            self.done.set_result(None)
+
+
+class Takeovers:
+    """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer."""
+
+    def __init__(self, *, broker: Broker, owners: Callable[[], Owners], peers: Callable[[], Peers | None],
+                 transport: Transport, driver: Driver, limit_s: float,
+                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        self._broker = broker
+        self._owners = owners
+        self._peers = peers
+        self._transport = transport
+        self._driver = driver
+        self._limit_s = limit_s
+        self._log = log
+        self._leaving: dict[Session, _Leaving] = {}
+        self._coming: dict[Session, _Coming] = {}
+        self.taken = 0
+        self.handed_over = 0
+
+    # ------------------------------------------------------------------ the new owner
+
+    async def fetch(self, session: Session, owner: Owner, clean_start: bool) -> Arrival | None:
+        """Asks the owner for the session. When it returns, the former owner serves it no more, and what it had is on
+        this node's disk; None: there is nothing of it, or the client does not want it. Raises ProtocolError when the
+        owner does not hand it over."""
+        peers = self._peers()
+        peer = peers.peers.get(owner.node) if peers is not None else None
+        if peers is None or peer is None:
+            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"node {owner.node} cannot be reached")
+        namespace = self._broker.hub.namespaces[session[0]]
+        arrival = Arrival(self._broker, namespace, session[1])
+        call = TakeoverCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
+                            namespace=session[0], client_id=session[1], owner_epoch=owner.epoch, clean=clean_start)
+        got = False
+        try:
+            async for part in self._transport.call(peers.address_of(peer), TAKEOVER, encode(call), CALL_S):
+                arrival.feed(part)
+                got = True
+            if not got:
+                return None
+            mark = arrival.finish()
+        except CallFailed as error:
+            arrival.abandon()
+            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"node {owner.node} did not hand the session over: "
+                                                               f"{error}") from None
+        except BaseException:
+            arrival.abandon()
+            raise
+        await self._durable(mark)
+        return arrival
+
+    async def _durable(self, mark: int) -> None:
+        promise = self._driver.promise()
+
+        def decided(why: str | None = None) -> None:
+            if not promise.done():
+                promise.set_result(why)
+
+        self._broker.hub.when_durable(decided, mark, decided)
+        self._broker.hub.wake_up()
+        why = await promise
+        if why is not None:
+            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, why)
+
+    async def complete(self, session: Session, arrival: Arrival, former: Owner, epoch: int) -> None:
+        """This node owns the session now. Returns when it has everything that was published to it, or when those who
+        should send it are gone or late."""
+        peers = self._peers()
+        assert peers is not None
+        arrival.activate()
+        held = self._broker.sessions[session]
+        moving = MovingSession(held, _plain(held.subscriptions), True)
+        coming = self._coming[session] = _Coming(arrival, moving, former.node, epoch, self._driver.promise())
+        for peer in peers.peers.values():
+            coming.waits.add(peer.name)
+            moving.accept(peer.slot, False)
+            peer.outbox.control(encode(self._switch(session, coming)))
+        coming.whole = former.node not in peers.peers
+        coming.look()
+        self._driver.start(self._limit(coming))
+        try:
+            await coming.done
+        finally:
+            self._coming.pop(session, None)
+            moving.restore()
+        self.taken += 1
+
+    @staticmethod
+    def _switch(session: Session, coming: _Coming) -> Switch:
+        return Switch(namespace=session[0], client_id=session[1], epoch=coming.epoch, former=coming.former)
+
+    async def _limit(self, coming: _Coming) -> None:
+        await self._driver.sleep(self._limit_s)
+        if not coming.done.done():
+            self._log("warning", "", "a session was taken over before every node had switched to it",
+                      {"client_id": coming.arrival.client_id.decode(), "waited_for": ", ".join(sorted(coming.waits)),
+                       "former": coming.former})
+            coming.done.set_result(None)
+
+    def greet(self, peer: Peer) -> None:
+        """A node has appeared: it is told of the sessions that are being taken over, before all of our interest is
+        known to it."""
+        for session, coming in self._coming.items():
+            peer.outbox.control(encode(self._switch(session, coming)))
+
+    # ------------------------------------------------------------------ the old owner
+
+    async def hand_over(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "takeover": the parts of the session. Raises CallFailed."""
+        peers, owners = self._peers(), self._owners()
+        try:
+            call = takeover_of(body)
+        except msgspec.MsgspecError as error:
+            raise CallFailed(f"not a takeover: {error}", reached=False) from None
+        session = call.namespace, call.client_id
+        caller = peers.peers.get(call.node) if peers is not None else None
+        if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
+                peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
+            raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here, or is mistaken about this "
+                             f"node", reached=False)
+        owner = owners.owned_epoch(session)
+        if owner != call.owner_epoch:
+            raise CallFailed(f"this node does not own the session with epoch {call.owner_epoch}", reached=False)
+        if session in self._leaving:
+            raise CallFailed("the session is being handed over already", reached=False)
+        held = self._broker.sessions.get(session)
+        departure = None
+        if held is not None and call.clean:
+            self._broker.end_for_takeover(held)
+        elif held is not None:
+            departure = freeze(self._broker, held)
+        if departure is None:
+            self._driver.start(self._release_later(session, call.owner_epoch))
+            return
+        moving = MovingSession(departure.session, _plain(departure.session.subscriptions), True)
+        leaving = self._leaving[session] = _Leaving(departure, moving, call.node, self._driver.promise())
+        owners.begin_leaving(session)
+        sent = False
+        try:
+            last = None
+            for part in departure.parts():
+                if last is not None:
+                    yield last
+                last = part
+            safe: Promise[None] = self._driver.promise()
+            departure.when_safe(lambda: None if safe.done() else safe.set_result(None))
+            self._broker.hub.wake_up()
+            await safe
+            if last is not None:
+                yield last
+            sent = True
+        finally:
+            self._driver.start(self._await_key(session, leaving, KEY_S if sent else 0.0))
+
+    async def _await_key(self, session: Session, leaving: _Leaving, patience_s: float) -> None:
+        """Waits until it is certain who owns the session."""
+        if patience_s and not leaving.settled.done():
+            self._driver.start(self._lose_patience(session, leaving, patience_s))
+        elif not leaving.settled.done():
+            await self._keep(session, leaving)
+        if await leaving.settled:
+            await self._forward(session, leaving)
+        else:
+            leaving.moving.restore()
+            leaving.departure.unfreeze()
+            self._forget(session)
+
+    async def _lose_patience(self, session: Session, leaving: _Leaving, patience_s: float) -> None:
+        await self._driver.sleep(patience_s)
+        if not leaving.settled.done():
+            await self._keep(session, leaving)
+
+    async def _keep(self, session: Session, leaving: _Leaving) -> None:
+        """Changes the owner's key, so that the other node cannot."""
+        kept = await self._owners().confirm(session)
+        if kept and not leaving.settled.done():
+            leaving.settled.set_result(False)
+
+    def on_owner_changed(self, session: Session, to: str | None) -> bool:
+        """The feed shows another owner (None: none) of a session that this node owned. Returns whether it is being
+        handed over, so that it must not be given up at once."""
+        leaving = self._leaving.get(session)
+        if leaving is None:
+            return False
+        if not leaving.settled.done():
+            leaving.to = to or leaving.to
+            leaving.settled.set_result(True)
+        return True
+
+    async def _forward(self, session: Session, leaving: _Leaving) -> None:
+        """The other node owns the session: sends what was queued when no source sends here any more."""
+        if not leaving.switched:
+            leaving.ready = self._driver.promise()
+            await leaving.ready
+        peers = self._peers()
+        while peers is not None and leaving.departure.frozen:
+            peer = peers.peers.get(leaving.to)
+            if peer is None and await self._owners().retake(session):
+                # It is gone, and has perhaps sent some of it to the client; what came since nobody else has.
+                leaving.moving.restore()
+                leaving.departure.unfreeze()
+                self._forget(session)
+                return
+            if peer is None:
+                self._log("error", "", "what was queued for a session is lost: its new owner is gone, and another node "
+                                       "has made it anew", {"client_id": session[1].decode()})
+                break
+            try:
+                await self._send_tail(session, leaving, peer, peers)
+                break
+            except CallFailed as error:
+                self._log("warning", str(error), "the rest of a session could not be handed over; trying again",
+                          {"client_id": session[1].decode(), "node": leaving.to})
+                await self._driver.sleep(RETRY_S)
+        leaving.moving.restore()
+        leaving.departure.end()
+        self.handed_over += 1
+        self._forget(session)
+
+    async def _send_tail(self, session: Session, leaving: _Leaving, peer: Peer, peers: Peers) -> None:
+        for last, part in _with_last(leaving.departure.tail()):
+            call = TailCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
+                            namespace=session[0], client_id=session[1], last=last, part=part)
+            async for _ in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S):
+                pass
+
+    def _forget(self, session: Session) -> None:
+        self._leaving.pop(session, None)
+        self._owners().end_leaving(session)
+
+    async def _release_later(self, session: Session, epoch: int) -> None:
+        """There was nothing to hand over. If the other node does not take the session, its key must not stay."""
+        await self._driver.sleep(KEY_S)
+        owners = self._owners()
+        if owners.owned_epoch(session) == epoch and session not in self._broker.sessions:
+            owners.release(session)
+
+    # ------------------------------------------------------------------ what streams and calls bring
+
+    async def take_tail(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "tail": nothing, when the part is on disk. Raises CallFailed."""
+        peers = self._peers()
+        try:
+            call = tail_of(body)
+        except msgspec.MsgspecError as error:
+            raise CallFailed(f"not a tail: {error}", reached=False) from None
+        caller = peers.peers.get(call.node) if peers is not None else None
+        if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
+                peers.cluster, caller.node.epoch, peers.epoch):
+            raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here", reached=False)
+        session = call.namespace, call.client_id
+        coming = self._coming.get(session)
+        try:
+            arrival = coming.arrival if coming is not None else self._arrival_of(session)
+            if arrival is not None and call.part:
+                await self._durable(arrival.append(call.part))
+        except ProtocolError as error:
+            raise CallFailed(str(error)) from None
+        if call.last:
+            await self._durable(0)          # the activation of the session, too: the other node forgets it now
+            if coming is not None:
+                coming.whole = True
+                coming.look()
+        return
+        yield b""
+
+    def _arrival_of(self, session: Session) -> Arrival | None:
+        """The client did not wait for the tail any longer."""
+        held = self._broker.sessions.get(session)
+        return None if held is None or held.data.moved is None else Arrival.of(self._broker, held)
+
+    def on_switch(self, peer: Peer, switch: Switch) -> None:
+        """A node has taken a session over: what this node and its clients publish is for that one from now on."""
+        peers = self._peers()
+        assert peers is not None
+        session = switch.namespace, switch.client_id
+        cut = encode(Cut(namespace=switch.namespace, client_id=switch.client_id, epoch=switch.epoch))
+        peer.outbox.control(cut)
+        if switch.former != peers.name:
+            if (former := peers.peers.get(switch.former)) is not None:
+                former.outbox.control(cut)
+            return
+        leaving = self._leaving.get(session)
+        if leaving is None or leaving.switched:
+            return
+        if not leaving.settled.done():
+            leaving.settled.set_result(True)        # the stream was faster than the feed
+        leaving.switched = True
+        for source in range(256):
+            leaving.moving.accept(source, False)
+        for other in peers.peers.values():
+            if other.name != peer.name and other.name not in leaving.early:
+                leaving.waits.add(other.name)
+                leaving.moving.accept(other.slot, True)
+        self._look(leaving)
+
+    def on_cut(self, peer: Peer, cut: Cut) -> None:
+        """What a node has sent before this counts at the old owner, what it sends behind it at the new one."""
+        session = cut.namespace, cut.client_id
+        coming = self._coming.get(session)
+        if coming is not None and coming.epoch == cut.epoch:
+            if coming.moving is not None:
+                coming.moving.accept(peer.slot, True)
+            coming.waits.discard(peer.name)
+            coming.look()
+        leaving = self._leaving.get(session)
+        if leaving is not None:
+            leaving.moving.accept(peer.slot, False)
+            if leaving.switched:
+                leaving.waits.discard(peer.name)
+                self._look(leaving)
+            else:
+                leaving.early.add(peer.name)
+
+    def on_gone(self, peer: Peer) -> None:
+        """A node has no lease any more: nothing comes from it."""
+        for coming in self._coming.values():
+            coming.waits.discard(peer.name)
+            if coming.moving is not None:
+                coming.moving.accept(peer.slot, True)
+            coming.whole = coming.whole or peer.name == coming.former
+            coming.look()
+        for session, leaving in self._leaving.items():
+            leaving.waits.discard(peer.name)
+            if leaving.to == peer.name:
+                leaving.switched = True
+                leaving.waits.clear()
+                if not leaving.settled.done():
+                    self._driver.start(self._keep(session, leaving))
+            self._look(leaving)
+
+    @staticmethod
+    def _look(leaving: _Leaving) -> None:
+        if leaving.switched and not leaving.waits and leaving.ready is not None and not leaving.ready.done():
+            leaving.ready.set_result(None)
+
+
+def _plain(filters: Any) -> list[bytes]:
+    """Those that are in the index for the session itself."""
+    return [filter_ for filter_ in filters if not filter_.startswith(b"$share/") and not is_queue_filter(filter_)]
+
+
+def _with_last(parts: Any) -> Any:
+    """(whether it is the last, part) of each; (True, b"") if there is none."""
+    former = None
+    for part in parts:
+        if former is not None:
+            yield False, former
+        former = part
+    yield True, former or b""

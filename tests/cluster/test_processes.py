@@ -1,0 +1,118 @@
+"""A cluster as its users run it: three processes with their etcd members, and clients that hop between them."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.cluster import Cluster
+from oracle.mqtt import Publish
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3) as cluster:
+        yield cluster
+
+
+def test_one_leader_and_every_node_known_to_all(cluster: Cluster) -> None:
+    for number in range(3):
+        cluster.wait(lambda number=number: len(cluster.nodes(number)) == 3)  # type: ignore[misc]
+        assert cluster.view(number)["state"] == "serving"
+    cluster.wait(lambda: len({cluster.view(number)["leader"] for number in range(3)} - {""}) == 1)
+    assert {cluster.view(number)["env"] for number in range(3)} == {cluster.view(0)["env"]}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_publishes_reach_subscribers_on_other_nodes(cluster: Cluster, qos: int) -> None:
+    subscribers = [cluster.client(number) for number in range(3)]
+    for number, subscriber in enumerate(subscribers):
+        subscriber.connect(f"s{qos}-{number}")
+        subscriber.subscribe(f"all/{qos}/#", qos=qos)
+    publisher = cluster.client(1)
+    publisher.connect(f"p{qos}")
+    for count in range(20):
+        publisher.publish(f"all/{qos}/x", b"%d" % count, qos)
+    for subscriber in subscribers:
+        for count in range(20):
+            subscriber.receive(f"all/{qos}/x", b"%d" % count)
+
+
+def test_a_session_is_where_its_client_connects(cluster: Cluster) -> None:
+    first, publisher = cluster.client(0), cluster.client(1)
+    first.connect("hopper", clean_start=False, properties={"session_expiry_interval": 1000})
+    first.subscribe("hop/#", qos=1)
+    first.drop()
+    publisher.connect("hop-publisher")
+    for count in range(10):
+        publisher.publish("hop/x", b"%d" % count, 1)
+    second = cluster.client(2)
+    assert second.connect("hopper", clean_start=False,
+                          properties={"session_expiry_interval": 1000}).session_present
+    for count in range(10):
+        second.receive("hop/x", b"%d" % count)
+
+
+def test_a_client_that_connects_elsewhere_is_disconnected_where_it_was(cluster: Cluster) -> None:
+    first, second = cluster.client(0), cluster.client(1)
+    first.connect("twice")
+    second.connect("twice")
+    first.expect_closed(0x8E)
+
+
+def test_a_killed_node_is_given_up_and_comes_back(cluster: Cluster) -> None:
+    epoch = cluster.nodes(1)["n0"]["epoch"]
+    client = cluster.client(0)
+    client.connect("of-n0")
+    client.subscribe("kill/#", qos=1)
+    cluster[0].kill()
+    cluster.wait(lambda: "n0" not in cluster.nodes(1) and "n0" not in cluster.nodes(2))
+    again, publisher = cluster.client(1), cluster.client(2)
+    again.connect("of-n0")
+    again.subscribe("kill/#", qos=1)
+    publisher.connect("kill-publisher")
+    publisher.publish("kill/x", b"while it is away", 1)
+    again.receive("kill/x", b"while it is away")
+    cluster[0].start()
+    cluster.wait(lambda: cluster.nodes(1).get("n0", {}).get("epoch", 0) > epoch)
+    third = cluster.client(0)
+    third.connect("of-n0")
+    third.subscribe("kill/#", qos=1)
+    publisher.publish("kill/x", b"when it is back", 1)
+    third.receive("kill/x", b"when it is back")
+
+
+def test_a_node_that_stood_still_serves_nobody_and_joins_again(cluster: Cluster) -> None:
+    epoch = cluster.nodes(1)["n2"]["epoch"]
+    client = cluster.client(2)
+    client.connect("of-n2")
+    client.subscribe("still/#", qos=1)
+    cluster.pause(2)
+    cluster.wait(lambda: "n2" not in cluster.nodes(1))
+    other = cluster.client(1)
+    other.connect("of-n2")
+    other.subscribe("still/#", qos=1)
+    client.send(Publish(topic="still/x", payload=b"to a node that is fenced", qos=1, packet_id=9))
+    cluster.resume(2)
+    with contextlib.suppress(ConnectionError):
+        assert client.rest() == b""
+    cluster.wait(lambda: cluster.nodes(1).get("n2", {}).get("epoch", 0) > epoch)
+    other.expect_quiet()
+
+
+def test_the_etcd_members_end_with_their_nodes(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 1) as cluster:
+        member = f"--data-dir={cluster[0].directory}/data/etcd".encode()
+
+        def lives() -> bool:
+            return any(member in Path(entry, "cmdline").read_bytes() for entry in Path("/proc").iterdir()
+                       if entry.name.isdigit() and Path(entry, "cmdline").exists())
+
+        assert lives()
+        cluster[0].kill()
+        cluster.wait(lambda: not lives())
+        cluster[0].start()
+        assert lives()
+        assert cluster[0].terminate() == 0
+        cluster.wait(lambda: not lives())

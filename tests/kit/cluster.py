@@ -1,0 +1,114 @@
+"""Brokers of one cluster, each a process with its etcd member, on free ports of loopback.
+
+    with Cluster(tmp_path, 3) as cluster:
+        client = cluster.client(0); client.connect("c")
+        cluster[1].kill(); cluster[1].start()
+        cluster.pause(2); cluster.resume(2)
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kit.broker import Broker, free_port
+from kit.client import Client
+from kit.etcd import etcd_binary
+
+__all__ = ["Cluster"]
+
+PATIENCE_S = 60.0  # only a failing test needs it
+
+
+class Cluster:
+    """count: of nodes, named n0, n1, … ttl_s: of their leases. settings: of every node, besides."""
+
+    def __init__(self, directory: Path, count: int, *, ttl_s: int = 8,
+                 settings: dict[str, object] | None = None) -> None:
+        etcd_binary()
+        self.names = [f"n{number}" for number in range(count)]
+        peers = {name: free_port() for name in self.names}
+        members = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())
+        # A variable that Python reads at its start: each node is a process of its own, not forked from this one.
+        self.brokers = [Broker(directory / name, {
+            "cluster.enabled": True, "cluster.node_id": name, "cluster.lease_ttl": ttl_s,
+            "cluster.etcd.bind_addr": f"127.0.0.1:{peers[name]}",
+            "cluster.etcd.client_addr": f"127.0.0.1:{free_port()}",
+            "cluster.etcd.initial_cluster": members,
+            "cluster.transport.bind_addr": f"127.0.0.1:{free_port()}",
+        } | (settings or {}), {"PYTHONHASHSEED": "0"}) for name in self.names]
+        self._clients: list[Client] = []
+        self._paused: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        with contextlib.ExitStack() as ends:
+            ends.callback(self._stop)
+            for client in self._clients:
+                ends.callback(client.close)
+            for number in list(self._paused):
+                ends.callback(self.resume, number)
+
+    def _stop(self) -> None:
+        with ThreadPoolExecutor(len(self.brokers)) as pool:
+            list(pool.map(Broker.stop, self.brokers))
+
+    def __getitem__(self, number: int) -> Broker:
+        return self.brokers[number]
+
+    def start(self) -> None:
+        """All of them: none is ready before a majority of etcd runs."""
+        with ThreadPoolExecutor(len(self.brokers)) as pool:
+            list(pool.map(Broker.start, self.brokers))
+
+    def client(self, number: int) -> Client:
+        """A connection to a node."""
+        client = Client(self[number].addresses["mqtt/tcp/plain"])
+        self._clients.append(client)
+        return client
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP to the broker; its etcd member runs."""
+        self._paused.add(number)
+        self._signal(number, signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT."""
+        self._paused.discard(number)
+        self._signal(number, signal.SIGCONT)
+
+    def _signal(self, number: int, what: signal.Signals) -> None:
+        process = self[number].process
+        assert process is not None
+        os.kill(process.pid, what)
+
+    def view(self, number: int) -> dict[str, Any]:
+        """GET /cluster."""
+        host, port = self[number].addresses["health"]
+        with urllib.request.urlopen(f"http://{host}:{port}/cluster", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def nodes(self, number: int) -> dict[str, dict[str, Any]]:
+        """Those that a node knows, by name."""
+        return {node["id"]: node for node in self.view(number)["nodes"]}
+
+    @staticmethod
+    def wait(condition: Callable[[], object]) -> None:
+        """Until it holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "it does not happen"
+            time.sleep(0.05)

@@ -1,0 +1,189 @@
+"""A session moves to the node where its client connects: nothing acknowledged is lost, nothing of QoS 2 comes twice,
+each publisher's order holds, and never two nodes serve it at once."""
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+from kit.metadata import MetadataInMemory
+from oracle.mqtt import Connack
+from simulator.cluster.brokers import Brokers, Client
+
+from fluxmq.cluster.keys import node_key
+
+NAMES = ("one", "two", "three")
+
+
+def serving(seed: int = 1) -> Brokers:
+    brokers = Brokers(seed, list(NAMES), lambda process: store.seen_by(process.driver))
+    store = MetadataInMemory(brokers.world.events)
+
+    def end_lease_of(name: str) -> None:
+        store.end_lease(store.items[node_key(name)].lease)
+
+    brokers.end_lease_of = end_lease_of  # type: ignore[method-assign]
+    brokers.world.checks.append(lambda: one_serves(brokers))
+    brokers.start()
+    return brokers
+
+
+def one_serves(brokers: Brokers) -> None:
+    """No session has a connection at two nodes that may serve."""
+    seen: dict[bytes, str] = {}
+    for broker in brokers.processes.values():
+        if not broker.process.runs or not broker.cluster.membership.may_serve():
+            continue
+        for (_, name), session in broker.node.broker.sessions.items():
+            if session.data.connection is not None:
+                assert name not in seen, f"{name!r} is served by {seen[name]} and {broker.name}"
+                seen[name] = broker.name
+
+
+def connected(brokers: Brokers, at: str, name: str, **how: Any) -> Client:
+    client = brokers.client(at, name)
+    client.connect(**how)
+    brokers.run_until(lambda: client.connected)
+    return client
+
+
+def hop(brokers: Brokers, client: Client, at: str, **how: Any) -> Connack:
+    """The client connects to another node; returns its CONNACK."""
+    before = len(client.connacks)
+    client.connect(at=at, clean_start=False, expiry_s=1000, **how)
+    brokers.run_until(lambda: len(client.connacks) > before)
+    return client.connacks[-1]
+
+
+def answers(client: Client, count: int) -> bool:
+    return len(client.connacks) >= count
+
+
+def test_the_session_is_there_where_the_client_connects() -> None:
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t/#", 2)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "three", "p")
+    publisher.publish("t/1", b"before", 1)
+    brokers.run_until(lambda: client.messages)
+    connack = hop(brokers, client, "two")
+    assert connack.session_present and connack.reason == 0
+    publisher.publish("t/2", b"after", 2)
+    brokers.run_until(lambda: len(client.messages) == 2)
+    assert client.messages == [("t/1", b"before"), ("t/2", b"after")]
+    sessions = [list(broker.node.broker.sessions) for broker in brokers.processes.values()]
+    assert [(b"/", b"c") in found for found in sessions] == [False, True, False]
+    assert not brokers.processes["one"].cluster.interest.filters()
+
+
+def test_the_former_connection_is_told() -> None:
+    brokers = serving()
+    first = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    second = brokers.client("two", "c")
+    second.connect(clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: second.connected)
+    assert first.ended == [0x8E] and not first.open
+
+
+def test_what_waited_while_the_client_was_away_comes() -> None:
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    client.leave()
+    publisher = connected(brokers, "three", "p")
+    sent = [b"%d" % number for number in range(1000)]
+    for payload in sent:
+        publisher.publish("t", payload, 1)
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    hop(brokers, client, "two")
+    brokers.run_until(lambda: len(client.messages) == 1000)
+    assert [payload for _, payload in client.messages] == sent
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean start", "no expiry"])
+def test_a_session_that_is_not_continued_ends_at_the_former_owner(clean: bool) -> None:
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000 if clean else 0)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    before = len(client.connacks)
+    client.connect(at="two", clean_start=clean)
+    brokers.run_until(lambda: len(client.connacks) > before)
+    assert not client.connacks[-1].session_present
+    assert not list(brokers.processes["one"].node.broker.sessions)
+    brokers.run_for(15.0)
+    assert brokers.processes["one"].cluster.owners.owner((b"/", b"c")).node == "two"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_client_that_hops_under_load_misses_nothing(seed: int) -> None:
+    brokers = serving(seed)
+    chance = random.Random(seed)
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    for filter_, qos in (("t/1/#", 1), ("t/2/#", 2), ("t/+/x", 2)):
+        packet_id = client.subscribe(filter_, qos)
+        brokers.run_until(lambda packet_id=packet_id: client.acknowledged(packet_id))  # type: ignore[misc]
+    publishers = {at: connected(brokers, at, f"p-{at}") for at in NAMES}
+    sent: dict[tuple[str, str], list[bytes]] = {}
+    at = "one"
+    for _ in range(60):
+        for _ in range(chance.randrange(6)):
+            source = chance.choice(NAMES)
+            qos = chance.choice((1, 2))
+            topic = f"t/{qos}/{'x' if qos == 2 else 'y'}"
+            series = sent.setdefault((source, topic), [])
+            series.append(b"%s %d" % (source.encode(), len(series)))
+            publishers[source].publish(topic, series[-1], qos)
+        if chance.random() < 0.2:
+            at = chance.choice([name for name in NAMES if name != at])
+            hop(brokers, client, at)
+        if chance.random() < 0.1:
+            brokers.break_streams()
+        brokers.run_for(chance.choice((0, 0.001, 0.01, 0.1)))
+    brokers.run_for(5.0)
+    got: dict[tuple[str, str], list[bytes]] = {}
+    for topic, payload in client.messages:
+        got.setdefault((payload.split()[0].decode(), topic), []).append(payload)
+    for key, payloads in sent.items():
+        found = got.get(key, [])
+        if key[1].startswith("t/2"):
+            assert found == payloads, f"{key}: twice, lost or out of order"
+        else:
+            assert list(dict.fromkeys(found)) == payloads, f"{key}: lost or out of order"
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("who", ["old", "new"])
+def test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged(seed: int, who: str) -> None:
+    """The client comes back to that node: what only a node has that died, nobody else can give."""
+    brokers = serving(seed)
+    chance = random.Random(seed)
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    client.leave()
+    publisher = connected(brokers, "three", "p")
+    for number in range(50):
+        publisher.publish("t", b"%d" % number, 1)
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_for(chance.choice((0.0, 0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)))
+    victim = "one" if who == "old" else "two"
+    brokers.kill(victim)
+    client.leave()
+    brokers.run_for(1.0)
+    brokers.end_lease_of(victim)
+    brokers.run_for(1.0)
+    brokers.start(victim)
+    for _ in range(20):
+        answered = len(client.connacks) + 1
+        client.connect(at=victim, clean_start=False, expiry_s=1000)
+        if brokers.world.holds_within(partial(answers, client, answered), 5.0):
+            if client.connacks[-1].reason == 0:
+                break
+            brokers.run_for(0.5)
+    brokers.run_for(3.0)
+    assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(50)}
