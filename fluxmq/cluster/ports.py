@@ -160,7 +160,7 @@ class StreamIn(Protocol):
     @property
     def identity(self) -> str | None:
         """The name in the certificate with which the other node has proved who it is: its common name, or the first
-        alternative name if it has none. None: connections are not authenticated."""
+        alternative name if it has none, or "". None: connections are not authenticated."""
 
     def close(self, why: str) -> None:
         """Refuses what follows: the sender's on_closed gets `why`."""

@@ -8,7 +8,7 @@ A stream goes through
 
 The task of gRPC that serves the stream reads one frame after the other, so what has not been read stays in the windows
 of HTTP/2 and in the other node. A stream that is closed while this task waits for a frame is answered by a second task;
-the read then ends by itself. It is not cancelled, because grpc.aio would lose the memory of a message that comes then.
+the read then ends by itself. It is not cancelled, because the memory of a message that comes then would never be freed.
 When the first task has left, gRPC frees the call, so the second does not touch it any more.
 """
 from __future__ import annotations
@@ -37,8 +37,10 @@ def _sentence(text: str) -> str:
 
 def _identity(context: Any) -> str | None:
     found = context.auth_context()
+    if "x509_pem_cert" not in found:
+        return None
     names = [*found.get("x509_common_name", ()), *found.get("x509_subject_alternative_name", ())]
-    return names[0].decode(errors="replace") if names else None
+    return next((name.decode(errors="replace") for name in names if name), "")      # without a name there is ""
 
 
 def _quiet(method: Callable[[Any, Any], Coroutine[Any, Any, None]]) -> Callable[[Any, Any], Coroutine[Any, Any, None]]:

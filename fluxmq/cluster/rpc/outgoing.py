@@ -27,6 +27,8 @@ from fluxmq.cluster.rpc.incoming import SERVICE
 __all__ = ["Outgoing", "ask"]
 
 _STREAM, _CALL = f"/{SERVICE}/Stream", f"/{SERVICE}/Call"
+# There is none, or it broke. grpc.aio has INTERNAL when a write failed before the true status was known.
+_NO_CONNECTION = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)
 # What grpc.aio raises from an operation on a call that has ended, or that ends meanwhile.
 _ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
@@ -37,11 +39,10 @@ def _in_words(address: str, code: Any, details: str | None, connected: bool) -> 
         return details or "refused"
     if code is grpc.StatusCode.OK:
         return f"{address} has ended the stream"
-    # grpc.aio has this status when a write failed before the true one was known.
     text = f": {details}" if details and code is not grpc.StatusCode.INTERNAL else ""
-    if not connected:
+    if not connected and code in _NO_CONNECTION:
         return f"{address} cannot be reached{text}"
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED):
+    if code in _NO_CONNECTION:
         return f"the connection to {address} broke{text}"
     return f"{address} answered {code.name}{text}"
 
@@ -159,12 +160,8 @@ class Outgoing:
             raise
 
     async def _end_of(self, writer: asyncio.Task[None]) -> None:
-        """The call is over, and the writer ends with it, except where it waits for something that does not come. It is
-        not cancelled while it writes: grpc.aio would lose the memory of the message."""
-        if self._connected:
-            self._wake()
-        else:
-            writer.cancel()
+        """The call is over. Raises what the handler raised in the writer's task."""
+        writer.cancel()
         await asyncio.wait([writer])
         if not writer.cancelled():
             writer.result()

@@ -85,7 +85,7 @@ def test_who_does_not_take_the_parts_stops_the_other_node(run: Run) -> None:
         async def flood(body: bytes) -> AsyncIterator[bytes]:
             nonlocal made
             while True:
-                yield bytes(100_000)
+                yield bytes(1_000_000)
                 made += 1
 
         async with Node() as one, Answering() as other:
@@ -94,7 +94,7 @@ def test_who_does_not_take_the_parts_stops_the_other_node(run: Run) -> None:
             await anext(parts)
             for _ in range(200):
                 assert await parts_of(one, other.address) == [b""]
-            assert made < 100
+            assert made < 64        # a window of HTTP/2, and what is in sockets
             await parts.aclose()
     run(test())
 
@@ -168,8 +168,13 @@ def test_a_connection_that_breaks_may_have_reached_it(run: Run) -> None:
                     await anext(parts)
                 assert error.value.reached
                 await other.until(lambda: other.left)
-                # The next call makes another connection.
-                assert await parts_of(one, proxy.address) == [b""]
+                # Another connection is made for a later call; one that came before gRPC saw the break did no harm.
+                while True:
+                    try:
+                        assert await parts_of(one, proxy.address) == [b""]
+                        break
+                    except CallFailed as again:
+                        assert not again.reached
                 proxy.stall(TO_TARGET)
                 silent = await failure_of(one, proxy.address)
                 assert silent.reached and "broke" in str(silent)

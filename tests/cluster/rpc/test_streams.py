@@ -18,6 +18,7 @@ from kit.proxy import FROM_TARGET, TO_TARGET, Proxy
 
 from fluxmq._core.errors import UsageError
 from fluxmq.cluster.ports import BindFailed
+from fluxmq.cluster.rpc import transport
 from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.envelope import wrap_field
 from fluxmq.cluster.rpc.transport import GrpcTransport
@@ -436,6 +437,20 @@ def test_a_frame_over_the_limit_of_the_receiver_ends_the_stream(run: Run) -> Non
             await one.until(lambda: one.whys(stream))
             await other.until(lambda: other.ended)
             assert other.frames[b"hello"] == [b"x"] and len(one.closed) == 1
+    run(test())
+
+
+def test_streams_over_the_limit_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "RPCS_MAX", 3)
+
+    async def test() -> None:
+        async with two() as (one, other), foreign_client(other.address) as silent:
+            await silent.wait_for_connection()
+            streams = [await one.dialled(other.address, b"%d" % number) for number in range(2)]
+            assert "RESOURCE_EXHAUSTED" in await one.refused(other.address, b"more")
+            streams[0].close()
+            await other.until(lambda: other.ended)
+            await one.dialled(other.address, b"then")
     run(test())
 
 
