@@ -188,9 +188,9 @@ def test_an_abandoned_arrival_is_gone_after_a_crash() -> None:
         assert move.new.arrival is None and move.new.session is None
 
 
-def returning(move: Move) -> None:
-    """The old owner went away after BEFORE. A node has adopted the session, to which no client has connected."""
-    play(move, BEFORE)
+def returning(move: Move, steps: Steps) -> None:
+    """The old owner went away after these steps. A node has adopted the session, to which no client has connected."""
+    play(move, steps)
     move.client.lose()
     move.old.node.turn()
     broker = move.new.node.broker
@@ -214,7 +214,7 @@ def state_of(session: Session | None) -> dict[str, Any]:
 def test_a_node_that_returns_to_an_adopter() -> None:
     """What was in flight is completed under its packet identifiers."""
     with a_move() as move:
-        returning(move)
+        returning(move, BEFORE)
         before = state_of(move.old.session)
         move.go()
         merged = state_of(move.new.session)
@@ -228,7 +228,7 @@ def test_a_node_that_returns_to_an_adopter() -> None:
 @pytest.mark.parametrize("steps", range(1, 9))
 def test_a_checkpoint_while_an_arrival_joins_a_session(steps: int) -> None:
     with a_move() as move:
-        returning(move)
+        returning(move, BEFORE)
         departure = freeze(move.old.node.broker, move.old.session)      # type: ignore[arg-type]
         assert departure is not None
         arrival = Arrival(move.new.node.broker, move.new.node.hub.root, CLIENT.encode())
@@ -249,3 +249,29 @@ def test_a_checkpoint_while_an_arrival_joins_a_session(steps: int) -> None:
         assert state_of(move.new.session) == merged
         rows = {key for key, _ in move.new.node.store.load()}
         assert len([key for key in rows if key[:1] == b"s"]) == 2
+
+
+def test_a_node_that_returns_after_the_client_has() -> None:
+    """It has connected to the adopted session: what was in flight elsewhere is sent anew, ahead of the rest."""
+    with a_move() as move:
+        returning(move, [("publish", "early", 1, 5, 0)])
+        new = move.new.node
+        move.client.connect(new, 1)
+        assert move.client.present
+        move.client.answer(new, 1)
+        new.settle()
+        before = state_of(move.old.session)
+        in_flight = [each[2] for each in before["window"].values() if each[2] is not None]
+        waiting = [each[2] for each in before["line"]]
+        assert in_flight and waiting
+        move.go()
+        merged = [each[2] for each in state_of(move.new.session)["line"]]
+        assert merged[:len(in_flight + waiting)] == in_flight + waiting
+        assert state_of(move.new.session)["received"] == []
+        move.go()
+        for _ in range(100):
+            move.client.answer(new, 100)
+            new.settle()
+        got = [payload for payload, _ in move.client.got]
+        assert {message.payload for message in move.messages} <= {*got}
+        assert max(got.count(payload) for payload in got) <= 2
