@@ -222,7 +222,7 @@ class Wills:
 
     async def _delete(self, session: Session, wanted: _Wanted) -> bool:
         kept = self._kept.get(session)
-        if kept is None or kept.stored.node != self._membership.name or kept.stored.publisher:
+        if kept is None or kept.stored.publisher or not self._is_ours(session, kept):
             return True
         if wanted.committed is not None:
             await wanted.committed          # if it was published, everybody has it
@@ -241,6 +241,13 @@ class Wills:
         promise = self._driver.promise()
         self._hub.when_durable(lambda: promise.set_result(True), since, lambda why: promise.set_result(False))
         return promise
+
+    def _is_ours(self, session: Session, kept: _Kept) -> bool:
+        """Whether it is the will of a session of this node: of its client, or of one that came with the session from a
+        node that lives, and was due before this node had written it as its own."""
+        name, owner = self._membership.name, self._owners.owner(session)
+        return kept.stored.node == name or (owner is not None and owner.node == name
+                                            and owner.epoch > kept.stored.owner and not self._is_dead(kept))
 
     def _is_dead(self, kept: _Kept) -> bool:
         """Whether the node's life has ended whose will it is."""
