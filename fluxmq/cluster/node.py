@@ -102,7 +102,8 @@ class ClusterNode:
             settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
             on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
-                             complete=self._complete, on_lost=self._lost)
+                             complete=self._complete, on_lost=self._lost,
+                             is_here=lambda session: session in self.broker.sessions)
         self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver, limit_s=settings.limit_s,
                            log=log)
         self.retained = RetainedMessages(

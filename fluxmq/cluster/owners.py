@@ -55,13 +55,14 @@ class Owners:
     that one has handed over, or None, and then the owner key may be changed; raises ProtocolError when it does not.
     complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
     client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
-    the node that has it now, or "".
+    the node that has it now, or "". is_here: whether this node has state of a session.
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
                  fetch: Callable[[Session, Owner, bool], Awaitable[Handover | None]],
                  complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
-                 on_lost: Callable[[Session, str], None]) -> None:
+                 on_lost: Callable[[Session, str], None],
+                 is_here: Callable[[Session], bool] = lambda session: False) -> None:
         self._membership = membership
         self._feed = feed
         self._writer = writer
@@ -69,6 +70,7 @@ class Owners:
         self._fetch = fetch
         self._complete = complete
         self._on_lost = on_lost
+        self._is_here = is_here
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
         self._unused: set[Session] = set()  # owned, and not claimed since
@@ -249,9 +251,10 @@ class Owners:
         return result.done
 
     async def _release_unused(self, session: Session, owner: Owner) -> None:
-        """The client that it was taken for may be gone."""
+        """The client that it was taken for may be gone. If it has a session, that has come here and stays: it is
+        released when it ends."""
         await self._driver.sleep(UNUSED_S)
-        if session in self._unused and self._owned.get(session) is owner:
+        if session in self._unused and self._owned.get(session) is owner and not self._is_here(session):
             self.release(session)
 
     # ------------------------------------------------------------------ release

@@ -187,3 +187,20 @@ def test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged(seed: int, w
             brokers.run_for(0.5)
     brokers.run_for(3.0)
     assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(50)}
+
+
+def test_a_session_stays_where_it_was_taken_although_its_client_has_gone_meanwhile() -> None:
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    owners = brokers.processes["two"].cluster.owners
+    brokers.processes["two"].process.driver.start(owners.take((b"/", b"c"), False))
+    brokers.run_for(2.0)
+    publisher = connected(brokers, "two", "p")
+    packet_id = publisher.publish("t", b"while it was away", 1)
+    brokers.run_until(lambda: publisher.acknowledged(packet_id))
+    brokers.run_for(20.0)
+    assert owners.owner((b"/", b"c")) is not None
+    assert hop(brokers, client, "three").session_present
+    brokers.run_until(lambda: client.messages == [("t", b"while it was away")])
