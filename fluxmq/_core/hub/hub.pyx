@@ -384,17 +384,20 @@ cdef class Hub(Waiter):
         return 0
 
     cdef int end_turn_of_peers(self) except -1:
-        """Calls the hops to other nodes that asked for it. What they are given from now on belongs to the next turn."""
+        """Calls the hops to other nodes that asked for it, also those that ask meanwhile: no other turn may come."""
         cdef PeerHop peer
-        cdef int done = 0
-        cdef list peers = self.unsealed
-        self.unsealed = []
-        try:
-            for peer in peers:
-                done += 1
-                peer.end_turn()
-        finally:
-            self.unsealed = peers[done:] + self.unsealed
+        cdef list peers
+        cdef int done
+        while self.unsealed:
+            peers = self.unsealed
+            self.unsealed = []
+            done = 0
+            try:
+                for peer in peers:
+                    done += 1
+                    peer.end_turn()
+            finally:
+                self.unsealed = peers[done:] + self.unsealed
         return 0
 
     def deliver_retained(self, Session session not None, bytes filter not None, int options,

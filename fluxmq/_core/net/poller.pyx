@@ -282,8 +282,7 @@ cdef class Poller:
 
     cdef int leave_turn(self) except -1:
         self.hub.in_turn = False
-        if (self.hub.has_work() or self.hub.ledger.unpumped or self.hub.deferred_publishes
-                or self.hub.unsealed):
+        if self.hub.has_work() or self.hub.ledger.unpumped or self.hub.deferred_publishes:
             self.hub.touch()            # connections resumed by the last flush, or not finished, need another turn
         return 0
 

@@ -29,7 +29,7 @@ cdef class PeerInbox:
     cdef bytes name                     # of the sender, in records
     cdef readonly uint64_t position     # the last frame that was applied
     cdef readonly uint64_t committed    # everything up to this frame is committed
-    cdef set decided                    # frames behind it that are committed, too
+    cdef dict waits                     # frames behind it that wait for a commit -> FrameWait
     cdef bint fresh                     # no frame with a number came in this life
     cdef uint32_t done                  # records of the next frame that were applied before one of them raised
     cdef uint64_t since                 # Commits.mark, and records of the journal, before the first of these

@@ -44,17 +44,19 @@ cdef inline bytes taken(const span_t* span):
 @cython.final
 cdef class FrameWait:
     """Value. Called when what a frame caused is decided."""
-    cdef PeerInbox inbox
+    cdef void* inbox            # borrowed, NULL once it is gone: Commits would keep it and the hub alive otherwise
     cdef uint64_t sequence
 
     def __call__(self):
-        self.inbox.decide(self.sequence)
+        if self.inbox != NULL:
+            (<PeerInbox>self.inbox).decide(self.sequence)
 
     def refused(self, str why not None):
-        if self.inbox.handler is not None:
-            self.inbox.handler.on_refused(self.sequence, why)
+        if self.inbox != NULL and (<PeerInbox>self.inbox).handler is not None:
+            (<PeerInbox>self.inbox).handler.on_refused(self.sequence, why)
 
 
+@cython.no_gc_clear         # deallocation needs `waits`
 @cython.final
 cdef class PeerInbox:
     """Machine. The receiving end of the stream from one life of a node to this life of this node.
@@ -74,14 +76,17 @@ cdef class PeerInbox:
         self.to_epoch = to_epoch
         self.handler = handler
         self.names = []
-        self.decided = set()
+        self.waits = {}
         self.fresh = True
         known = hub.positions.get(node)
         if known is not None and known[0] == epoch:
             self.position = self.committed = known[1]
 
     def __dealloc__(self):
+        cdef FrameWait wait
         self.forget_route()
+        for wait in (self.waits or {}).values():
+            wait.inbox = NULL
 
     cdef int forget_route(self) noexcept:
         if self.route != NULL:
@@ -136,8 +141,9 @@ cdef class PeerInbox:
         if commits.mark - commits.tickets != self.written and self.hub.ledger.active():
             self.note_position()
         wait = FrameWait.__new__(FrameWait)
-        wait.inbox = self
+        wait.inbox = <void*>self
         wait.sequence = header.sequence
+        self.waits[header.sequence] = wait
         if commits.hold_call((wait, wait.refused), self.since) == 0:
             self.decide(header.sequence)
         return header.acknowledged
@@ -305,12 +311,11 @@ cdef class PeerInbox:
 
     cdef int decide(self, uint64_t sequence) except -1:
         """What a frame caused is committed. Frames are reported in order, although lines commit in any."""
-        self.decided.add(sequence)
+        del self.waits[sequence]
         if sequence != self.committed + 1:
             return 0
-        while self.committed + 1 in self.decided:
+        while self.committed < self.position and self.committed + 1 not in self.waits:
             self.committed += 1
-            self.decided.discard(self.committed)
         if self.handler is not None:
             self.handler.on_applied(self.committed)
         return 0
