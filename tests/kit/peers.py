@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq._core.disk.journal import Journal
+from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.peer.inbox import PeerInbox
@@ -64,12 +65,14 @@ class PeerNode:
         """As a client would, in the middle of a turn; what becomes of it is in `outcomes`."""
         since = self.hub.commits.mark
         self.hub.publish_message(topic, payload, qos, expires_at=expires_at)
+        outcomes = self.outcomes            # what waits must not keep the hub alive
         if number:
-            self.hub.when_durable(lambda: self.outcomes.update({number: None}), since,
-                                  lambda why: self.outcomes.update({number: why}))
+            self.hub.when_durable(lambda: outcomes.update({number: None}), since,
+                                  lambda why: outcomes.update({number: why}))
 
-    def turn(self) -> None:
-        self.poller.play([], self.journal is not None)
+    def turn(self, *, journal: bool = True) -> None:
+        """journal: it is asked what became durable, if there is one."""
+        self.poller.play([], journal and self.journal is not None)
 
 
 class _Ear:
@@ -106,12 +109,14 @@ class _Ear:
 
 
 class Wire:
-    """The stream from one node to another. Frames that were sent wait in `frames` until deliver()."""
+    """The stream from one node to another. Frames that were sent wait in `frames` until deliver(). late: those of the
+    connection before, which the target may still find in its buffers."""
 
     def __init__(self, source: PeerNode, target: PeerNode) -> None:
         self.source = source
         self.target = target
         self.frames: list[bytes] = []
+        self.late: list[bytes] = []
         self.open = False
 
     @property
@@ -133,7 +138,7 @@ class Wire:
     def lose(self) -> None:
         """The connection breaks, with what it had not delivered."""
         if self.open:
-            self.frames = []
+            self.late, self.frames = self.frames, []
             self.open = False
             self.outbox.detach()
 
@@ -145,6 +150,15 @@ class Wire:
         for frame in frames:
             self.target.to(self.source.name).acknowledged(self.inbox.apply(frame))
         return len(frames)
+
+    def deliver_late(self) -> None:
+        """The target reads what had arrived on the connection before; at the first frame that it refuses it closes."""
+        late, self.late = self.late, []
+        for frame in late:
+            try:
+                self.target.to(self.source.name).acknowledged(self.inbox.apply(frame))
+            except ProtocolError:
+                return
 
     def idle(self) -> None:
         """Everything has left the source."""

@@ -14,6 +14,7 @@ from unit.test_connection import Bench
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.net.poller import Poller
+from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq.app.loop_epoll import callbacks_of, epoll_of, watch_loop
 
 A_LONG_TIME_MS = 3_600_000          # a turn that goes on until then has not ended
@@ -117,6 +118,26 @@ def test_it_ends_while_nothing_comes(world: World) -> None:
     client = threading.Thread(target=later)
     client.start()
     while world.reading not in world.ready():
+        world.turn()
+    client.join()
+
+
+def test_a_frame_for_another_node_ends_it(world: World) -> None:
+    """It was handed to a coroutine of the loop, which writes it."""
+    frames: list[bytes] = []
+    outbox = PeerOutbox(world.bench.hub, "b", 1)
+    world.bench.hub.targets.add_peer(outbox, b"far")
+    outbox.attach(frames.append, 2, 0)
+    outbox.on_idle()
+
+    def talk() -> None:
+        ping(world.client)
+        ping(world.client)
+        world.client.sendall(b"\x30\x06\x00\x03far1")
+
+    client = threading.Thread(target=talk)
+    client.start()
+    while len(frames) < 2:
         world.turn()
     client.join()
 

@@ -1,19 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """For tests: a hop to another node that only notes what it was to forward, and does in between what a test asks for;
-what waits in a session; messages given to an outbox from a loop in C."""
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+what waits in a session; messages given to an outbox, and packets to a connection, from a loop in C."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport Line
+from fluxmq._core.memory.link cimport link_sent
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.net.connection cimport Connection
 from fluxmq._core.peer.outbox cimport PeerOutbox
 from fluxmq._core.pubsub.session cimport Session, entry_t
 from fluxmq._core.pubsub.topics cimport topics_of
 
-__all__ = ["PeerProbe", "forward_many", "queued"]
+__all__ = ["PeerProbe", "forward_many", "open_connection", "parse_many", "queued"]
 
 
 def queued(Session session not None) -> list:
@@ -49,6 +51,33 @@ def forward_many(PeerOutbox outbox not None, bytes topic not None, bytes payload
         else:
             outbox.forward_group(&pub, group, filter)
     outbox.hub.touch()
+
+
+class NoHandler:
+    """Of a connection that gets nothing but publishes."""
+
+    def on_end(self, connection):
+        pass
+
+
+def open_connection(Hub hub not None, int fd) -> Connection:
+    """A connection of MQTT 3.1.1 that is open, over a connected socket, which it owns; no poller reads it."""
+    cdef Connection connection = Connection(hub, fd, -1, NoHandler())
+    connection.set_version(4)
+    connection.accept(hub.new_session(b"publisher", 0), 100, 0xFFFFFFFF, 0)
+    return connection
+
+
+def parse_many(Connection connection not None, bytes data not None, uint32_t times, Session reader=None):
+    """The connection parses these whole packets so many times, as after a read; `reader` sends what it gets, and the
+    connection its answers, after each."""
+    cdef uint32_t i
+    for i in range(times):
+        connection.work_end = <uint64_t>-1
+        connection.parse(<uint8_t*><const char*>data, <size_t>len(data))
+        if reader is not None:
+            link_sent(reader.link, reader.link.pending)
+        link_sent(connection.link, connection.link.pending)
 
 
 cdef class PeerProbe(PeerHop):

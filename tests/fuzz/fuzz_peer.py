@@ -1,0 +1,96 @@
+"""Mutation fuzzer of the frames between nodes. Deterministic: a seed and an iteration number are an input.
+
+    python tests/fuzz/fuzz_peer.py [--seconds S | --iterations N] [--seed K] [--out DIR]
+
+Each iteration takes a valid frame and spoils it in a few places; half of the time its envelope is written anew around
+what came of it. Allowed outcomes: what the naive reading finds too, which written again is the same bytes; or a
+ProtocolError where that refuses as well. Whatever else happens is written to regressions/peer/ as a file, which the
+tests replay from then on.
+"""
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+if __name__ == "__main__":    # run as a script: the tree's root and tests/ are not on the path yet
+    sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+
+from fuzz.fuzzing import Fuzzer, mutate
+from kit.exact import exact
+from kit.mqtt_packets import random_properties, text
+from oracle import peer
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.mqtt.props import encode_properties
+from fluxmq._core.testing.codec import scan
+from fluxmq._core.testing.frames_probe import decode, encode
+
+PUBLISH = 3
+# Bytes that mean something: kinds, flags, lengths at the edges, the envelope, wildcards, the borders of UTF-8.
+SPICE = bytes((0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 40, 0x7F, 0x80, 0xC2, 0xED, 0xF0, 0xFF)) + b"+#/"
+
+
+def make_inputs(seed: int, iteration: int) -> list[tuple[int, bytes]]:
+    rng = Random(seed << 32 | iteration)
+    records = [random_record(rng) for _ in range(rng.choice((0, 1, 1, 2, 5)))]
+    header = {"version": 1, "flags": rng.randrange(4), "age_s": rng.choice((0, 3)), "records": len(records),
+              "epoch": rng.getrandbits(64), "to_epoch": 7, "sequence": rng.choice((0, 1, 1, rng.getrandbits(64)))}
+    data = bytearray(peer.build(header, records))
+    anew = rng.random() < 0.5
+    if anew:
+        del data[:data.index(1, 1)]         # the version
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
+        mutate(rng, data, SPICE, rng.choice((None, 44, 45) if anew else (None, 1)))
+    return [(0, b"\n" + peer.varint(len(data)) + data if anew else bytes(data))]
+
+
+def random_record(rng: Random) -> peer.Record:
+    kind = rng.choice((1, 2, 2, 2, 3, 4, 4, 5, 6))
+    name, filter_ = text(rng, 1).encode(), rng.choice((b"#", b"a/+/b", text(rng, 1).encode()))
+    if kind == 1:
+        return kind, rng.choice((1, 2, rng.getrandbits(32))), name
+    if kind == 4:
+        return kind, 1, rng.randrange(3), rng.choice((b"", name)), filter_
+    if kind in (5, 6):
+        return (5,) if kind == 5 else (6, rng.randbytes(rng.randrange(20)))
+    wire = encode_properties(random_properties(rng, PUBLISH), PUBLISH)
+    found = scan(wire[1 if wire[0] < 0x80 else 2:])
+    properties = found["forward"] if isinstance(found, dict) else b""
+    one = (kind, 1, rng.choice((0, 1, 2, 4, 5, 6)), rng.choice((-1, 0, 5000)), name, properties,
+           rng.randbytes(rng.choice((0, 1, 20, 300))))
+    return one if kind == 2 else (*one, text(rng, 1).encode(), filter_)
+
+
+def check(kind: int, data: bytes, seen: Counter[str]) -> None:
+    """Raises what must not happen."""
+    try:
+        header, records = decode(exact(data))
+    except ProtocolError as error:
+        assert 0x80 <= error.reason <= 0xFF and error.text
+        seen[f"refused 0x{error.reason:02X}"] += 1
+        try:
+            _, records = peer.read(data)
+        except peer.Malformed:
+            return
+        # The naive reading does not look into properties.
+        assert any(record[0] in (2, 3) and not forwarded(record[5]) for record in records)
+        seen["refused properties"] += 1
+        return
+    assert (header, records) == peer.read(data)
+    again = encode(header, records)
+    assert again[-40:] == data[-40:] and decode(again) == (header, records)
+    seen.update(f"record {record[0]}" for record in records)
+    seen["frame"] += 1
+
+
+def forwarded(properties: bytes) -> bool:
+    found = scan(properties)
+    return isinstance(found, dict) and found["forward"] == properties
+
+
+FUZZER = Fuzzer("peer", "Mutation fuzzer of the frames between nodes.", make_inputs, check)
+
+if __name__ == "__main__":
+    FUZZER.main()
