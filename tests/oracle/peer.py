@@ -27,15 +27,6 @@ class Malformed(Exception):
     """A receiver must refuse it."""
 
 
-def varint(number: int) -> bytes:
-    """Of protocol buffers."""
-    out = b""
-    while number >= 0x80:
-        out += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return out + bytes([number])
-
-
 def build_record(record: Record) -> bytes:
     kind, flags, a = record[0], 0, 0
     if kind == 1:
@@ -60,16 +51,12 @@ def build_record(record: Record) -> bytes:
 
 def build(header: dict[str, int], records: list[Record], raw: bytes = b"") -> bytes:
     """A frame, right or wrong. header: fields that are missing are 0. raw: bytes behind the records."""
-    batch = _HEADER.pack(*(header.get(name, 0) for name in HEADER)) + b"".join(map(build_record, records)) + raw
-    return b"\n" + varint(len(batch)) + batch
+    return _HEADER.pack(*(header.get(name, 0) for name in HEADER)) + b"".join(map(build_record, records)) + raw
 
 
 def record_ends(data: bytes) -> list[int]:
     """Where each record of a valid frame ends, and first the header."""
-    at = 1
-    while data[at] & 0x80:
-        at += 1
-    ends = [at + 1 + _HEADER.size]
+    ends = [_HEADER.size]
     while ends[-1] < len(data):
         ends.append(ends[-1] + _HEAD.size + _HEAD.unpack_from(data, ends[-1])[3])
     return ends
@@ -103,19 +90,11 @@ def topic_filter(data: bytes) -> None:
 
 def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
     """Reads a whole frame. Raises Malformed."""
-    need(data[:1] == b"\n")
-    length, shift, at = 0, 0, 1
-    while True:
-        need(at < len(data) and shift < 35)
-        length |= (data[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-        if data[at - 1] < 0x80:
-            break
-    need(len(data) - at == length >= _HEADER.size)
-    header = dict(zip(HEADER, _HEADER.unpack_from(data, at), strict=True))
+    need(len(data) >= _HEADER.size)
+    header = dict(zip(HEADER, _HEADER.unpack_from(data), strict=True))
     need(header["version"] == 1 and header["flags"] <= 3)
     need(header["sequence"] or not header["records"] or header["flags"] & 1)
-    rest, found = data[at + _HEADER.size:], []
+    rest, found = data[_HEADER.size:], []
     while rest:
         need(len(rest) >= _HEAD.size)
         kind, flags, a, length = _HEAD.unpack_from(rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from kit.exact import exact
 from oracle import peer
 from oracle.mqtt import encode_properties
@@ -65,16 +65,12 @@ def test_both_write_and_read_the_same(header: dict[str, int], records: list[peer
 
 @given(HEADERS, RECORDS)
 def test_a_frame_that_is_cut_is_refused(header: dict[str, int], records: list[peer.Record]) -> None:
-    """At every byte, whether or not its length still says how long it was."""
+    """At every byte that is not the end of a record; there the number of records is wrong, which PeerInbox compares."""
     data = peer.build(header, [record for record in records if len(peer.build_record(record)) < 400])
     ends = peer.record_ends(data)
     for at in range(len(data)):
-        assert found(data[:at]) is None
-    batch = data[ends[0] - 40:]
-    for at in range(len(batch)):
-        shorter = b"\n" + peer.varint(at) + batch[:at]
-        assert found(shorter) == expected(shorter)
-        assert (found(shorter) is not None) == (at - 40 + ends[0] in ends)
+        assert found(data[:at]) == expected(data[:at])
+        assert (found(data[:at]) is not None) == (at in ends)
 
 
 @given(HEADERS, RECORDS, st.data())
@@ -88,11 +84,8 @@ def test_what_is_spoilt_is_read_as_the_naive_reading_does(header: dict[str, int]
     assert found(bytes(data)) == expected(bytes(data))
 
 
-@given(st.binary(max_size=80), st.booleans())
-@example(b"\x80" * 6, False)
-def test_garbage(data: bytes, enveloped: bool) -> None:
-    if enveloped:
-        data = b"\n" + peer.varint(len(data)) + data
+@given(st.binary(max_size=80))
+def test_garbage(data: bytes) -> None:
     assert found(data) == expected(data)
 
 
@@ -100,13 +93,6 @@ def test_garbage(data: bytes, enveloped: bool) -> None:
 def test_garbage_behind_a_header(header: dict[str, int], data: bytes) -> None:
     frame = peer.build(header, [], data)
     assert found(frame) == expected(frame)
-
-
-@pytest.mark.parametrize("size", [0, 81, 82, 83, 16_338, 16_339, 16_340, 2_097_100, 2_097_107])
-def test_lengths_around_the_next_byte_of_the_envelope(size: int) -> None:
-    header = dict.fromkeys(peer.HEADER, 1)
-    data = encode(header, [(6, bytes(size))])
-    assert data == peer.build(header, [(6, bytes(size))]) and decode(data) == (header, [(6, bytes(size))])
 
 
 def test_equal_topics_and_properties_are_not_checked_twice_but_others_are() -> None:

@@ -446,6 +446,41 @@ def test_it_goes_on_where_it_was() -> None:
     session.clear()
 
 
+def test_an_outbox_that_follows_an_abandoned_one_uses_other_numbers(tmp_path: Path) -> None:
+    """The receiver restarts, and finds the position of the former outbox in its journal; the sender has a new one."""
+    a = PeerNode("a", 1)
+    with writing(tmp_path) as journal:
+        b = PeerNode("b", 2, journal)
+        a.to("b", b"#")
+        wire = Wire(a, b).dial()
+        session = b.session(b"s", b"#", number=1)
+        a.publish(b"t/a", b"1")
+        wire.settle()
+        wire.outbox.acknowledged(1)
+        a.publish(b"t/a", b"dropped", 1, number=1)
+        a.turn()
+        wire.idle()
+        a.hub.targets.remove_peer(a.outboxes["b"])
+        a.outboxes.pop("b").abandon("it has gone")
+        position = b.hub.positions["a"]
+        assert position == (1, 1)
+        session.clear()
+        wait_durable(journal, journal.gathering - 1)
+        del b, wire
+    b2 = PeerNode("b", 3)
+    b2.hub.positions["a"] = position
+    a.to("b", b"#")
+    again = Wire(a, b2).dial()
+    again.deliver()
+    again.idle()
+    a.publish(b"t/a", b"2", 1, number=2)
+    a.turn()
+    assert payloads(b2, again) == [b"2"] and a.outcomes == {1: "it has gone"}
+    again.outbox.acknowledged(again.inbox.position)
+    a.turn()
+    assert a.outcomes == {1: "it has gone", 2: None} and again.inbox.position == again.outbox.newest_sequence == 3
+
+
 # ---------------------------------------------------------------- what the other may not do
 
 

@@ -63,6 +63,7 @@ cdef class Hub(Waiter):
     cdef PeerHop crowded                        # the last hop that took a message although it has too much
     cdef uint64_t crowded_mark                  # Commits.mark when it did
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
+    cdef dict sequences                         # node -> the last frame that was made for it
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     cdef uint64_t next_passing(self) noexcept

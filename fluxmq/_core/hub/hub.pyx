@@ -69,6 +69,7 @@ cdef class Hub(Waiter):
         self.unsealed = []
         self.eased = []
         self.positions = {}
+        self.sequences = {}
 
     def set_limits(self, **limits):
         """Sets fields of limits_t by name. Raises UsageError for an unknown name."""

@@ -1,9 +1,6 @@
 """Frames of a stream between two nodes: layout, writers, and a checked reader. All integers are little-endian.
 
-                         ┌──────┬─────────────┬──────────────┬──────────┬──────────┬─────┐
-    envelope             │ 0x0A │ length      │ header       │ record   │ record   │ …   │    proto/cluster.proto, Frame
-                         │ u8   │ varint, 1–5 │ 40 bytes     │ 8 + n    │ 8 + n    │     │
-                         └──────┴─────────────┴──────────────┴──────────┴──────────┴─────┘
+    frame    header, records                                                      the field of Frame in cluster.proto
     header   ┌─────────┬───────┬─────────┬─────────┬───────┬──────────┬──────────┬──────────────┐
              │ version │ flags │ age     │ records │ epoch │ to epoch │ sequence │ acknowledged │
              │ u8 = 1  │ u8    │ u16, s  │ u32     │ u64   │ u64      │ u64      │ u64          │
@@ -40,7 +37,6 @@ from fluxmq._core.wire.primitives cimport Cursor
 cdef enum:
     FRAME_VERSION = 1
     FRAME_HEADER_BYTES = 40
-    FRAME_ENVELOPE_BYTES_MAX = 6
     FRAME_BEGIN = 1
     FRAME_AGAIN = 2
 
@@ -89,11 +85,6 @@ cdef struct checks_t:               # what the last checked message had: the sam
 
 # ---- writers. Each returns the end of what it wrote; the caller has made room for as many bytes as the size says.
 
-cdef size_t frame_bytes(size_t records) noexcept nogil          # of a frame with so many bytes of records
-# The envelope and the header of a frame with so many bytes of records, which the caller puts behind.
-cdef uint8_t* put_frame(uint8_t* at, const frame_t* frame, size_t records) noexcept nogil
-# The header inside of a whole frame.
-cdef uint8_t* header_in(uint8_t* frame) noexcept nogil
 cdef uint8_t* put_header(uint8_t* at, const frame_t* frame) noexcept nogil
 cdef void read_header(const uint8_t* at, frame_t* frame) noexcept nogil
 

@@ -10,7 +10,6 @@ from fluxmq._core.wire.text cimport TEXT_OK, filter_valid, text_valid, topic_val
 from fluxmq._core.errors import ProtocolError
 
 cdef enum:
-    ENVELOPE_TAG = 0x0A         # protocol buffers: field 1, length-delimited
     RECORD_BYTES = 8            # of a record's head
     MESSAGE_BYTES = 12          # of a message's numbers, without the expiry
     NAME_BYTES_MAX = 255        # of a namespace
@@ -32,38 +31,6 @@ cdef inline void put_u16_le(uint8_t* at, uint16_t value) noexcept nogil:
 
 
 # -------------------------------------------------------------------- writers
-
-cdef inline uint32_t length_bytes(size_t length) noexcept nogil:
-    """Of a varint of protocol buffers."""
-    cdef uint32_t n = 1
-    while length >= 0x80:
-        length >>= 7
-        n += 1
-    return n
-
-
-cdef size_t frame_bytes(size_t records) noexcept nogil:
-    return 1 + length_bytes(FRAME_HEADER_BYTES + records) + FRAME_HEADER_BYTES + records
-
-
-cdef uint8_t* put_frame(uint8_t* at, const frame_t* frame, size_t records) noexcept nogil:
-    cdef size_t length = FRAME_HEADER_BYTES + records
-    at[0] = ENVELOPE_TAG
-    at += 1
-    while length >= 0x80:
-        at[0] = <uint8_t>(length | 0x80)
-        length >>= 7
-        at += 1
-    at[0] = <uint8_t>length
-    return put_header(at + 1, frame)
-
-
-cdef uint8_t* header_in(uint8_t* frame) noexcept nogil:
-    frame += 1
-    while frame[0] & 0x80:
-        frame += 1
-    return frame + 1
-
 
 cdef uint8_t* put_header(uint8_t* at, const frame_t* frame) noexcept nogil:
     at[0] = frame.version
@@ -180,25 +147,11 @@ cdef void read_header(const uint8_t* at, frame_t* frame) noexcept nogil:
 
 
 cdef int open_frame(const uint8_t* at, size_t length, frame_t* frame, Cursor* records) except -1:
-    cdef const uint8_t* end = at + length
-    cdef uint64_t size = 0
-    cdef uint32_t shift = 0
-    if length < 2 or at[0] != ENVELOPE_TAG:
-        raise ProtocolError(MALFORMED, "a message of a stream between nodes that is no frame")
-    at += 1
-    while True:
-        if at == end or shift == 35:
-            raise ProtocolError(MALFORMED, "a frame without its length")
-        size |= <uint64_t>(at[0] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if (at - 1)[0] < 0x80:
-            break
-    if size != <uint64_t>(end - at) or size < FRAME_HEADER_BYTES:
-        raise ProtocolError(MALFORMED, "a frame that is not as long as it says")
+    if length < FRAME_HEADER_BYTES:
+        raise ProtocolError(MALFORMED, f"a frame of {length} bytes between nodes")
     read_header(at, frame)
     records.at = at + FRAME_HEADER_BYTES
-    records.end = end
+    records.end = at + length
     if frame.version != FRAME_VERSION:
         raise ProtocolError(WRONG, f"a frame of version {frame.version}; this node reads {FRAME_VERSION}")
     if frame.flags & ~(FRAME_BEGIN | FRAME_AGAIN):

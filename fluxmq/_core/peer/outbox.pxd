@@ -9,7 +9,8 @@ message of QoS 1 or 2, an interest) is committed when its frame is acknowledged.
 
 Frames outlive a connection: attach() sends those that the other node does not have again. If that node has a new epoch
 (it restarted, or was fenced) they are addressed anew, and marked if they may have reached the former life
-(frames.pxd, AGAIN). A new life of this node has a new outbox, whose numbers begin at 1.
+(frames.pxd, AGAIN). A new life of this node has a new outbox, whose numbers begin at 1. Within a life numbers are used
+once: an outbox that follows an abandoned one continues them (Hub.sequences).
 
 Bytes that are not acknowledged are bounded by `window_bytes`. Beyond it messages of QoS 0 are dropped. Others are
 taken, but their publisher's connection is not read until half is acknowledged (Hub.crowded, Transport.yield_to_peer).

@@ -12,9 +12,9 @@ from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.memory.message cimport body_t, live
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, FRAME_VERSION, PEER_CONTROL, PEER_INTEREST_END, PEER_RETAIN, control_bytes, frame_bytes,
-    group_bytes, header_in, interest_bytes, message_bytes, namespace_bytes, put_control, put_frame, put_group_message,
-    put_header, put_interest, put_message, put_namespace, read_header,
+    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, PEER_CONTROL, PEER_INTEREST_END, PEER_RETAIN,
+    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, put_control, put_group_message, put_header,
+    put_interest, put_message, put_namespace, read_header,
 )
 
 __all__ = ["PeerOutbox"]
@@ -40,6 +40,10 @@ cdef class PeerOutbox(PeerHop):
         self.window_bytes = window_bytes
         self.line = hub.commits.open_line(f"node {node}")
         self.numbers = {}
+        # An earlier outbox of this life may have sent frames to that node, which has their position on disk.
+        self.acknowledged_upto = self.handed = self.handed_ever = hub.sequences.get(node, 0)
+        self.line.at = self.acknowledged_upto + 1
+        self.line.decided = self.acknowledged_upto
 
     def __dealloc__(self):
         self.drop_kept(self.acknowledged_upto + self.kept_count)
@@ -53,10 +57,9 @@ cdef class PeerOutbox(PeerHop):
         return self.send is not None
 
     def attach(self, send not None, uint64_t to_epoch, uint64_t position):
-        """The stream is connected. send(frame: bytes): hands a frame to the transport, with the envelope that
-        proto/cluster.proto describes. to_epoch: of the other node. position: the last frame of this outbox that it has
-        applied; those behind it are sent again. Raises ProtocolError if it names a frame that was never sent;
-        UsageError if the outbox was abandoned."""
+        """The stream is connected. send(frame: bytes): hands a frame to the transport. to_epoch: of the other node.
+        position: the last frame of this node's life that it has applied; those behind it are sent again. Raises
+        ProtocolError if it names a frame that was never sent; UsageError if the outbox was abandoned."""
         if self.gone is not None:
             raise UsageError(f"the stream to {self.node} was abandoned: {self.gone}")
         if position > self.handed_ever:
@@ -124,12 +127,12 @@ cdef class PeerOutbox(PeerHop):
         if begin:
             for name in self.numbers:
                 size += namespace_bytes(len(name))
-        frame = PyBytes_FromStringAndSize(NULL, frame_bytes(size))
+        frame = PyBytes_FromStringAndSize(NULL, FRAME_HEADER_BYTES + size)
         self.fill_header(&header)
         header.flags = flags
         header.sequence = sequence
         header.records = <uint32_t>len(self.numbers) if begin else 0
-        at = put_frame(<uint8_t*>PyBytes_AS_STRING(frame), &header, size)
+        at = put_header(<uint8_t*>PyBytes_AS_STRING(frame), &header)
         if begin:
             for name in self.numbers:
                 number += 1
@@ -151,9 +154,8 @@ cdef class PeerOutbox(PeerHop):
         cdef int64_t age_s = (self.hub.node.steady_ms - kept.since_ms) // 1000
         cdef uint8_t flags = FRAME_AGAIN if sequence <= self.again_upto else 0
         cdef frame_t header
-        cdef uint8_t* at = header_in(<uint8_t*>PyBytes_AS_STRING(frame))
         cdef bytes changed
-        read_header(at, &header)
+        read_header(<const uint8_t*>PyBytes_AS_STRING(frame), &header)
         age_s = min(max(age_s, <int64_t>0), <int64_t>AGE_MAX_S)
         if header.to_epoch == self.to_epoch and header.flags == flags and header.age_s == age_s:
             return frame
@@ -163,7 +165,7 @@ cdef class PeerOutbox(PeerHop):
         header.to_epoch = self.to_epoch
         header.flags = flags
         header.age_s = <uint16_t>age_s
-        put_header(header_in(<uint8_t*>PyBytes_AS_STRING(changed)), &header)
+        put_header(<uint8_t*>PyBytes_AS_STRING(changed), &header)
         Py_INCREF(changed)
         kept.frame = <PyObject*>changed
         Py_DECREF(frame)
@@ -325,17 +327,18 @@ cdef class PeerOutbox(PeerHop):
 
     cdef int seal(self) except -1:
         cdef frame_t header
-        cdef bytes frame = PyBytes_FromStringAndSize(NULL, frame_bytes(self.gather_length))
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, FRAME_HEADER_BYTES + self.gather_length)
         cdef uint8_t* at
         self.fill_header(&header)
         header.sequence = self.newest() + 1
         header.records = self.gather_records
-        at = put_frame(<uint8_t*>PyBytes_AS_STRING(frame), &header, self.gather_length)
+        at = put_header(<uint8_t*>PyBytes_AS_STRING(frame), &header)
         if self.gather_length:
             memcpy(at, self.gather, self.gather_length)
         self.keep(frame)
         self.line.given = True          # the line's position moves with every frame
         self.line.submit()
+        self.hub.sequences[self.node] = header.sequence
         self.records += self.gather_records
         self.gather_length = 0
         self.gather_records = 0

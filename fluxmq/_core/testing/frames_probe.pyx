@@ -6,9 +6,9 @@ from libc.string cimport memset
 
 from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.peer.frames cimport (
-    PEER_CONTROL, PEER_EXPIRES, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE,
-    checks_t, control_bytes, frame_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes,
-    next_record, open_frame, peer_record_t, put_control, put_frame, put_group_message, put_interest, put_message,
+    FRAME_HEADER_BYTES, PEER_CONTROL, PEER_EXPIRES, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE,
+    PEER_NAMESPACE, checks_t, control_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes,
+    next_record, open_frame, peer_record_t, put_control, put_group_message, put_header, put_interest, put_message,
     put_namespace, span_t,
 )
 from fluxmq._core.wire.primitives cimport Cursor
@@ -74,12 +74,11 @@ cdef bytes record_bytes(tuple record):
 def encode(dict header not None, list records not None) -> bytes:
     """A frame. header: fields by name, those that are missing are 0; records: as decode() returns them."""
     cdef frame_t frame
-    cdef bytes body = b"".join([record_bytes(record) for record in records])
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, frame_bytes(len(body)))
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, FRAME_HEADER_BYTES)
     cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(out)
     frame = {name: header.get(name, 0) for name in HEADER}
-    assert put_frame(begin, &frame, len(body)) - begin == len(out) - len(body)
-    return out[:len(out) - len(body)] + body
+    assert put_header(begin, &frame) - begin == len(out)
+    return out + b"".join([record_bytes(record) for record in records])
 
 
 def decode(bytes data not None) -> tuple:
