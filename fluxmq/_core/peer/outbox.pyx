@@ -13,8 +13,8 @@ from fluxmq._core.memory.message cimport body_t, live
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, PEER_CONTROL, PEER_INTEREST_END, PEER_RETAIN,
-    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, put_control, put_group_message, put_header,
-    put_interest, put_message, put_namespace, read_header,
+    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, put_control,
+    put_group_message, put_header, put_interest, put_message, put_namespace, read_header,
 )
 
 __all__ = ["PeerOutbox"]
