@@ -15,6 +15,7 @@ from typing import Protocol
 
 __all__ = ["Interest", "Sender"]
 
+OWN_TOPICS = b"$SYS/"  # each node publishes its own under these, for its own clients
 Filter = tuple[bytes, bytes, bytes]  # namespace, topic filter, share group (b"": none)
 
 
@@ -41,6 +42,8 @@ class Interest:
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes) -> None:
         """See Directory.announce."""
+        if filter_.startswith(OWN_TOPICS):
+            return
         key = namespace, filter_, group
         self._counts[key] += 1
         count = self._counts[key]
@@ -52,6 +55,8 @@ class Interest:
 
     def withdraw(self, namespace: bytes, filter_: bytes, group: bytes) -> None:
         """See Directory.withdraw."""
+        if filter_.startswith(OWN_TOPICS):
+            return
         key = namespace, filter_, group
         self._counts[key] -= 1
         count = self._counts[key]

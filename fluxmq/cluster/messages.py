@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeoverCall", "Whole", "answer_of",
+__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeoverCall", "answer_of",
            "control_of", "encode", "hello_of", "tail_of", "takeover_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
@@ -29,13 +29,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     version: int
     position: int
-
-
-class Whole(msgspec.Struct, frozen=True, kw_only=True, tag="whole"):
-    """CONTROL: what was told before is all of the sender's interest. to_epoch: the life of the addressee that it was
-    told to; an earlier life may have got a part of it."""
-
-    to_epoch: int
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):
@@ -85,7 +78,7 @@ class TailCall(msgspec.Struct, frozen=True, kw_only=True):
 
 hello_of = msgspec.msgpack.Decoder(Hello).decode
 answer_of = msgspec.msgpack.Decoder(Answer).decode
-control_of = msgspec.msgpack.Decoder(Whole | Switch | Cut).decode
+control_of = msgspec.msgpack.Decoder(Switch | Cut).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
 tail_of = msgspec.msgpack.Decoder(TailCall).decode
 encode = msgspec.msgpack.encode

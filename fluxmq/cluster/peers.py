@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import ProtocolError, UsageError
+from fluxmq._core.errors import ProtocolError, StorageError, UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.peer.inbox import PeerInbox
@@ -30,7 +30,6 @@ from fluxmq.cluster.messages import (
     Cut,
     Hello,
     Switch,
-    Whole,
     answer_of,
     control_of,
     encode,
@@ -96,7 +95,8 @@ class Peer:
             self._peers.broker.learn(self.name, namespace, filter_, count > 0)
 
     def on_interest_end(self) -> None:
-        """Not used: see Whole."""
+        """What was told is all of the node's interest."""
+        self.told = True
 
     def on_group_message(self, namespace: bytes, group: bytes, filter_: bytes, topic: bytes, payload: bytes,
                          properties: bytes, qos: int, retain: bool, expires_at: int) -> None:
@@ -115,10 +115,7 @@ class Peer:
         except msgspec.MsgspecError as error:
             raise ProtocolError(0x82, f"node {self.name} sent a message that this version does not know: {error}") \
                 from None
-        if not isinstance(message, Whole):
-            self._peers.on_message(self, message)
-        elif message.to_epoch == self._peers.epoch:
-            self.told = True
+        self._peers.on_message(self, message)
 
     def on_applied(self, sequence: int) -> None:
         """Everything that the node's frames caused up to this one is committed."""
@@ -137,9 +134,9 @@ class Peers:
     """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node.
 
     cluster: identifies the cluster. epoch: of this node. known: addresses that count before those that nodes have
-    registered. on_known: called when a peer has become known, or one that was
-    waited for has gone. on_appeared: called when a peer's stream has this node's interest, before anything says that
-    this is all. on_gone: called when a peer has no lease any more. on_message: called with other messages than frames'.
+    registered. on_known: called when a peer has become known, or one that was waited for has gone. on_appeared: called
+    when a peer's stream has this node's interest, before anything says that this is all. on_gone: called when a peer
+    has no lease any more. on_message: called with CONTROL records.
     """
 
     def __init__(self, *, name: str, cluster: str, epoch: int, hub: Hub, broker: Broker, membership: Membership,
@@ -191,7 +188,7 @@ class Peers:
 
     def unknown(self) -> list[str]:
         """The peers with a lease that are not known."""
-        return [peer.name for peer in self.peers.values() if peer.node is not None and not peer.known]
+        return [peer.name for peer in self.peers.values() if not peer.known]
 
     # ------------------------------------------------------------------ nodes come and go
 
@@ -208,12 +205,10 @@ class Peers:
         if not slot:
             self.log("error", "", f"a node is left out: a cluster has at most {SLOTS} nodes", {"node": node.name})
             return
-        # A stream is between two lives: the position in one to a former life of this node says nothing of this one.
-        self.hub.positions.pop(node.name, None)
         peer = self.peers[node.name] = Peer(self, node, slot)
         self.interest.add(node.name, peer)
         self.on_appeared(peer)
-        peer.outbox.control(encode(Whole(to_epoch=node.epoch)))
+        peer.outbox.interest_end()
         peer.whole_at = peer.outbox.cut() - 1
         self._dial(peer)
 
@@ -348,8 +343,9 @@ class Peers:
             return
         try:
             peer.outbox.acknowledged(peer.inbox.apply(frame))
-        except ProtocolError as error:
-            self.refuse(peer, str(error))
+        except (ProtocolError, StorageError, MemoryError) as error:
+            # The frame comes again when the node has dialled again, from the record on that failed.
+            self.refuse(peer, str(error) or repr(error))
         else:
             if not peer.announced and peer.known:
                 peer.announced = True

@@ -190,3 +190,12 @@ def test_publishers_do_not_wait_for_the_clients_of_a_node_that_died() -> None:
     brokers.end_lease_of("one")
     brokers.run_until(lambda: publisher.acknowledged(packet_id), 1.0)
     assert [ack.reason for ack in publisher.of(Puback)][-1] == 0
+
+
+def test_what_a_node_says_of_itself_stays_on_it() -> None:
+    brokers = serving("one", "two")
+    subscriber = subscribed(brokers, "two", "s", "$SYS/#")
+    for name in ("one", "two"):
+        brokers.processes[name].node.hub.publish_message(b"$SYS/broker/x", name.encode())
+    brokers.run_for(0.5)
+    assert subscriber.messages == [("$SYS/broker/x", b"two")]

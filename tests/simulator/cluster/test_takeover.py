@@ -16,8 +16,8 @@ from fluxmq.cluster.keys import node_key
 NAMES = ("one", "two", "three")
 
 
-def serving(seed: int = 1) -> Brokers:
-    brokers = Brokers(seed, list(NAMES), lambda process: store.seen_by(process.driver))
+def serving(seed: int = 1, ttl_s: int = 10) -> Brokers:
+    brokers = Brokers(seed, list(NAMES), lambda process: store.seen_by(process.driver), ttl_s=ttl_s)
     store = MetadataInMemory(brokers.world.events)
 
     def end_lease_of(name: str) -> None:
@@ -204,3 +204,33 @@ def test_a_session_stays_where_it_was_taken_although_its_client_has_gone_meanwhi
     assert owners.owner((b"/", b"c")) is not None
     assert hop(brokers, client, "three").session_present
     brokers.run_until(lambda: client.messages == [("t", b"while it was away")])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_new_owner_that_stood_still_does_not_get_what_the_old_one_has_taken_back(seed: int) -> None:
+    """The old owner waits for ten seconds. What is published to the session after that must not be lost when the new
+    owner goes on, within its lease."""
+    brokers = serving(seed, ttl_s=30)
+    chance = random.Random(seed)
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    client.leave()
+    publisher = connected(brokers, "three", "p")
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_for(chance.choice((0.001, 0.002, 0.003, 0.004, 0.005)))
+    brokers.processes["two"].process.pause()
+    brokers.run_for(12.0)
+    for number in range(10):
+        publisher.publish("t", b"%d" % number, 1)
+    brokers.run_for(1.0)
+    brokers.processes["two"].process.resume()
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    for _ in range(20):
+        answered = len(client.connacks) + 1
+        client.connect(at=chance.choice(NAMES), clean_start=False, expiry_s=1000)
+        if brokers.world.holds_within(partial(answers, client, answered), 20.0) and not client.connacks[-1].reason:
+            break
+        brokers.run_for(0.5)
+    brokers.run_for(3.0)
+    assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(10)}
