@@ -44,6 +44,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     # etcd ends connections that ping more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 3_000),
+    # The limit that counts in grpcio 1.85 (grpc issue 39239).
+    ("grpc.http2.ping_timeout_ms", 3_000),
     # Not through a proxy that the environment names for HTTP; and a connection of our own, whose failures are ours.
     ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
 )

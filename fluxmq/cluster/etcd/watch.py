@@ -9,6 +9,8 @@ next, behind the last revision that was reported: so nothing is left out and not
 - The revision in the answer to such a question is not used: before etcd 3.4.25 and 3.5.8 it is not in order with the
   events (etcd issue 15220). That of a progress report which etcd sends by itself is right.
 - A response may be cut into fragments, a revision in its middle. They are joined, so a batch has whole revisions only.
+- It begins at the last revision that was reported, and drops that: a watch from exactly the compacted revision on would
+  leave out deletions of that revision (etcd issue 19179). From one before it on, etcd says that it is compacted.
 - A member that is behind may report events again from before our revision (etcd issue 20221): they are dropped.
 """
 from __future__ import annotations
@@ -99,7 +101,7 @@ class EtcdWatch:
         reading: asyncio.Future[Any] | None = None
         try:
             await self._write(endpoint, call, WatchRequest(create_request={
-                "key": self._key, "range_end": self._range_end, "start_revision": self._last + 1,
+                "key": self._key, "range_end": self._range_end, "start_revision": max(self._last, 1),
                 "progress_notify": True, "fragment": True}))
             fragments: list[Any] = []
             silent = 0.0
@@ -168,8 +170,8 @@ class EtcdWatch:
     def _cancelled(self, endpoint: Endpoint, response: Any) -> EtcdError:
         if response.compact_revision:
             return EtcdCompacted(Cause.COMPACTED, endpoint.address,
-                                 f"etcd at {endpoint.address}: revision {self._last + 1} has been compacted, the "
-                                 f"first that is left is {response.compact_revision}")
+                                 f"etcd at {endpoint.address}: what follows revision {self._last} has been compacted, "
+                                 f"the first that is left is {response.compact_revision}")
         reason = response.cancel_reason or "no reason was given"
         cause, said = cause_of_text(reason) or (Cause.BROKEN, reason)
         return EtcdError(cause, endpoint.address, f"etcd at {endpoint.address}: the watch was cancelled: {said}")

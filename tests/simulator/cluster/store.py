@@ -266,7 +266,7 @@ class SimWatch:
         member = self._store.etcd.members[self.endpoint]
         side = self._side = Side(self._store.process, self._on_item, self._left)
         Connection(self._store.etcd.network, side, member.service.accept_watch())
-        side.out.write(("watch", self._prefix, self._last + 1))
+        side.out.write(("watch", self._prefix, max(self._last, 1)))
         self._silent_s = 0.0
         self._driver.later(ASK_S, partial(self._listen, side))
 
