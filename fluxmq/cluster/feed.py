@@ -35,12 +35,10 @@ class Feed:
         self._watch: Watch | None = None
         self._closed = False
         self.revision = 0  # everything up to here was reported
-        self.loads = 0
 
     async def load(self) -> None:
         """Reads everything and reports it. Raises StoreError."""
         result = await self._store.read(ROOT, prefix=True)
-        self.loads += 1
         present = {item.key for item in result.items}
         events = [Event(key, None, result.revision, 0, 0) for key in self._known if key not in present]
         events += (Event(*item) for item in result.items if self._known.get(item.key) != item.revision)

@@ -37,9 +37,6 @@ class Interest:
         self._counts: Counter[Filter] = Counter()
         self._senders: dict[str, Sender] = {}
 
-    def __len__(self) -> int:
-        return len(self._counts)
-
     def announce(self, namespace: bytes, filter_: bytes, group: bytes) -> None:
         """See Directory.announce."""
         if filter_.startswith(OWN_TOPICS):

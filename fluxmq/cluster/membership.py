@@ -55,7 +55,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     identity: str
     clients: dict[str, str] = {}
-    http: str = ""
     pid: int = 0
     version: str = ""
     versions: tuple[int, int] = (1, 1)
@@ -94,7 +93,6 @@ class Membership:
         self.silent = ""  # why the last renewal did not count; "": it did
         self.newest = 0  # revision of the store when it last answered
         self.last_end_s = -TAKEOVER_DELAY_S  # by the driver's clock: when another node was seen to have lost its lease
-        self._leader_revision = 0
         self._store = store
         self._driver = driver
         self._clock_s = clock_s
@@ -205,7 +203,6 @@ class Membership:
         """A change below `/mqtt/nodes/`, or of the leader's key."""
         if event.key == LEADER:
             self.leader = "" if event.value is None else event.value.decode()
-            self._leader_revision = 0 if event.value is None else event.revision
             return
         name = node_of(event.key)
         if name is None:

@@ -67,7 +67,7 @@ class _Leaving:
 class _Coming:
     """A session that is being taken over; at the new owner."""
 
-    def __init__(self, arrival: Arrival, moving: MovingSession | None, former: str, epoch: int,
+    def __init__(self, arrival: Arrival, moving: MovingSession, former: str, epoch: int,
                  done: Promise[None]) -> None:
         self.arrival = arrival
         self.moving = moving
@@ -98,8 +98,6 @@ class Takeovers:
         self._log = log
         self._leaving: dict[Session, _Leaving] = {}
         self._coming: dict[Session, _Coming] = {}
-        self.taken = 0
-        self.handed_over = 0
 
     # ------------------------------------------------------------------ the new owner
 
@@ -167,7 +165,6 @@ class Takeovers:
         finally:
             self._coming.pop(session, None)
             moving.restore()
-        self.taken += 1
 
     @staticmethod
     def _switch(session: Session, coming: _Coming) -> Switch:
@@ -298,7 +295,6 @@ class Takeovers:
                 await self._driver.sleep(RETRY_S)
         leaving.moving.restore()
         leaving.departure.end()
-        self.handed_over += 1
         self._forget(session)
 
     async def _send_tail(self, session: Session, leaving: _Leaving, peer: Peer, peers: Peers) -> None:
@@ -383,8 +379,7 @@ class Takeovers:
         session = cut.namespace, cut.client_id
         coming = self._coming.get(session)
         if coming is not None and coming.epoch == cut.epoch:
-            if coming.moving is not None:
-                coming.moving.accept(peer.slot, True)
+            coming.moving.accept(peer.slot, True)
             coming.waits.discard(peer.name)
             coming.look()
         leaving = self._leaving.get(session)
@@ -400,8 +395,7 @@ class Takeovers:
         """A node has no lease any more: nothing comes from it."""
         for coming in self._coming.values():
             coming.waits.discard(peer.name)
-            if coming.moving is not None:
-                coming.moving.accept(peer.slot, True)
+            coming.moving.accept(peer.slot, True)
             coming.whole = coming.whole or peer.name == coming.former
             coming.look()
         for session, leaving in self._leaving.items():

@@ -54,8 +54,6 @@ class Writer:
         self._busy: set[bytes] = set()  # keys of the transactions under way
         self._under_way = 0
         self._closed: str | None = None
-        self.transactions = 0
-        self.requests = 0
 
     async def change(self, compares: Sequence[Compare], changes: Sequence[Change],
                      limit_s: float | None = None) -> TransactionResult:
@@ -67,7 +65,6 @@ class Writer:
         until = None if limit_s is None else self._driver.now() + limit_s
         request = _Request(compares, changes, self._driver.promise(), until)
         self._queue.append(request)
-        self.requests += 1
         self._send()
         return await request.promise
 
@@ -77,11 +74,6 @@ class Writer:
         queue, self._queue = self._queue, []
         for request in queue:
             _fail(request, StoreError(why, retry=False))
-
-    @property
-    def waiting(self) -> int:
-        """Requests that are not sent yet."""
-        return len(self._queue)
 
     def _send(self) -> None:
         while self._queue and self._under_way < self._transactions_max:
@@ -122,7 +114,6 @@ class Writer:
     async def _transact(self, batch: list[_Request]) -> None:
         pause = 0.0
         try:
-            self.transactions += 1
             result = await self._store.transact(_flat(request.compares for request in batch),
                                                 _flat(request.changes for request in batch))
         except StoreError as error:
