@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
 SANITIZE = os.environ.get("FLUXMQ_SANITIZE", "0") != "0"
@@ -30,13 +30,9 @@ CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queu
         "peer", "client", "record", "testing"]
 SPARK = ["examples", "gate", "measures", "player", "profile", "replay", "report", "source", "verify"]
 PACKAGES = [
-    "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
-    "fluxmq.engine", "fluxmq.engine.exchanges", "fluxmq.engine.ports", "fluxmq.engine.queues",
-    "fluxmq.engine.queues.amqp", "fluxmq.engine.queues.recovery", "fluxmq.engine.sessions", "fluxmq.storage",
-    "fluxmq.cluster", "fluxmq.cluster.etcd", "fluxmq.access",
-    "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
-    "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
-    *(f"fluxmq.spark.{name}" for name in SPARK),
+    *find_packages(include=["fluxmq", "fluxmq.*"]),
+    "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro",
+    "fluxmq.spark", *(f"fluxmq.spark.{name}" for name in SPARK),
 ]
 # bench/ and spark/ stand at top level in the tree and ship inside the package, so `fluxmq bench` works from a wheel.
 PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "fluxmq.bench.gate": "bench/gate",

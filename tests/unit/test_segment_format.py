@@ -29,9 +29,6 @@ from fluxmq._core.disk.segment_format import (
     walk,
 )
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq._core.hub.hub import Hub
-from fluxmq._core.queue.export import Export
-from fluxmq._core.queue.log import Log
 from fluxmq.storage.segment_repair import verify
 from fluxmq.storage.segments import SegmentStore
 
@@ -41,16 +38,9 @@ def u(value: int, width: int) -> bytes:
 
 
 def test_a_message_is_as_drawn() -> None:
-    hub = Hub(None)
-    hub.set_clock(1_000, 0)
-    log = Log(hub.ledger, 1)
-    for _ in range(7):
-        log.append_message(b"t", b"another")
-    log.append_message(b"a/b", b"hello", properties=b"pp", expires_at=5, not_before=6, qos=1, priority=9)
-    [block] = Export(log, 1 << 60)
-    raw = block[7][-64:]
-    assert raw == (u(64, 4) + u(5, 4) + u(7, 8) + u(1000, 8) + u(5, 8) + u(6, 8) + u(2, 4) + u(3, 2) + b"\x01\x09"
-                   + b"a/bpphello" + bytes(6))
+    """As a log exports it (test_export.py)."""
+    raw = (u(64, 4) + u(5, 4) + u(7, 8) + u(1000, 8) + u(5, 8) + u(6, 8) + u(2, 4) + u(3, 2) + b"\x01\x09"
+           + b"a/bpphello" + bytes(6))
     assert messages_of(raw) == [(7, 1000, 5, 6, 1, 9, b"a/b", b"pp", b"hello")]
 
 

@@ -1,0 +1,59 @@
+"""The tests of `tox -e sanitize` import no compiled module but those of PARSERS (setup.py): their wheel has no others.
+Without this check it shows only when the whole of CI runs."""
+from __future__ import annotations
+
+import ast
+import configparser
+import subprocess
+import sys
+
+from kit.python import environment
+from kit.tree import ROOT
+
+IMPORT = """
+import importlib, sys
+from importlib.machinery import ExtensionFileLoader, PathFinder
+parsers, tests = {parsers!r}, {tests!r}
+class ParsersAlone:
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith("fluxmq._core."):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(spec.loader, ExtensionFileLoader) and name not in parsers:
+            raise ImportError(f"{{name}} is not among PARSERS")
+        return spec
+sys.meta_path.insert(0, ParsersAlone())
+sys.path[:0] = {paths!r}
+for test in tests:
+    try:
+        importlib.import_module(test)
+    except ImportError as error:
+        print(f"{{test}}: {{error}}")
+"""
+
+
+def parsers() -> list[str]:
+    for statement in ast.parse((ROOT / "setup.py").read_text()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "PARSERS":
+            return [f"fluxmq._core.{package}.{name}" for package, names in ast.literal_eval(statement.value).items()
+                    for name in names]
+    raise AssertionError("setup.py has no PARSERS")
+
+
+def sanitized() -> list[str]:
+    """The modules of the tests that `tox -e sanitize` names."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    words = [word.rstrip("}") for word in config["testenv:sanitize"]["commands"].split() if word.startswith("tests/")]
+    files = [file for word in words
+             for file in (sorted((ROOT / word).glob("test_*.py")) if (ROOT / word).is_dir() else [ROOT / word])]
+    return [".".join(file.relative_to(ROOT / "tests").with_suffix("").parts) for file in files]
+
+
+def test_what_runs_with_sanitizers_imports_parsers_alone() -> None:
+    names = sanitized()
+    assert len(names) > 15
+    code = IMPORT.format(parsers=parsers(), tests=names, paths=[str(ROOT / "tests")])
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout
