@@ -43,6 +43,7 @@ __all__ = ["Peer", "Peers"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001
+ACK_BYTES = 16 << 10  # of frames: after so many an acknowledgement costs little beside them, and leaves at once
 SLOTS = 256  # of sources of messages: this node, and its peers
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
 
@@ -67,6 +68,7 @@ class Peer:
         self.redial_s = REDIAL_FIRST_S
         self.cuts: deque[tuple[float, int]] = deque()  # a time, and the first frame that was made after it
         self.ack_begun = False
+        self.ack_bytes = 0  # the inbox's when the last acknowledgement left alone
         self.announced = False  # that it is known
 
     @property
@@ -120,13 +122,25 @@ class Peer:
     def on_applied(self, sequence: int) -> None:
         """Everything that the node's frames caused up to this one is committed."""
         self.outbox.ack(self.inbox.epoch, sequence)
-        if not self.ack_begun:
+        if self.inbox.bytes - self.ack_bytes >= ACK_BYTES:
+            self._send_ack()
+        elif not self.ack_begun:
             self.ack_begun = True
-            self._peers.driver.start(self._send_ack())
+            self._peers.driver.start(self._send_ack_soon())
 
-    async def _send_ack(self) -> None:
-        await self._peers.driver.sleep(ACK_DELAY_S)
+    async def _send_ack_soon(self) -> None:
+        # A lingering turn would delay the timer by ten times as much.
+        self._peers.hub.awaited += 1
+        try:
+            await self._peers.driver.sleep(ACK_DELAY_S)
+        finally:
+            self._peers.hub.awaited -= 1
         self.ack_begun = False
+        self._send_ack()
+
+    def _send_ack(self) -> None:
+        """Unless one has left with a frame."""
+        self.ack_bytes = self.inbox.bytes
         self.outbox.send_ack()
 
 
