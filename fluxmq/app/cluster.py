@@ -17,7 +17,9 @@ from fluxmq.app.listeners import Listeners
 from fluxmq.cluster.etcd.binary import check_version, find_binary, version_of
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endpoints import Tls as EtcdTls
-from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, Exit, MemberTls
+from fluxmq.cluster.etcd.joining import Joiner
+from fluxmq.cluster.etcd.own_member import OwnMember
+from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, MemberTls
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.messages import VERSIONS
 from fluxmq.cluster.node import ClusterNode, Settings
@@ -29,9 +31,10 @@ from fluxmq.model.cluster import ClusterTls
 from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
 from fluxmq.model.config import Config
 
-__all__ = ["ClusterRuntime"]
+__all__ = ["ClusterRuntime", "member_options"]
 
 IDENTITY_FILE = "node-identity"  # in storage.dir: tells a former life of a node from another process with its name
+MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members, as last seen
 Log = Callable[[str, str, str, dict[str, Any]], None]
 
 
@@ -42,7 +45,7 @@ class ClusterRuntime:
         self.config = config
         self.addresses: ClusterAddresses = addresses(config)
         self.log = log
-        self.member: EtcdMember | None = None
+        self.own: OwnMember | None = None  # of etcd; None: it is elsewhere
         self.on_failed: Callable[[FluxError], None] = lambda error: None  # of the present life of the server
         self.store = EtcdStore(self.addresses.endpoints, tls=_etcd_tls(config), on_log=log)
 
@@ -51,32 +54,23 @@ class ClusterRuntime:
         where, etcd = self.addresses.member, self.config.cluster.etcd
         if where is None:
             return
-        directory = Path(where.data_dir)
-        if not etcd.bootstrap and not (directory / "member").exists():
-            raise ConfigError("cluster.etcd.bootstrap", (
-                "false: joining a running etcd is not in this version. Start all members of initial_cluster for the "
-                "first time with true; or set cluster.etcd.endpoints to use an etcd that is there already"))
         binary = find_binary(etcd.binary)
         check_version(binary, version_of(binary.path), allow_unsafe=etcd.allow_unsafe_version)
-        options = EtcdOptions(
-            name=where.name, data_dir=directory, listen_peer=where.peer_listen, advertise_peer=where.peer_url,
-            listen_client=where.client_listen, advertise_client=where.client_url,
-            initial_cluster=where.initial_cluster_text, tls=_member_tls(etcd.tls), quota_bytes=etcd.quota_bytes)
-        self.member = EtcdMember(binary.path, options, on_log=self.log, on_exit=self._on_exit)
-        self.member.start()
-
-    def _on_exit(self, ended: Exit) -> None:
-        """The member has ended, and nobody asked it to."""
-        again = "" if ended.again_s is None else f"; it is started again in {ended.again_s:g} s"
-        self.log("error", "", f"etcd has ended: {ended.text}{again}", {"last_lines": " | ".join(ended.lines[-3:])})
-        if ended.again_s is None:
-            self.on_failed(FluxError(f"the etcd member of this node cannot run: {ended.text}"))
+        options = member_options(self.config)
+        joiner = Joiner(name=where.name, peer_url=where.peer_url, tls=_etcd_tls(self.config), log=self.log,
+                        others=[url for name, url in where.initial_cluster if name != where.name])
+        member = EtcdMember(binary.path, options, on_log=self.log, on_exit=lambda ended: own.on_exit(ended))
+        own = self.own = OwnMember(member, self.store, joiner, bootstrap=etcd.bootstrap, tls=_etcd_tls(self.config),
+                                   memory=Path(self.config.storage.dir) / MEMBERS_FILE, log=self.log,
+                                   on_failed=lambda error: self.on_failed(error))
+        own.start()
 
     async def stop(self) -> None:
         """Stops the member, and the client of etcd."""
+        self.on_failed = lambda error: None
         await self.store.close()
-        if self.member is not None:
-            await self.member.stop()
+        if self.own is not None:
+            await self.own.stop()
 
     def new_node(self, on_fenced: Callable[[str], None]) -> ClusterNode:
         """The node in the cluster for a new life of the server."""
@@ -89,15 +83,17 @@ class ClusterRuntime:
                            clock_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
 
     async def join(self, node: ClusterNode, listeners: Listeners) -> None:
-        """Joins the cluster; listeners: opened already. Raises as ClusterNode.start."""
+        """Joins the cluster; listeners: opened already. Raises as ClusterNode.start, and as OwnMember.enter."""
         where = self.addresses
+        if self.own is not None:
+            await self.own.enter()
         await node.start(Registration(
             address=where.transport_address, identity=self._identity(), pid=os.getpid(), version=__version__,
             versions=VERSIONS, clients=_client_addresses(listeners, where)))
 
     def overview(self, node: ClusterNode) -> Overview:
         """What operators see of it."""
-        return Overview(node, self.addresses.peers)
+        return Overview(node, self.addresses.peers, self.own)
 
     def _identity(self) -> str:
         """Of the data directory, which the store has locked."""
@@ -107,6 +103,17 @@ class ClusterRuntime:
             draft.write_text(uuid.uuid4().hex, "ascii")
             draft.replace(file)
         return file.read_text("ascii").strip()
+
+
+def member_options(config: Config) -> EtcdOptions:
+    """With which the etcd member of this node is started, if it has one."""
+    where, etcd = addresses(config).member, config.cluster.etcd
+    if where is None:
+        raise ConfigError("cluster.etcd.endpoints", "etcd is elsewhere: this node has no member of it")
+    return EtcdOptions(
+        name=where.name, data_dir=Path(where.data_dir), listen_peer=where.peer_listen, advertise_peer=where.peer_url,
+        listen_client=where.client_listen, advertise_client=where.client_url,
+        initial_cluster=where.initial_cluster_text, tls=_member_tls(etcd.tls), quota_bytes=etcd.quota_bytes)
 
 
 def _client_addresses(listeners: Listeners, where: ClusterAddresses) -> dict[str, str]:

@@ -14,7 +14,7 @@ from fluxmq.app.queue_text import as_table, plain
 __all__ = ["cluster"]
 
 _MEMBERS = {"id": "NODE", "address": "ADDRESS", "port": "PORT", "pid": "PID", "state": "STATE", "leader": "LEADER",
-            "epoch": "EPOCH", "lease": "LEASE LEFT", "version": "VERSION"}
+            "epoch": "EPOCH", "lease": "LEASE LEFT", "vote": "ETCD", "version": "VERSION"}
 _SESSIONS = {"id": "NODE", "state": "STATE", "sessions": "SESSIONS"}
 _PEERS = {"node": "PEER", "connected": "CONNECTED", "batches_sent": "BATCHES OUT", "batches_received": "IN",
           "messages_sent": "MESSAGES OUT", "messages_received": "IN", "bytes_sent": "BYTES OUT",
@@ -34,9 +34,16 @@ def _lease(ms: int | None) -> str | None:
     return None if ms is None else f"{ms / 1000:.1f}s"
 
 
+def _vote(node: dict[str, Any]) -> str | None:
+    """What a node is in etcd."""
+    if node["etcd"] == "none":
+        return None
+    return f"{node['etcd']}{'' if node['etcd_healthy'] else ', does not answer'}"
+
+
 def _rows(view: dict[str, Any]) -> list[dict[str, Any]]:
     return [node | {"lease": _lease(node["lease_left_ms"]), "port": node["port"] or None, "pid": node["pid"] or None,
-                    "epoch": node["epoch"] or None,
+                    "epoch": node["epoch"] or None, "vote": _vote(node),
                     "id": f"{node['id']} (this one)" if node["id"] == view["local"] else node["id"]}
             for node in view["nodes"]]
 
@@ -82,8 +89,9 @@ def cluster_status(place: Place) -> int:
 def cluster_members(place: Place) -> None:
     """List the nodes.
 
-    STATE is down for a node that the configuration names and that has no lease. How much is left of its lease, only
-    the node itself knows.
+    STATE is down for a node that the configuration or etcd names and that has no lease. How much is left of its lease,
+    only the node itself knows. ETCD says whether its member of etcd has a vote: voter, or learner, which is about to
+    get one.
     """
     view = place.client.ask("GET", "cluster")
     place.show({"nodes": view["nodes"], "local": view["local"]}, lambda: as_table(_rows(view), _MEMBERS))

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec.structs import replace
+
+from fluxmq.cluster.etcd.own_member import OwnMember, Vote
 from fluxmq.cluster.node import ClusterNode, Phase
 from fluxmq.cluster.peers import Peer
 from fluxmq.engine.ports.overview import ClusterView, NodeView, PeerView
@@ -17,11 +20,13 @@ _STATES: dict[Phase, _State] = {Phase.NEW: "joining", Phase.JOINING: "joining", 
 
 
 class Overview:
-    """A ClusterOverview. known: addresses of nodes that the configuration names."""
+    """A ClusterOverview. known: addresses of nodes that the configuration names. own: this node's member of etcd; None:
+    it has none."""
 
-    def __init__(self, node: ClusterNode, known: dict[str, str]) -> None:
+    def __init__(self, node: ClusterNode, known: dict[str, str], own: OwnMember | None) -> None:
         self._node = node
         self._known = known
+        self._own = own
 
     def snapshot(self) -> ClusterView:
         """See the port."""
@@ -30,7 +35,7 @@ class Overview:
         state = _STATES[node.phase]
         if state == "serving" and member.silent:
             state = "without_quorum"
-        names = sorted({member.name, *member.nodes, *self._known})
+        names = sorted({member.name, *member.nodes, *self._known, *self._votes()})
         peers = () if node.peers is None else tuple(_peer(peer) for _, peer in sorted(node.peers.peers.items()))
         return ClusterView(
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
@@ -41,11 +46,21 @@ class Overview:
     def _reason(self, state: str) -> str:
         node = self._node
         if state == "joining":
+            if self._own is not None and self._own.joiner.waits:
+                return f"joins etcd: {self._own.joiner.waits}"
             waits = [] if node.peers is None else node.peers.unknown()
             return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"
         return node.membership.silent if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
 
+    def _votes(self) -> dict[str, Vote]:
+        return {} if self._own is None else self._own.votes
+
     def _of(self, name: str, sessions: int, state: _State) -> NodeView:
+        view = self._node_of(name, sessions, state)
+        vote = self._votes().get(name)
+        return view if vote is None else replace(view, etcd=vote.kind, etcd_healthy=vote.healthy)
+
+    def _node_of(self, name: str, sessions: int, state: _State) -> NodeView:
         member = self._node.membership
         known = member.nodes.get(name)
         address = known.registration.address if known is not None else self._known.get(name, "")

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -29,24 +29,44 @@ PATIENCE_S = 60.0  # only a failing test needs it
 
 
 class Cluster:
-    """count: of nodes, named n0, n1, … ttl_s: of their leases. settings: of every node, besides."""
+    """count: of nodes, named n0, n1, … ttl_s: of their leases. settings: of every node, besides. scheme: of the members
+    of etcd; https needs the files in settings."""
 
-    def __init__(self, directory: Path, count: int, *, ttl_s: int = 8,
-                 settings: dict[str, object] | None = None) -> None:
+    def __init__(self, directory: Path, count: int, *, ttl_s: int = 8, settings: dict[str, object] | None = None,
+                 scheme: str = "http") -> None:
         etcd_binary()
         self.names = [f"n{number}" for number in range(count)]
-        peers = {name: free_port() for name in self.names}
-        members = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())
-        # A variable that Python reads at its start: each node is a process of its own, not forked from this one.
-        self.brokers = [Broker(directory / name, {
-            "cluster.enabled": True, "cluster.node_id": name, "cluster.lease_ttl": ttl_s,
-            "cluster.etcd.bind_addr": f"127.0.0.1:{peers[name]}",
-            "cluster.etcd.client_addr": f"127.0.0.1:{free_port()}",
-            "cluster.etcd.initial_cluster": members,
-            "cluster.transport.bind_addr": f"127.0.0.1:{free_port()}",
-        } | (settings or {}), {"PYTHONHASHSEED": "0"}) for name in self.names]
+        self._directory = directory
+        self._ttl_s = ttl_s
+        self._scheme = scheme
+        self._settings = settings or {}
+        self._peers = {name: free_port() for name in self.names}
+        members = self._members(self.names)
+        self.brokers = [self._broker(name, {"cluster.etcd.initial_cluster": members}) for name in self.names]
         self._clients: list[Client] = []
         self._paused: set[int] = set()
+
+    def _members(self, names: Iterable[str]) -> str:
+        return ",".join(f"{name}={self._scheme}://127.0.0.1:{self._peers[name]}" for name in names)
+
+    def _broker(self, name: str, settings: dict[str, object]) -> Broker:
+        # A variable that Python reads at its start: each node is a process of its own, not forked from this one.
+        return Broker(self._directory / name, {
+            "cluster.enabled": True, "cluster.node_id": name, "cluster.lease_ttl": self._ttl_s,
+            "cluster.etcd.bind_addr": f"127.0.0.1:{self._peers[name]}",
+            "cluster.etcd.client_addr": f"127.0.0.1:{free_port()}",
+            "cluster.transport.bind_addr": f"127.0.0.1:{free_port()}",
+        } | settings | self._settings, {"PYTHONHASHSEED": "0"})
+
+    def add(self, through: int = 0) -> Broker:
+        """A further node, not started, which joins through a node that is there."""
+        name = f"n{len(self.brokers)}"
+        self.names.append(name)
+        self._peers[name] = free_port()
+        self.brokers.append(self._broker(name, {
+            "cluster.etcd.bootstrap": False,
+            "cluster.etcd.initial_cluster": self._members([self.names[through], name])}))
+        return self.brokers[-1]
 
     def __enter__(self) -> Self:
         self.start()
@@ -102,8 +122,12 @@ class Cluster:
         return found
 
     def nodes(self, number: int) -> dict[str, dict[str, Any]]:
-        """Those that a node knows, by name."""
-        return {node["id"]: node for node in self.view(number)["nodes"]}
+        """Those with a lease, as a node knows them, by name."""
+        return {node["id"]: node for node in self.view(number)["nodes"] if node["state"] != "down"}
+
+    def votes(self, number: int) -> dict[str, tuple[str, bool | None]]:
+        """(vote in etcd, whether the member answers) of each node, as a node knows them."""
+        return {node["id"]: (node["etcd"], node["etcd_healthy"]) for node in self.view(number)["nodes"]}
 
     @staticmethod
     def wait(condition: Callable[[], object]) -> None:

@@ -10,8 +10,8 @@ __all__ = ["FakeOverview"]
 THREE = ClusterView(
     env="c1", local="one", state="serving", leader="two", revision=40,
     nodes=(NodeView(id="one", address="10.0.0.1", port=7948, pid=11, epoch=5, lease_left_ms=8250, version="1",
-                    sessions=3),
-           NodeView(id="three", address="", state="down"),
+                    sessions=3, etcd="voter", etcd_healthy=True),
+           NodeView(id="three", address="", state="down", etcd="learner", etcd_healthy=False),
            NodeView(id="two", address="10.0.0.2", port=7949, pid=22, epoch=9, leader=True, version="1", sessions=4)),
     peers=(PeerView(node="three", connected=False, errors=2, last_error="no route\x1b to host"),
            PeerView(node="two", connected=True, batches_sent=1, batches_received=2, messages_sent=3,

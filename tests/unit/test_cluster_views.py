@@ -85,9 +85,9 @@ def test_the_exit_status_of_status_says_whether_all_is_well(node: AdminNode, ove
 
 def test_members_lists_every_node_also_one_that_is_down(node: AdminNode) -> None:
     assert lines(node, "members")[1:] == [
-        ["one", "(this", "one)", "10.0.0.1", "7948", "11", "serving", "no", "5", "8.2s", "1"],
-        ["three", "-", "-", "-", "down", "no", "-", "-", "-"],
-        ["two", "10.0.0.2", "7949", "22", "serving", "yes", "9", "-", "1"]]
+        ["one", "(this", "one)", "10.0.0.1", "7948", "11", "serving", "no", "5", "8.2s", "voter", "1"],
+        ["three", "-", "-", "-", "down", "no", "-", "-", "learner,", "does", "not", "answer", "-"],
+        ["two", "10.0.0.2", "7949", "22", "serving", "yes", "9", "-", "-", "1"]]
     assert [one["id"] for one in as_json(node, "members")["nodes"]] == ["one", "three", "two"]
 
 

@@ -12,9 +12,9 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-__all__ = ["MEMBER_ADD", "MEMBER_LIST", "MEMBER_PROMOTE", "MEMBER_REMOVE", "MESSAGES", "STATUS", "WATCH",
-           "MemberAddRequest", "MemberListRequest", "MemberPromoteRequest", "MemberRemoveRequest", "Method",
-           "StatusRequest", "WatchRequest", "definition"]
+__all__ = ["MEMBER_ADD", "MEMBER_LIST", "MEMBER_PROMOTE", "MEMBER_REMOVE", "MEMBER_UPDATE", "MESSAGES", "STATUS",
+           "WATCH", "MemberAddRequest", "MemberListRequest", "MemberPromoteRequest", "MemberRemoveRequest",
+           "MemberUpdateRequest", "Method", "StatusRequest", "WatchRequest", "definition"]
 
 PACKAGE = "fluxmq.etcd"
 MESSAGES = {
@@ -24,6 +24,7 @@ MESSAGES = {
     "MemberAddRequest": "repeated string peerURLs = 1; bool isLearner = 2;",
     "MemberAddResponse": "ResponseHeader header = 1; Member member = 2; repeated Member members = 3;",
     "MemberRemoveRequest": "uint64 ID = 1;",
+    "MemberUpdateRequest": "uint64 ID = 1; repeated string peerURLs = 2;",
     "MemberPromoteRequest": "uint64 ID = 1;",
     "MemberListRequest": "bool linearizable = 1;",
     "MembersResponse": "ResponseHeader header = 1; repeated Member members = 2;",
@@ -75,6 +76,7 @@ MemberAddRequest = _classes["MemberAddRequest"]
 MemberListRequest = _classes["MemberListRequest"]
 MemberPromoteRequest = _classes["MemberPromoteRequest"]
 MemberRemoveRequest = _classes["MemberRemoveRequest"]
+MemberUpdateRequest = _classes["MemberUpdateRequest"]
 StatusRequest = _classes["StatusRequest"]
 WatchRequest = _classes["WatchRequest"]
 
@@ -106,5 +108,6 @@ MEMBER_ADD = Method("Cluster/MemberAdd", "MemberAddResponse")
 MEMBER_LIST = Method("Cluster/MemberList", "MembersResponse")
 MEMBER_PROMOTE = Method("Cluster/MemberPromote", "MembersResponse")
 MEMBER_REMOVE = Method("Cluster/MemberRemove", "MembersResponse")
+MEMBER_UPDATE = Method("Cluster/MemberUpdate", "MembersResponse")
 STATUS = Method("Maintenance/Status", "StatusResponse")
 WATCH = Method("Watch/Watch", "WatchResponse")

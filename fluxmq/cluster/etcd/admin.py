@@ -13,11 +13,13 @@ from fluxmq.cluster.etcd.additions import (
     MEMBER_LIST,
     MEMBER_PROMOTE,
     MEMBER_REMOVE,
+    MEMBER_UPDATE,
     STATUS,
     MemberAddRequest,
     MemberListRequest,
     MemberPromoteRequest,
     MemberRemoveRequest,
+    MemberUpdateRequest,
     Method,
     StatusRequest,
 )
@@ -91,6 +93,10 @@ class EtcdAdmin:
     async def member_remove(self, member: int) -> None:
         """Removes a member for good: it never comes back under this number."""
         await self._ask(MEMBER_REMOVE, MemberRemoveRequest(ID=member))
+
+    async def member_update(self, member: int, peer_urls: Sequence[str]) -> None:
+        """Replaces the addresses at which the other members dial one."""
+        await self._ask(MEMBER_UPDATE, MemberUpdateRequest(ID=member, peerURLs=peer_urls))
 
     async def status(self, endpoint: str, *, limit_s: float | None = None) -> Status:
         """What the member at host:port says of itself; also without a leader."""

@@ -45,23 +45,22 @@ class Ending(enum.Enum):
         return self in (Ending.PORT_TAKEN, Ending.NO_PERMISSION, Ending.DISK_FULL, Ending.UNKNOWN)
 
 
-_ANEW = "remove the member and add it anew (fluxmq cluster voters remove, then add)"
-_AWAY = f"move the directory away, {_ANEW}; the other members have its data"
+_ANEW = "start the node again: its former member is then removed, and a new one is added"
+_AWAY = f"move the directory away and {_ANEW}; the other members have its data"
 
 # What a line contains, in this order of importance; {dir}: the data directory.
 _TEXTS = (
     ("permanently removed from the cluster", Ending.REMOVED,
-     "the member was removed from the etcd cluster and cannot come back under its number: move {dir} away and add the "
-     "node again (fluxmq cluster voters add)"),
+     "the member was removed from the etcd cluster and cannot come back under its number"),
     ("has already been bootstrapped", Ending.WIPED,
-     f"the etcd cluster knows this member, but {{dir}} has no data of it: {_ANEW}; started as it is it could lose what "
-     "it has confirmed"),
+     "the etcd cluster knows this member, but {dir} has no data of it: the member is removed, and a new one added; "
+     "started as it is it could lose what it has confirmed"),
     ("out of range [lastIndex(", Ending.WIPED,
      "the etcd cluster knows more of this member's log than {dir} has, so the directory was emptied or is an old copy: "
-     f"move it away, {_ANEW}"),
+     f"move it away and {_ANEW}"),
     ("error validating peerURLs", Ending.NOT_A_MEMBER,
      "the etcd cluster of the others does not have this member, or has it at another address: compare "
-     "cluster.etcd.initial_cluster with `fluxmq cluster members`, and add the node first (fluxmq cluster voters add)"),
+     "cluster.etcd.initial_cluster with `fluxmq cluster members`; a node that joins has cluster.etcd.bootstrap: false"),
     ("couldn't find local name", Ending.MISCONFIGURED,
      "cluster.etcd.initial_cluster has no entry with this node's name (cluster.node_id)"),
     ("has different advertised URLs", Ending.MISCONFIGURED,

@@ -20,7 +20,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     epoch: of its present life; 0: it has no lease. leader: whether it is the cluster's. lease_left_ms: how long this
     node may serve without a further renewal; None for the others, who alone know. sessions: that it owns, connected or
     not. state: joining, serving, leaving, fenced (it has lost its lease), down (it is known from the configuration, and
-    has no lease).
+    has no lease). etcd: whether its member of etcd has a vote, is a learner, or there is none that this node knows of;
+    etcd_healthy: whether that member answered when this node last looked; None without one.
     """
 
     id: str
@@ -33,6 +34,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     state: Literal["joining", "serving", "leaving", "fenced", "down"] = "serving"
     version: str = ""
     sessions: int = 0
+    etcd: Literal["voter", "learner", "none"] = "none"
+    etcd_healthy: bool | None = None
 
 
 class PeerView(Struct, frozen=True, kw_only=True):

@@ -365,7 +365,7 @@ def test_a_member_of_others_that_was_wiped_or_removed(tmp_path: Path) -> None:
         store = EtcdStore(others)
         await store.member_remove(status.member)
         end = await watched.until(lambda: watched.exits and watched.exits[0])
-        assert end.ending is Ending.REMOVED and end.again_s is None and "voters add" in end.text
+        assert end.ending is Ending.REMOVED and end.again_s is None and "cannot come back" in end.text
         assert watched.member.state is MemberState.FAILED
         assert (await ends(watched)).ending is Ending.REMOVED, "and again, when it is started again"
         shutil.rmtree(options.data_dir)

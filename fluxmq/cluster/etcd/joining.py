@@ -1,0 +1,193 @@
+"""A member joins an etcd that is there: as a learner, which gets a vote when it has caught up.
+
+    members found (discovery.py) ─► asked over their client addresses ─► a former self removed ─► learner added
+      ─► (the caller starts the process with what prepare() returned) ─► caught up ─► promoted
+
+A member that has lost its data never comes back under its number: others may count on what it has confirmed. So
+whatever is there under the node's name or address is removed and a new one added; also an attempt that was broken off.
+Each step is taken only if the quorum bears it (voters.py). What fails is tried again, and `waits` says why.
+"""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from fluxmq._core.errors import FluxError
+from fluxmq.cluster.etcd.admin import Member
+from fluxmq.cluster.etcd.client import EtcdStore
+from fluxmq.cluster.etcd.discovery import NoMembers, find_members
+from fluxmq.cluster.etcd.endpoints import Log, Tls
+from fluxmq.cluster.etcd.errors import Cause, EtcdError
+from fluxmq.cluster.etcd.voters import address_of, called, former_self, only_here, why_not_remove
+from fluxmq.cluster.ports import StoreError
+
+__all__ = ["Joiner", "NotNow", "has_data", "healthy_members", "set_aside"]
+
+RETRY_S = 1.0
+PROMOTE_RETRY_S = 0.25
+STATUS_LIMIT_S = 1.0
+T = TypeVar("T")
+
+
+class NotNow(FluxError):
+    """The step is not possible at present. The text says what to do."""
+
+
+def has_data(directory: Path) -> bool:
+    """Whether etcd would continue with what is in its data directory: it has a log there."""
+    return any((directory / "member" / "wal").glob("*.wal"))
+
+
+def set_aside(directory: Path) -> str:
+    """Renames what a member has left in its directory, which may be a mount point itself. Returns the new path, or ""
+    if there is nothing. Raises OSError."""
+    old = directory / "member"
+    if not old.exists():
+        return ""
+    number = 1
+    while (new := directory / f"member.former-{number}").exists():
+        number += 1
+    old.rename(new)
+    return str(new)
+
+
+async def healthy_members(store: EtcdStore, members: Sequence[Member], tls: Tls | None) -> set[int]:
+    """Numbers of the members that answer, and know a leader. One that listens for clients on loopback of another
+    machine is asked at its peer URL, which tells that it runs, and not whether it knows a leader."""
+    async def look(member: Member) -> bool:
+        for url in member.client_urls:
+            try:
+                said = await store.status(address_of(url), limit_s=STATUS_LIMIT_S)
+            except (StoreError, ValueError):
+                continue
+            if said.member == member.id:
+                return said.leader != 0
+        if not member.client_urls or not only_here(member.client_urls) or only_here(member.peer_urls):
+            return False
+        try:
+            await find_members(member.peer_urls, tls, STATUS_LIMIT_S)
+        except NoMembers:
+            return False
+        return True
+
+    found = await asyncio.gather(*map(look, members))
+    return {member.id for member, well in zip(members, found, strict=True) if well}
+
+
+class Joiner:
+    """name, peer_url: of the member. others: peer URLs of members that may be there. waits: why the join does not go
+    on; "": it does."""
+
+    def __init__(self, *, name: str, peer_url: str, others: Sequence[str], tls: Tls | None, log: Log) -> None:
+        self.name = name
+        self.peer_url = peer_url
+        self.others = list(others)
+        self.waits = ""
+        self._tls = tls
+        self._log = log
+
+    async def prepare(self) -> str:
+        """Makes this node a learner. Returns the value of --initial-cluster with which it is to be started, as
+        "existing". Does not end before it has succeeded."""
+        return await self._patiently(self._add, RETRY_S)
+
+    async def promote(self, own: int) -> bool:
+        """Gives the member of this number a vote, as soon as it has caught up. Returns whether it was a learner. Does
+        not end before."""
+        return await self._patiently(lambda: self._promote(own), PROMOTE_RETRY_S)
+
+    async def clients(self) -> list[str]:
+        """host:port where the other members listen for clients. Raises NotNow, NoMembers."""
+        found = await find_members(self.others, self._tls)
+        started = [member for member in found.members if member.client_urls and member.name != self.name]
+        far = not only_here([found.at])
+        # Members that listen on loopback are on this machine, or cannot be reached.
+        reached = [member for member in started if not (far and only_here(member.client_urls))]
+        if not reached:
+            raise NotNow(f"the member at {found.at} and the others listen for clients on 127.0.0.1 only: set their "
+                         "cluster.etcd.client_addr to an address that this node reaches, and restart them"
+                         if started else f"the member at {found.at} has not started yet")
+        return [address_of(url) for member in reached for url in member.client_urls]
+
+    async def knows_us(self) -> str:
+        """For a member without data that is about to make a new cluster: why it must not, because there is one without
+        it; "" if nobody answers, or the others count on it. Waits for one time limit."""
+        try:
+            found = await find_members(self.others, self._tls)
+        except NoMembers:
+            return ""
+        if former_self(found.members, self.name, self.peer_url):
+            return ""
+        return (f"the etcd member at {found.at} has a cluster ({', '.join(map(called, found.members))}) of which this "
+                f"node, {self.name} at {self.peer_url}, is no member: to join it set cluster.etcd.bootstrap to false")
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]], pause_s: float) -> T:
+        while True:
+            try:
+                done = await step()
+            except (NotNow, NoMembers, StoreError) as error:
+                text = str(error)
+                if text != self.waits:
+                    self._log("warning", "", f"cannot join etcd yet; trying again: {text}", {})
+                self.waits = text
+                await asyncio.sleep(pause_s)
+            else:
+                self.waits = ""
+                return done
+
+    @asynccontextmanager
+    async def _others(self) -> AsyncIterator[EtcdStore]:
+        store = EtcdStore(await self.clients(), tls=self._tls)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    async def _add(self) -> str:
+        async with self._others() as store:
+            members = await store.members()
+            for member in members:
+                if not only_here([self.peer_url]) and only_here(member.peer_urls):
+                    raise NotNow(f"{called(member)} is registered in etcd at {', '.join(member.peer_urls)}, which this "
+                                 "node cannot dial: give its cluster.etcd.initial_cluster its own entry with the "
+                                 "address that others dial, and restart it")
+            for former in former_self(members, self.name, self.peer_url):
+                if why := why_not_remove(members, await healthy_members(store, members, self._tls), former):
+                    raise NotNow(f"the data of this node's member are gone, so it must be removed and added anew, but "
+                                 f"not now: {why}")
+                await store.member_remove(former.id)
+                self._log("warning", "", "this node's former member was removed from etcd: its data are gone, and "
+                                             "it is added anew", {"member": f"{former.id:x}"})
+            members = await store.members()
+            if busy := [called(member) for member in members if member.learner]:
+                raise NotNow(f"{', '.join(busy)} is joining, and etcd takes one new member at a time. If it does not "
+                             "come, remove it: fluxmq cluster voters remove NODE")
+            added = await store.member_add([self.peer_url], learner=True)
+            self._log("info", "", "this node is a learner of etcd now", {"member": f"{added.id:x}"})
+            # etcd compares the addresses; of the names it needs this member's, and no two alike.
+            names = {member.id: called(member) if member.name else f"{member.id:x}" for member in members}
+            return ",".join([*(f"{names[member.id]}={url}" for member in members for url in member.peer_urls),
+                             f"{self.name}={self.peer_url}"])
+
+    async def _promote(self, own: int) -> bool:
+        async with self._others() as store:
+            while True:
+                member = next((one for one in await store.members() if one.id == own), None)
+                if member is None:
+                    raise NotNow("this node's member is not in the list of the others")
+                if not member.learner:
+                    return False
+                try:
+                    await store.member_promote(own)
+                except EtcdError as error:
+                    if error.cause is not Cause.UNHEALTHY:
+                        raise
+                    await asyncio.sleep(PROMOTE_RETRY_S)        # it has not caught up
+                else:
+                    self._log("info", "", "this node's member of etcd has caught up, and has a vote now", {})
+                    return True

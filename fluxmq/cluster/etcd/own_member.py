@@ -1,0 +1,234 @@
+"""The etcd member of this node, from its first start on: making a cluster or joining one, and the changes of members.
+
+    has data ──────────────────────► started; then, if it is a learner, promoted; its peer URL corrected
+    none, bootstrap ───────────────► started as new, unless the others have a cluster without it
+    none, and no bootstrap, or ────► added as a learner, started, promoted (joining.py)
+    it has known other members
+    etcd says: it has no data now ─► removed, and added anew
+    etcd says: it was removed ─────► the node goes on as a client of the other members, without a vote
+
+All on one event loop.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from fluxmq._core.errors import ConfigError, FluxError, StorageError
+from fluxmq.cluster.etcd.client import EtcdStore
+from fluxmq.cluster.etcd.endings import Ending
+from fluxmq.cluster.etcd.endpoints import Log, Tls
+from fluxmq.cluster.etcd.joining import Joiner, NotNow, has_data, healthy_members, set_aside
+from fluxmq.cluster.etcd.process import EtcdMember, Exit, MemberState
+from fluxmq.cluster.etcd.voters import called, only_here, why_not_remove
+from fluxmq.cluster.ports import StoreError
+
+__all__ = ["OwnMember", "Vote"]
+
+LOOK_S = 5.0        # between two looks at the members
+RETRY_S = 0.5
+
+
+class Vote(NamedTuple):
+    """Of a member: what it is, and whether it answers."""
+
+    kind: Literal["voter", "learner"]
+    healthy: bool
+
+
+class OwnMember:
+    """member: the process; its on_exit is this object's. store: the node's own client of etcd, whose endpoints are set
+    to those of the others while this node has no vote. memory: a file that outlives the member's data, with the peer
+    URLs of the other members, a line each. on_failed: called when the node cannot go on."""
+
+    def __init__(self, member: EtcdMember, store: EtcdStore, joiner: Joiner, *, bootstrap: bool, memory: Path,
+                 tls: Tls | None, log: Log, on_failed: Callable[[FluxError], None]) -> None:
+        self.member = member
+        self.joiner = joiner
+        self.votes: dict[str, Vote] = {}        # by name, as of the last look
+        self.without_vote = False
+        self._store = store
+        self._own = store.endpoints[0]
+        # A node that has known others has been in their cluster: without data it must not make one of its own.
+        self._memory = memory
+        self._known = memory.read_text("ascii").split() if memory.exists() else []
+        self._bootstrap = bootstrap and not self._known
+        joiner.others = list(dict.fromkeys([*joiner.others, *self._known]))
+        self._tls = tls
+        self._log = log
+        self._on_failed = on_failed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._entering = False
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Starts the process if that needs nobody else. Raises StorageError."""
+        self._begin(self._keep_looking())
+        if has_data(self.member.options.data_dir):
+            self.member.start()
+            self._begin(self._settle())
+        elif self._bootstrap and not self.joiner.others:
+            self.member.start()
+
+    async def enter(self) -> None:
+        """Makes this node's member one of a cluster, if it is not yet. Raises ConfigError if the configuration says to
+        make a cluster where there is one; StorageError."""
+        if self.member.starts:
+            return
+        if not self._bootstrap:
+            await self._join()
+        elif why := await self.joiner.knows_us():
+            raise ConfigError("cluster.etcd.bootstrap", why)
+        else:
+            self.member.start()
+
+    async def stop(self) -> None:
+        """Ends everything but the store."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.member.stop()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _join(self) -> None:
+        """Adds a member for this node, which has no data, and waits until it has a vote."""
+        self._entering = True
+        try:
+            member = self.member
+            if aside := set_aside(member.options.data_dir):
+                self._log("info", "", "what a former member has left was set aside", {"directory": aside})
+            initial = await self.joiner.prepare()
+            member.options = replace(member.options, initial_cluster=initial, state="existing")
+            member.start()
+            await self._settle()
+            self.without_vote = False
+            self._store.set_endpoints([self._own])
+        except OSError as error:
+            raise StorageError(f"the data directory of etcd cannot be used: {error} (cluster.etcd.data_dir)") from None
+        finally:
+            self._entering = False
+
+    async def _settle(self) -> None:
+        """Waits until the member answers, has a vote, and is registered at the address of the configuration."""
+        while True:
+            if self.member.state in (MemberState.FAILED, MemberState.STOPPED, MemberState.STOPPING):
+                return
+            try:
+                said = await self._store.status(self._own)
+                if said.learner:
+                    await self.joiner.promote(said.member)
+                await self._correct_address(said.member)
+                return
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _correct_address(self, own: int) -> None:
+        """A node that was alone may have been registered at an address that nobody else can dial."""
+        url = self.joiner.peer_url
+        member = next((one for one in await self._store.members(local=True) if one.id == own), None)
+        if member is None or tuple(member.peer_urls) == (url,):
+            return
+        if only_here([url]) and not only_here(member.peer_urls):
+            self._log("warning", "", (
+                f"the other members of etcd dial this one at {', '.join(member.peer_urls)}, and only this machine can "
+                f"dial {url} of the configuration: it stays as it is (cluster.etcd.initial_cluster)"), {})
+            return
+        await self._store.member_update(own, [url])
+        self._log("info", "", "the address of this node's member has changed for the other members",
+                  {"from": ", ".join(member.peer_urls), "to": url})
+
+    # ── ends of the process that nobody asked for ────────────────────────────────────────────────────────────
+
+    def on_exit(self, ended: Exit) -> None:
+        """For EtcdMember."""
+        again = "" if ended.again_s is None else f"; it is started again in {ended.again_s:g} s"
+        self._log("error", "", f"etcd has ended: {ended.text}{again}", {"last_lines": " | ".join(ended.lines[-3:])})
+        if ended.ending is Ending.WIPED and not self._entering and not has_data(self.member.options.data_dir):
+            self._begin(self._failing(self._join()))
+        elif ended.ending is Ending.REMOVED:
+            self._begin(self._failing(self._go_without_vote(ended)))
+        elif ended.again_s is None:
+            self._on_failed(FluxError(f"the etcd member of this node cannot run: {ended.text}"))
+
+    async def _failing(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except FluxError as error:
+            self._on_failed(error)
+
+    async def _go_without_vote(self, ended: Exit) -> None:
+        try:
+            clients = await self.joiner.clients()
+        except FluxError as error:
+            raise FluxError(f"the etcd member of this node cannot run: {ended.text}. Nor can the node use the others': "
+                            f"{error}") from None
+        self.without_vote = True
+        self._store.set_endpoints(clients)
+        self._log("warning", "", "this node has no vote in etcd any more, and uses the members of the others. To "
+                                     "give it one: fluxmq cluster voters add", {"members": ", ".join(clients)})
+
+    # ── the members ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except StoreError:
+                pass                # the overview says how old the rest is, too
+            except OSError as error:
+                self._log("warning", "", f"the members of etcd cannot be noted in {self._memory}: {error}", {})
+            await asyncio.sleep(LOOK_S if self.votes else RETRY_S)
+
+    async def _look(self) -> None:
+        members = await self._store.members(local=True)
+        healthy = await healthy_members(self._store, members, self._tls)
+        self.votes = {called(member): Vote("learner" if member.learner else "voter", member.id in healthy)
+                      for member in members}
+        self._remember([url for member in members if member.name != self.joiner.name for url in member.peer_urls])
+        if self.without_vote and not self._entering:
+            # Members come and go, and this node must not be left with one that is gone.
+            with contextlib.suppress(FluxError):
+                self._store.set_endpoints(await self.joiner.clients())
+
+    def _remember(self, urls: list[str]) -> None:
+        self.joiner.others = list(dict.fromkeys([*urls, *self.joiner.others]))
+        if urls == self._known:
+            return
+        draft = self._memory.with_suffix(".new")
+        draft.write_text("".join(f"{url}\n" for url in urls), "ascii")
+        draft.replace(self._memory)
+        self._known = urls
+
+    async def remove(self, name: str) -> None:
+        """Takes the vote from a node, and its member out of etcd. Raises NotNow, StoreError."""
+        members = await self._store.members()
+        target = next((member for member in members if called(member) == name), None)
+        if target is None:
+            raise NotNow(f"etcd has no member {name}: its members are {', '.join(map(called, members))}")
+        healthy = await healthy_members(self._store, members, self._tls)
+        if why := why_not_remove(members, healthy, target):
+            raise NotNow(why)
+        await self._store.member_remove(target.id)
+        self._log("warning", "", "a member was removed from etcd", {"node": name, "member": f"{target.id:x}"})
+        with contextlib.suppress(StoreError):
+            await self._look()
+
+    async def add(self) -> None:
+        """Gives this node a vote. Raises NotNow if it has one, or is getting one; StorageError."""
+        if self._entering:
+            raise NotNow(f"node {self.joiner.name} is joining etcd: {self.joiner.waits or 'it has not caught up yet'}")
+        if not self.without_vote:
+            raise NotNow(f"node {self.joiner.name} has a member of etcd already")
+        await self._join()
+        with contextlib.suppress(StoreError):
+            await self._look()

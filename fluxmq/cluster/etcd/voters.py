@@ -1,0 +1,68 @@
+"""Who may vote in etcd: what a change of members needs, so that no step costs the quorum. Decisions only.
+
+A member is healthy if it answers, and knows a leader. A majority of the voters must be healthy after each step:
+
+    remove a learner                always
+    remove a voter                  a majority of the voters that remain is healthy, and one remains
+    add                             always as a learner, which has no vote; etcd takes one learner at a time
+    promote                         etcd does it when the learner has the log: it is healthy then, and counts
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from urllib.parse import urlsplit
+
+from fluxmq.cluster.etcd.admin import Member
+from fluxmq.model.address import parse_address
+
+__all__ = ["address_of", "called", "former_self", "majority", "only_here", "why_not_remove"]
+
+
+def majority(voters: int) -> int:
+    """How many of so many voters decide."""
+    return voters // 2 + 1
+
+
+def called(member: Member) -> str:
+    """Its name, or its address while it has none."""
+    return member.name or next(iter(member.peer_urls), f"{member.id:x}")
+
+
+def why_not_remove(members: Sequence[Member], healthy: Collection[int], target: Member) -> str:
+    """Why a member must not be removed now: a sentence; "" if it may be. healthy: numbers of members."""
+    if target.learner:
+        return ""
+    rest = [member for member in members if not member.learner and member.id != target.id]
+    if not rest:
+        return f"{called(target)} is the only member of etcd with a vote: without it there is none left"
+    well = [member for member in rest if member.id in healthy]
+    if len(well) >= majority(len(rest)):
+        return ""
+    ill = ", ".join(called(member) for member in rest if member.id not in healthy)
+    return (f"without {called(target)} etcd has {_members(len(rest))} with a vote, of which {majority(len(rest))} must "
+            f"be well, and only {len(well)} {'is' if len(well) == 1 else 'are'} ({ill} "
+            f"{'does' if len(rest) - len(well) == 1 else 'do'} not answer, or "
+            f"{'knows' if len(rest) - len(well) == 1 else 'know'} no leader): start these first")
+
+
+def _members(count: int) -> str:
+    return f"{count} member{'' if count == 1 else 's'}"
+
+
+def former_self(members: Sequence[Member], name: str, peer_url: str) -> list[Member]:
+    """The members that a node without data has been: those with its name, or its address."""
+    return [member for member in members if member.name == name or _same(member.peer_urls, peer_url)]
+
+
+def _same(urls: Sequence[str], url: str) -> bool:
+    return url.rstrip("/") in {one.rstrip("/") for one in urls}
+
+
+def address_of(url: str) -> str:
+    """host:port of a URL. Raises ValueError if it has no port."""
+    return str(parse_address(urlsplit(url).netloc))
+
+
+def only_here(urls: Sequence[str]) -> bool:
+    """Whether all of these URLs are addresses of loopback, which lead to another place on every machine."""
+    return all(parse_address(urlsplit(url).netloc).is_loopback for url in urls)
