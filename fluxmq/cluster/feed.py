@@ -79,6 +79,10 @@ class Feed:
         """Whether the key exists, as far as the feed has come."""
         return key in self._known
 
+    def revisions(self) -> list[tuple[bytes, int]]:
+        """All keys that exist, as far as the feed has come, and their revisions."""
+        return list(self._known.items())
+
     def note(self, key: bytes, revision: int) -> None:
         """This node has changed the key at this revision, and the caller knows: older events of it are left out, and
         the event of the change itself too."""

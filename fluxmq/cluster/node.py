@@ -17,6 +17,7 @@ from fluxmq._core.hub.targets import PeerHop
 from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.interest import Interest
+from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.messages import Cut, Switch
 from fluxmq.cluster.owners import Handover, Owners, Session
@@ -101,9 +102,11 @@ class ClusterNode:
         self.membership = Membership(
             settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
             on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
+        self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
-                             complete=self._complete, on_lost=self._lost,
+                             complete=self._complete, on_lost=self._lost, keys=self.kept,
                              is_here=lambda session: session in self.broker.sessions)
+        self.kept.owners = self.owners
         self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver, limit_s=settings.limit_s,
                            log=log)
         self.retained = RetainedMessages(
@@ -116,6 +119,7 @@ class ClusterNode:
         self._broker = broker
         self.retained.attach(broker.hub, broker.revisions)
         self.wills.attach(broker)
+        self.kept.attach(broker)
         self._takeovers = Takeovers(
             broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self._transport,
             driver=self._driver, limit_s=self.settings.limit_s, log=self.log)
@@ -164,6 +168,7 @@ class ClusterNode:
             broker.surrender(*session)
         if self.phase is Phase.JOINING:
             self.wills.begin()
+            self.kept.begin()
             self.phase = Phase.SERVING
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
@@ -211,6 +216,7 @@ class ClusterNode:
         self.writer.close(why)
         self.retained.close(why)
         self.wills.close()
+        self.kept.close()
 
     def _on_deadline(self, deadline_s: float) -> None:
         self.broker.hub.serve_until(int(deadline_s * 1000))
@@ -224,6 +230,8 @@ class ClusterNode:
                 self.membership.on_event(event)
             elif name.kind == keys.OWNER:
                 self.owners.on_event(name, event)
+            elif name.kind == keys.DATA:
+                self.kept.on_event(name, event)
             elif name.kind in (keys.RETAINED_DATA, keys.RETAINED_INDEX):
                 self.retained.on_event(name, event)
             elif name.kind == keys.WILL_DATA:
@@ -265,6 +273,10 @@ class ClusterNode:
         """See the port."""
         self.owners.release((namespace, client_id))
 
+    def kept_changed(self, namespace: bytes, client_id: bytes, filter_: bytes | None = b"") -> None:
+        """See the port."""
+        self.kept.changed((namespace, client_id), filter_)
+
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
                      since: int) -> None:
         """See the port."""
@@ -277,11 +289,11 @@ class ClusterNode:
     def release_queue(self, namespace: bytes, name: bytes) -> None:
         """See claim_queue."""
 
-    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """See the port."""
         self.interest.announce(namespace, filter_, group)
 
-    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """See the port."""
         self.interest.withdraw(namespace, filter_, group)
 

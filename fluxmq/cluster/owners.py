@@ -30,6 +30,8 @@ __all__ = ["Handover", "Owners", "Session"]
 Session = tuple[bytes, bytes]  # namespace, client identifier
 
 CLAIM_S = 10.0  # time limit of a transaction of a CONNECT
+CHANGES_MAX = 60  # of a request: the writer takes 64
+RETRY_S = 0.2
 UNUSED_S = 5.0  # a session that was taken and not claimed is released after this
 
 
@@ -38,6 +40,36 @@ class Handover(Protocol):
 
     def abandon(self) -> None:
         """The key has not changed: nothing of it is kept."""
+
+
+class Keys(Protocol):
+    """Keys of a session beside its owner's, which change with it (`cluster/kept.py`)."""
+
+    def taking(self, session: Session) -> list[Change]:
+        """Changes for the transaction in which this node takes it."""
+
+    def taken(self, session: Session, changes: list[Change], revision: int) -> None:
+        """That was done."""
+
+    def lost(self, session: Session) -> None:
+        """Another node has it."""
+
+    async def ending(self, session: Session) -> list[Change]:
+        """It ends: deletions, in their order. Raises StoreError."""
+
+
+class _NoKeys:
+    def taking(self, session: Session) -> list[Change]:
+        return []
+
+    def taken(self, session: Session, changes: list[Change], revision: int) -> None:
+        pass
+
+    def lost(self, session: Session) -> None:
+        pass
+
+    async def ending(self, session: Session) -> list[Change]:
+        return []
 
 
 class _Entry(NamedTuple):
@@ -55,14 +87,15 @@ class Owners:
     that one has handed over, or None, and then the owner key may be changed; raises ProtocolError when it does not.
     complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
     client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
-    the node that has it now, or "". is_here: whether this node has state of a session.
+    the node that has it now, or "". is_here: whether this node has state of a session. keys: what changes with the
+    owner's key.
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
                  fetch: Callable[[Session, Owner, bool], Awaitable[Handover | None]],
                  complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
                  on_lost: Callable[[Session, str], None],
-                 is_here: Callable[[Session], bool] = lambda session: False) -> None:
+                 is_here: Callable[[Session], bool] = lambda session: False, keys: Keys | None = None) -> None:
         self._membership = membership
         self._feed = feed
         self._writer = writer
@@ -71,6 +104,7 @@ class Owners:
         self._complete = complete
         self._on_lost = on_lost
         self._is_here = is_here
+        self._keys: Keys = keys or _NoKeys()
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
         self._unused: set[Session] = set()  # owned, and not claimed since
@@ -104,12 +138,11 @@ class Owners:
         if session in self._owned:
             return True
         if session not in self._entries:
-            key = client_key(OWNER, *session)
-            result = await self._writer.change([Compare(key, 0)], [Change(key, member.name.encode(), member.lease)])
+            key, others = client_key(OWNER, *session), self._keys.taking(session)
+            result = await self._writer.change([Compare(key, 0)],
+                                               [Change(key, member.name.encode(), member.lease), *others])
             if result.done:
-                self._feed.note(key, result.revision)
-                self._entries[session] = _Entry(member.name, result.revision, member.lease)
-                self._own(session, result.revision)
+                self._took(session, result.revision, others)
                 return True
             self._found(session, result.found[0])
         return False
@@ -178,21 +211,28 @@ class Owners:
             else:
                 await self._change_of(session)                  # until its lease has ended for the store too
                 continue
-            key = client_key(OWNER, *session)
+            key, others = client_key(OWNER, *session), self._keys.taking(session)
             # What was handed over may be dropped only if it is certain that the key has not changed.
             result = await self._writer.change([Compare(key, revision)],
-                                               [Change(key, member.name.encode(), member.lease)],
+                                               [Change(key, member.name.encode(), member.lease), *others],
                                                CLAIM_S if handover is None else None)
             if result.done:
-                self._feed.note(key, result.revision)
-                self._entries[session] = _Entry(member.name, result.revision, member.lease)
-                owner = self._own(session, result.revision)
+                owner = self._took(session, result.revision, others)
                 if handover is not None and entry is not None:
                     await self._complete(session, handover, Owner(entry.node, entry.revision), owner.epoch)
                 return owner
             if handover is not None:
                 handover.abandon()
             self._found(session, result.found[0])
+
+    def _took(self, session: Session, revision: int, others: list[Change]) -> Owner:
+        """The transaction was done that makes this node the owner."""
+        member = self._membership
+        self._feed.note(client_key(OWNER, *session), revision)
+        self._entries[session] = _Entry(member.name, revision, member.lease)
+        owner = self._own(session, revision)
+        self._keys.taken(session, others, revision)
+        return owner
 
     def _own(self, session: Session, revision: int) -> Owner:
         owner = self._owned[session] = Owner(self._membership.name, revision)
@@ -238,16 +278,14 @@ class Owners:
 
     async def _renew(self, session: Session, revision: int) -> bool:
         member = self._membership
-        key = client_key(OWNER, *session)
+        key, others = client_key(OWNER, *session), self._keys.taking(session)
         try:
             result = await self._writer.change([Compare(key, revision)],
-                                               [Change(key, member.name.encode(), member.lease)])
+                                               [Change(key, member.name.encode(), member.lease), *others])
         except StoreError:
             return False                    # only when the node ends
         if result.done:
-            self._feed.note(key, result.revision)
-            self._entries[session] = _Entry(member.name, result.revision, member.lease)
-            self._own(session, result.revision)
+            self._took(session, result.revision, others)
         return result.done
 
     async def _release_unused(self, session: Session, owner: Owner) -> None:
@@ -262,7 +300,11 @@ class Owners:
     async def _release(self, session: Session, owner: Owner) -> None:
         key = client_key(OWNER, *session)
         try:
-            result = await self._writer.change([Compare(key, owner.epoch)], [Change(key, None)])
+            others = await self._ending(session)
+            while len(others) >= CHANGES_MAX:
+                now, others = others[:CHANGES_MAX], others[CHANGES_MAX:]
+                await self._writer.change([Compare(key, owner.epoch)], now)
+            result = await self._writer.change([Compare(key, owner.epoch)], [*others, Change(key, None)])
         except StoreError:
             return                          # only when the node ends; the key ends with its lease
         else:
@@ -272,6 +314,15 @@ class Owners:
                 self._feed.note(key, result.revision)
         finally:
             del self._releasing[session]
+
+    async def _ending(self, session: Session) -> list[Change]:
+        while True:
+            try:
+                return await self._keys.ending(session)
+            except StoreError as error:
+                if not error.retry or not self._membership.may_serve():
+                    raise
+                await self._driver.sleep(RETRY_S)
 
     # ------------------------------------------------------------------ what the feed reports
 
@@ -288,6 +339,7 @@ class Owners:
         elif owned is not None and event.revision > owned.epoch:
             del self._owned[session]
             self._unused.discard(session)
+            self._keys.lost(session)
             self._on_lost(session, event.value.decode() if event.value is not None else "")
         for promise in self._changed.pop(session, ()):
             if not promise.done():

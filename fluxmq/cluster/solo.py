@@ -31,6 +31,9 @@ class SoloDirectory:
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         pass
 
+    def kept_changed(self, namespace: bytes, client_id: bytes, filter_: bytes | None = b"") -> None:
+        pass
+
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
                      since: int) -> None:
         pass
@@ -41,10 +44,10 @@ class SoloDirectory:
     def release_queue(self, namespace: bytes, name: bytes) -> None:
         pass
 
-    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         pass
 
-    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         pass
 
 

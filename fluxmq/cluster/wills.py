@@ -14,19 +14,18 @@ The wills of a session are written one after the other; only the newest that wai
 """
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.memory.commits import Line
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, WILL_DATA, Name, client_key
 from fluxmq.cluster.membership import TAKEOVER_DELAY_S, Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
+from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver, Promise
@@ -89,14 +88,12 @@ class Wills:
         self._log = log
         self._broker: Broker
         self._hub: Hub
-        self._line: Line
+        self._tickets: Tickets
         self._kept: dict[Session, _Kept] = {}
         self._of_life: dict[tuple[str, int], set[Session]] = {}  # node and its epoch
         self._dead: dict[tuple[str, int], float] = {}  # when its end was seen
         self._wanted: dict[Session, _Wanted] = {}
         self._working: set[Session] = set()
-        self._tickets: deque[tuple[int, float]] = deque()  # that are not decided
-        self._decided: set[int] = set()
         self._publishing: set[Session] = set()
         self._published: dict[Session, int] = {}  # by this node, and not deleted yet: revision
         self._closed = False
@@ -107,7 +104,7 @@ class Wills:
     def attach(self, broker: Broker) -> None:
         """Before anything is loaded from the disk: delays do not end until this node knows what became of its wills."""
         self._broker, self._hub = broker, broker.hub
-        self._line = broker.hub.commits.open_line("wills")
+        self._tickets = Tickets(broker.hub.commits.open_line("wills"), self._limit_s)
         broker.joining = True
 
     def begin(self) -> None:
@@ -148,14 +145,12 @@ class Wills:
                           {"client_id": session[1].decode()})
                 wanted.will = None
             else:
-                wanted.ticket = self._line.give()
-                self._line.submit()         # each is decided by itself
-                self._tickets.append((wanted.ticket, self._driver.now()))
+                wanted.ticket = self._tickets.give(self._driver.now())
         else:
             wanted.committed = self._committed(since)
         former = self._wanted.pop(session, None)
         if former is not None:
-            self._decide(former.ticket)
+            self._tickets.decide(former.ticket)
         self._want(session, wanted)
 
     def _want(self, session: Session, wanted: _Wanted) -> None:
@@ -163,17 +158,6 @@ class Wills:
         if session not in self._working:
             self._working.add(session)
             self._driver.start(self._work(session))
-
-    def _decide(self, ticket: int) -> None:
-        """An answer waits for this will no longer."""
-        if ticket and self._tickets and ticket >= self._tickets[0][0]:
-            self._decided.add(ticket)
-        upto = 0
-        while self._tickets and self._tickets[0][0] in self._decided:
-            upto, _ = self._tickets.popleft()
-            self._decided.discard(upto)
-        if upto:
-            self._line.commit(upto)
 
     async def _work(self, session: Session) -> None:
         """Until the store has what is wanted."""
@@ -187,7 +171,7 @@ class Wills:
                 if done and self._wanted.get(session) is wanted:
                     del self._wanted[session]
                 if done:
-                    self._decide(wanted.ticket)
+                    self._tickets.decide(wanted.ticket)
         finally:
             self._working.discard(session)
 
@@ -202,7 +186,7 @@ class Wills:
         if kept is not None and (kept.stored.publisher or (kept.stored.node != member.name and self._is_dead(kept)
                                  and kept.stored.will.delay_s == 0)):
             # The client's former will is published first. Its connection need not wait for that.
-            self._decide(wanted.ticket)
+            self._tickets.decide(wanted.ticket)
             wanted.ticket = 0
             await self._driver.sleep(RETRY_S)
             return False
@@ -298,11 +282,7 @@ class Wills:
         while not self._closed:
             await self._driver.sleep(PERIOD_S)
             now = self._driver.now()
-            while self._tickets and self._tickets[0][1] + self._limit_s <= now:
-                ticket = self._tickets.popleft()[0]
-                if ticket not in self._decided:
-                    self._line.give_up("the cluster's store did not answer", ticket)
-                self._decided.discard(ticket)
+            self._tickets.expire(now)
             for life in self._of_life:
                 if not self._lives(*life):
                     self._dead.setdefault(life, now)

@@ -108,11 +108,7 @@ class Broker:
             # session.
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"namespace {namespace.text} was deleted")
         session = self.sessions.get(address)
-        self._check_limits(namespace, session)
-        if will is not None and self.state_bytes + will.size > self.limits.state_bytes_max:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"no room for its will: topic filters and wills of all "
-                                                           f"sessions have {self.state_bytes} bytes "
-                                                           f"(session.max_state_bytes)")
+        self._check_limits(namespace, session, will)
         owner = self.directory.claim_session(*address, clean_start)
         if owner is None:
             raise Unclaimed(partial(self.directory.take_session, *address, clean_start))
@@ -162,16 +158,33 @@ class Broker:
         self.connected += 1
         namespace.connections += 1
         self.record_head(session)
+        self._outlive(session)
         return session, present
 
-    @staticmethod
-    def _check_limits(namespace: Namespace, session: Session | None) -> None:
+    def _outlive(self, session: Session) -> None:
+        """The expiry interval of a session may have changed, and with it whether it outlives this node."""
+        state: SessionState = session.data
+        durable = state.expiry_s > 0
+        if durable != state.durable:
+            for filter_ in session.subscriptions:
+                if filter_ not in state.resting and not is_queue_filter(filter_):
+                    group, plain = split_share(filter_) or (b"", filter_)
+                    self.directory.announce(session.namespace.name, plain, group, durable)
+                    self.directory.withdraw(session.namespace.name, plain, group, state.durable)
+            state.durable = durable
+        self.directory.kept_changed(session.namespace.name, session.name)
+
+    def _check_limits(self, namespace: Namespace, session: Session | None, will: Will | None) -> None:
         """Checks the limits before a connection is taken over. A client that returns to its session adds no session."""
         again = session is not None and session.data.connection is not None
         if not again and namespace.connections_max and namespace.connections >= namespace.connections_max:
             namespace.refused_connections += 1
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.connections} "
                                                            f"connections, all that it may (limits.connections)")
+        if will is not None and self.state_bytes + will.size > self.limits.state_bytes_max:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"no room for its will: topic filters and wills of all "
+                                                           f"sessions have {self.state_bytes} bytes "
+                                                           f"(session.max_state_bytes)")
 
     def _make(self, name: bytes, namespace: Namespace, recorded: bool, kept: bool) -> Session:
         number = 0
@@ -226,6 +239,8 @@ class Broker:
         state.since_ms = self.hub.steady_ms
         if expiry_s is not None:
             state.expiry_s = self.cap_expiry(expiry_s)
+            if state.expiry_s:
+                self._outlive(session)
         if not publish_will:
             self._set_will(state, None)
         if state.expiry_s == 0:
@@ -267,6 +282,8 @@ class Broker:
             session.namespace.sessions -= 1
             if not replaced:
                 self.directory.release_session(*address)
+            elif state.durable:
+                self.directory.kept_changed(*address, None)
         self._finish(session, self.ended)
 
     def _finish(self, session: Session, ended: list[int]) -> None:
@@ -358,6 +375,8 @@ class Broker:
         self.remember_consume(session, filter_, consume)
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
         self._record(session, RecordKind.SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
+        if session.data.durable:
+            self.directory.kept_changed(session.namespace.name, session.name, filter_)
         if consume is not None and self.consumers is not None:
             self.consumers.update_retry_policy(session.namespace, filter_, consume)
             return granted, False
@@ -378,6 +397,8 @@ class Broker:
             return ReasonCode.NO_SUBSCRIPTION_EXISTED
         self._drop_subscription(session, filter_)
         self._record(session, RecordKind.UNSUBSCRIBE, filter_)
+        if session.data.durable:
+            self.directory.kept_changed(session.namespace.name, session.name, filter_)
         return ReasonCode.SUCCESS
 
     def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
@@ -421,9 +442,9 @@ class Broker:
                 group = self.groups[key] = ShareGroup(*share)
                 self.hub.add_group(group, session.namespace)
             if group.join(session, options, identifier):
-                self.directory.announce(session.namespace.name, share[1], share[0])
+                self.directory.announce(session.namespace.name, share[1], share[0], session.data.durable)
         elif self.hub.subscribe(session, filter_, options, identifier):
-            self.directory.announce(session.namespace.name, filter_)
+            self.directory.announce(session.namespace.name, filter_, b"", session.data.durable)
 
     def unroute(self, session: Session, filter_: bytes) -> None:
         if is_queue_filter(filter_):
@@ -433,7 +454,7 @@ class Broker:
         share = split_share(filter_)
         if not share:
             if self.hub.unsubscribe(session, filter_):
-                self.directory.withdraw(session.namespace.name, filter_)
+                self.directory.withdraw(session.namespace.name, filter_, b"", session.data.durable)
             return
         key = session.namespace, *share
         group = self.groups[key]
@@ -442,7 +463,7 @@ class Broker:
             self.hub.remove_group(group, session.namespace)
             del self.groups[key]
         if left:
-            self.directory.withdraw(session.namespace.name, share[1], share[0])
+            self.directory.withdraw(session.namespace.name, share[1], share[0], session.data.durable)
 
     # ------------------------------------------------------------------ sessions of other nodes
 
@@ -550,6 +571,7 @@ class Broker:
         if state.will is not None and state.will.delay_s == 0 and not state.restored:
             self.publish_will(session)
         self._begin_timers(session)
+        self.directory.kept_changed(*address, None)
 
     # ------------------------------------------------------------------ other nodes
 
@@ -637,6 +659,7 @@ class Broker:
     def _enter(self, session: Session) -> None:
         """A session that has its state enters the index."""
         state: SessionState = session.data
+        state.durable = state.expiry_s > 0
         self._add(session)
         self._configure(session)
         self.state_bytes += sum(map(len, session.subscriptions)) + (state.will.size if state.will else 0)

@@ -28,6 +28,7 @@ class FakeDirectory:
         self.owners: dict[bytes, Owner | None] = {}
         self.told: list[tuple[object, ...]] = []
         self.wills: list[Will | None] = []
+        self.kept: list[tuple[bytes, bytes | None]] = []
         self.on_announce: Callable[[bytes], object] = lambda filter_: None
         self.unsure: set[bytes] = set()  # queues of which nobody can say
         self.asking: dict[bytes, list[Future[Owner]]] = {}
@@ -71,6 +72,9 @@ class FakeDirectory:
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         self.told.append(("release", namespace, client_id))
 
+    def kept_changed(self, namespace: bytes, client_id: bytes, filter_: bytes | None = b"") -> None:
+        self.kept.append((client_id, filter_))
+
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int, since: int) -> None:
         self.wills.append(will)
 
@@ -83,11 +87,11 @@ class FakeDirectory:
     def release_queue(self, namespace: bytes, name: bytes) -> None:
         self.told.append(("release queue", namespace, name))
 
-    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         self.told.append(("announce", namespace, filter_, group))
         self.on_announce(filter_)
 
-    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         self.told.append(("withdraw", namespace, filter_, group))
 
     def interest(self) -> list[tuple[object, ...]]:

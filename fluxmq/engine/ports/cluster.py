@@ -98,6 +98,12 @@ class Directory(Protocol):
         """The session has ended here and has no owner now. Called once for each session that ends, whether or not it
         was claimed since this process started; does nothing if this node is not the owner."""
 
+    def kept_changed(self, namespace: bytes, client_id: bytes, filter_: bytes | None = b"") -> None:
+        """What must outlive this node of a session (SessionState.durable) has changed: the subscription with this
+        filter; b"": its expiry interval, also whether there is such a session at all; None: all of it. It may give a
+        ticket: the client gets its answer when the change would be known even if this node died. The session is looked
+        up later (Broker.sessions). Raises nothing."""
+
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
                      since: int) -> None:
         """The will of a session of this node has been set by its CONNECT, or has come with the session from another
@@ -117,17 +123,19 @@ class Directory(Protocol):
     def release_queue(self, namespace: bytes, name: bytes) -> None:
         """The queue was deleted here, and its name is free. See release_session."""
 
-    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """A session, a queue that captures or is bound to topics, or an exchange of this node has subscribed to a topic
-        filter. filter_: valid, without `$share/…/`. group: the share group that a member joined; b"": none.
+        filter. filter_: valid, without `$share/…/`. group: the share group that a member joined; b"": none. durable:
+        the session outlives this node (SessionState.durable).
 
         Called once for each new subscription, after it is in the index, so that forwarded messages find it. A repeated
         SUBSCRIBE is not announced. It may give a ticket: SUBACK, bind-ok and consume-ok are sent when every relevant
         peer knows. Raises nothing: the ticket of an announcement that fails is given up.
         """
 
-    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
-        """The end of one announce, after the subscription was removed from the index. No answer waits for it."""
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
+        """The end of one announce, with the same arguments, after the subscription was removed from the index. No
+        answer waits for it."""
 
 
 class Peers(Protocol):

@@ -131,8 +131,8 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "consumers", "consumes", "epoch", "expiry_s", "frozen", "keep_alive_s", "kept", "moved",
-                 "resting", "restored", "session", "since_ms", "username", "version", "will")
+    __slots__ = ("connection", "consumers", "consumes", "durable", "epoch", "expiry_s", "frozen", "keep_alive_s",
+                 "kept", "moved", "resting", "restored", "session", "since_ms", "username", "version", "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -146,6 +146,7 @@ class SessionState:
         self.will: Will | None = None
         self.username: str | None = None
         self.kept = False  # survives its connection
+        self.durable = False  # it is announced so: other nodes keep messages for it when this one dies
         self.resting: frozenset[bytes] = frozenset()  # subscriptions that are suspended because they are not permitted
         self.epoch = 0  # grows with every connect and disconnect, so that older timers do nothing
         self.restored = False  # came from disk and has not been connected since

@@ -160,7 +160,7 @@ def test_connack_waits_for_the_store_up_to_a_limit() -> None:
     brokers = serving("one")
     wills = brokers.processes["one"].cluster.wills
     for limit_s, refused in ((15.0, False), (2.0, True)):
-        wills._limit_s = limit_s
+        wills._tickets._limit_s = limit_s
         client = connected(brokers, "one", "c", expiry_s=60, clean_start=False)
         brokers.store.counts.fail = 1 << 30
         client.connect(expiry_s=60, clean_start=False, will=will())

@@ -1,0 +1,390 @@
+"""What of a persistent session outlives its node: the keys `…/sessions/<client>/data` and `…/subscriptions/<client>/…`.
+
+    a session has changed ─► what differs from the store, with a compare on the session's owner ─► the client's answer
+    it ends               ─► `data` is deleted first, the owner's key last
+
+The keys hang on no lease. Their writer is the node that owns the session; each change compares the owner's key, so a
+former owner changes nothing. What is written is read from the session when the transaction is made, so several changes
+of a session need one.
+
+Subscriptions without `data` are left when a node dies in the middle of a deletion. They mean nothing; the leader
+deletes them.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.keys import DATA, OWNER, SUBSCRIPTION, Name, client_key, parse, subscription_key
+from fluxmq.cluster.membership import Membership
+from fluxmq.cluster.owners import Owners, Session
+from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError
+from fluxmq.cluster.tickets import Tickets
+from fluxmq.cluster.writer import Writer
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.ports.driver import Driver
+from fluxmq.engine.sessions.state import Consume, SessionState
+
+__all__ = ["KeptSessions", "SessionData", "SubscriptionData", "subscription_of"]
+
+CHANGES_MAX = 60  # of one request: the writer takes 64
+PERIOD_S = 0.25
+RETRY_S = 0.1
+SWEEP_S = 60.0
+SWEEP_SLICE = 2000  # keys looked at in one turn
+
+
+class SessionData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The value of `data`. node, epoch: the life of a node that has the session. expiry: seconds after its connection.
+    lives: epochs of dead nodes from which it was adopted, and of which something may still come. away: it was adopted,
+    and its client has not connected since."""
+
+    node: str
+    epoch: int
+    expiry: int
+    username: str | None = None
+    lives: tuple[int, ...] = ()
+    away: bool = False
+
+
+class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The value of a subscription. consume: of one to a queue."""
+
+    options: int
+    identifier: int = 0
+    consume: Consume | None = None
+
+
+_data_of = msgspec.json.Decoder(SessionData).decode
+_subscription_of = msgspec.json.Decoder(SubscriptionData).decode
+_encode = msgspec.json.encode
+
+
+def subscription_of(value: bytes) -> SubscriptionData | None:
+    """None: it was written by somebody else."""
+    try:
+        return _subscription_of(value)
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What the store has."""
+
+    revision: int
+    data: SessionData
+
+
+class _Own:
+    """A session of this node that has keys in the store, or shall have. filters: the values that the store has, or was
+    sent. sending: those under way. unread: the store may have other filters, too. dirty: those that may differ. head:
+    `data` may differ."""
+
+    def __init__(self, *, unread: bool) -> None:
+        self.filters: dict[bytes, bytes] = {}
+        self.sending: set[bytes] = set()
+        self.unread = unread
+        self.dirty: set[bytes] = set()
+        self.head = False
+        self.tickets: list[int] = []
+        self.working = False
+
+
+class KeptSessions:
+    """One per life of a node. limit_s: how long an answer waits for the store. lives_of: the lives of dead nodes of
+    which a session of this node still waits for messages. on_data: called with a session whose `data` has changed."""
+
+    def __init__(self, membership: Membership, store: MetadataStore, feed: Feed, writer: Writer, driver: Driver, *,
+                 limit_s: float, lives_of: Callable[[Session], tuple[int, ...]] = lambda session: (),
+                 on_data: Callable[[Session, SessionData | None, SessionData | None], None] =
+                 lambda session, before, after: None) -> None:
+        self.owners: Owners  # set by the node: each needs the other
+        self._membership = membership
+        self._store = store
+        self._feed = feed
+        self._writer = writer
+        self._driver = driver
+        self._limit_s = limit_s
+        self._lives_of = lives_of
+        self._on_data = on_data
+        self._broker: Broker
+        self._tickets: Tickets
+        self._known: dict[Session, _Known] = {}
+        self._own: dict[Session, _Own] = {}
+        self._closed = False
+
+    # ------------------------------------------------------------------ life
+
+    def attach(self, broker: Broker) -> None:
+        """Before anything is loaded from the disk."""
+        self._broker = broker
+        self._tickets = Tickets(broker.hub.commits.open_line("kept sessions"), self._limit_s)
+
+    def begin(self) -> None:
+        """The feed has reported all keys, and this node owns the sessions that it keeps."""
+        for session, held in list(self._broker.sessions.items()):
+            if held.data.durable or session in self._known:
+                self._change(session, None)
+        self._driver.start(self._keep_time())
+        self._driver.start(self._sweep())
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._closed = True
+
+    async def _keep_time(self) -> None:
+        while not self._closed:
+            await self._driver.sleep(PERIOD_S)
+            self._tickets.expire(self._driver.now())
+
+    # ------------------------------------------------------------------ what the store has
+
+    def data(self, session: Session) -> SessionData | None:
+        """What the store has of a session; None: it is not persistent, or has ended."""
+        known = self._known.get(session)
+        return None if known is None else known.data
+
+    def revision(self, session: Session) -> int:
+        """Of its `data`; 0: there is none."""
+        known = self._known.get(session)
+        return 0 if known is None else known.revision
+
+    def sessions(self) -> Iterable[Session]:
+        """All that the store has."""
+        return self._known.keys()
+
+    async def subscriptions(self, session: Session) -> dict[bytes, bytes]:
+        """Values of a session's subscriptions, as the store has them now. Raises StoreError."""
+        prefix = subscription_key(*session)
+        found = await self._store.read(prefix, prefix=True)
+        names = [(parse(item.key), item.value) for item in found.items]
+        return {name.filter: value for name, value in names if name is not None}
+
+    def on_event(self, name: Name, event: Event) -> None:
+        """A change of a `data` key that this node has not made, or does not know of yet."""
+        session = name.namespace, name.name
+        self._note(session, event.value, event.revision)
+        own = self._own.get(session)
+        data = self.data(session)
+        if own is None and data is not None and self.owners.owned_epoch(session) and (
+                data.node, data.epoch) != (self._membership.name, self._membership.epoch):
+            # What the former owner had written was not known when this node took the session.
+            self._change(session, None)
+
+    def _note(self, session: Session, value: bytes | None, revision: int) -> None:
+        known = self._known.get(session)
+        if known is not None and revision < known.revision:
+            return
+        data = None
+        if value is not None:
+            try:
+                data = _data_of(value)
+            except msgspec.MsgspecError:
+                data = None                     # written by somebody else
+        if data is None:
+            self._known.pop(session, None)
+        else:
+            self._known[session] = _Known(revision, data)
+        self._on_data(session, None if known is None else known.data, data)
+
+    # ------------------------------------------------------------------ sessions of this node
+
+    def changed(self, session: Session, filter_: bytes | None) -> None:
+        """See Directory.kept_changed."""
+        if self._broker.joining or not self.owners.owned_epoch(session):
+            return                              # the session is lost, or is written when this node has it
+        if session not in self._own and session not in self._known and not self._is_durable(session):
+            return
+        own = self._change(session, filter_)
+        if own.unread or own.dirty or self._differs(session):
+            own.tickets.append(self._tickets.give(self._driver.now()))
+
+    def _change(self, session: Session, filter_: bytes | None) -> _Own:
+        own = self._own.get(session)
+        if own is None:
+            own = self._own[session] = _Own(unread=session in self._known)
+            filter_ = None
+        own.head = True
+        if filter_ is None:
+            own.dirty |= own.filters.keys()
+            held = self._broker.sessions.get(session)
+            if held is not None:
+                own.dirty |= held.subscriptions.keys()
+        elif filter_:
+            own.dirty.add(filter_)
+        if not own.working:
+            own.working = True
+            self._driver.start(self._work(session, own))
+        return own
+
+    def taking(self, session: Session, *, lives: tuple[int, ...] = (), away: bool | None = None) -> list[Change]:
+        """Changes that belong to the transaction in which this node takes a session that the store has."""
+        data = self.data(session)
+        if data is None:
+            return []
+        member = self._membership
+        value = _encode(msgspec.structs.replace(data, node=member.name, epoch=member.epoch, lives=lives,
+                                                away=data.away if away is None else away))
+        return [Change(client_key(DATA, *session), value)]
+
+    def taken(self, session: Session, changes: list[Change], revision: int,
+              filters: dict[bytes, bytes] | None = None) -> None:
+        """That transaction was done. filters: what the store has of its subscriptions, if that is known."""
+        own = self._own.get(session)
+        if own is None and changes:
+            own = self._own[session] = _Own(unread=filters is None)
+        if own is not None and filters is not None:
+            own.filters, own.unread = dict(filters), False
+        for change in changes:
+            self._feed.note(change.key, revision)
+            self._note(session, change.value, revision)
+
+    def lost(self, session: Session) -> None:
+        """Another node has the session, or nobody."""
+        own = self._own.pop(session, None)
+        if own is not None:
+            self._decide(own)
+
+    async def ending(self, session: Session) -> list[Change]:
+        """A session of this node has ended: its keys are to be deleted, in this order. Raises StoreError."""
+        own = self._own.pop(session, None)
+        if own is None and session not in self._known:
+            return []
+        filters = (own.filters.keys() | own.sending if own is not None and not own.unread else
+                   await self.subscriptions(session))
+        if own is not None:
+            self._decide(own)
+        return [Change(client_key(DATA, *session), None),
+                *(Change(subscription_key(*session, filter_), None) for filter_ in filters)]
+
+    def _decide(self, own: _Own) -> None:
+        tickets, own.tickets = own.tickets, []
+        for ticket in tickets:
+            self._tickets.decide(ticket)
+
+    # ------------------------------------------------------------------ writing
+
+    def _state(self, session: Session) -> SessionState | None:
+        """Of a session that outlives this node."""
+        held = self._broker.sessions.get(session)
+        return held.data if held is not None and held.data.durable else None
+
+    def _is_durable(self, session: Session) -> bool:
+        return self._state(session) is not None
+
+    def _wanted(self, session: Session) -> SessionData | None:
+        state = self._state(session)
+        if state is None:
+            return None
+        member = self._membership
+        return SessionData(node=member.name, epoch=member.epoch, expiry=state.expiry_s, username=state.username,
+                           lives=self._lives_of(session), away=state.version == 0)
+
+    def _differs(self, session: Session) -> bool:
+        return self._wanted(session) != self.data(session)
+
+    def _value(self, session: Session, filter_: bytes) -> bytes | None:
+        state = self._state(session)
+        if state is None or filter_ not in state.session.subscriptions:
+            return None
+        options, identifier = state.session.subscriptions[filter_]
+        consume = (state.consumes or {}).get(filter_)
+        return _encode(SubscriptionData(options=options, identifier=identifier, consume=consume))
+
+    async def _work(self, session: Session, own: _Own) -> None:
+        """Until the store has what is wanted."""
+        try:
+            while not self._closed and self._own.get(session) is own and (own.dirty or own.head or own.unread):
+                epoch = self.owners.owned_epoch(session)
+                if not epoch:
+                    self.lost(session)
+                    return
+                if own.unread:
+                    await self._read(session, own)
+                elif not await self._write(session, own, epoch):
+                    await self._driver.sleep(RETRY_S)       # the feed will say who owns the session
+        finally:
+            own.working = False
+
+    async def _read(self, session: Session, own: _Own) -> None:
+        try:
+            found = await self.subscriptions(session)
+        except StoreError:
+            await self._driver.sleep(RETRY_S)
+            return
+        own.filters, own.unread = found, False
+        own.dirty |= found.keys()
+
+    async def _write(self, session: Session, own: _Own, epoch: int) -> bool:
+        """Writes some of what differs. Returns whether it was done, or nothing differs."""
+        wanted, changes = self._wanted(session), []
+        if wanted != self.data(session):
+            changes.append(Change(client_key(DATA, *session), None if wanted is None else _encode(wanted)))
+        own.head = False
+        taken: dict[bytes, bytes | None] = {}
+        while own.dirty and len(changes) < CHANGES_MAX:
+            filter_ = own.dirty.pop()
+            value = taken[filter_] = self._value(session, filter_)
+            if value != own.filters.get(filter_):
+                changes.append(Change(subscription_key(*session, filter_), value))
+        tickets: list[int] = []
+        if not own.dirty:
+            tickets, own.tickets = own.tickets, []
+        done = False
+        own.sending = set(taken)
+        try:
+            result = await self._writer.change([Compare(client_key(OWNER, *session), epoch)], changes) if changes \
+                else None
+            done = result is None or result.done
+        except StoreError:
+            pass                                # only when the node ends
+        if not done:
+            own.head = True
+            own.dirty |= taken.keys()
+            own.tickets[:0] = tickets
+            if self._own.get(session) is not own:
+                self._decide(own)               # it was lost meanwhile
+            return False
+        for filter_, value in taken.items():
+            if value is None:
+                own.filters.pop(filter_, None)
+            else:
+                own.filters[filter_] = value
+        if result is not None:
+            for change in changes:
+                self._feed.note(change.key, result.revision)
+                if change.key.endswith(b"/data") and parse(change.key) == Name(DATA, *session):
+                    self._note(session, change.value, result.revision)
+        if wanted is None and not own.filters and not own.dirty and not own.head and self._own.get(session) is own:
+            del self._own[session]
+        for ticket in tickets:
+            self._tickets.decide(ticket)
+        return True
+
+    # ------------------------------------------------------------------ what a deletion has left
+
+    async def _sweep(self) -> None:
+        """The leader deletes subscriptions of sessions that are not there."""
+        while not self._closed:
+            await self._driver.sleep(SWEEP_S)
+            if self._membership.is_leader and not self._closed:
+                with contextlib.suppress(StoreError):       # the next time
+                    await self._sweep_once()
+
+    async def _sweep_once(self) -> None:
+        left = 0
+        for key, revision in self._feed.revisions():
+            left += 1
+            if left % SWEEP_SLICE == 0:
+                await self._driver.sleep(0)
+            name = parse(key)
+            if name is None or name.kind != SUBSCRIPTION:
+                continue
+            session = name.namespace, name.name
+            if session not in self._known and self.owners.owner(session) is None:
+                await self._writer.change(
+                    [Compare(client_key(DATA, *session), 0), Compare(client_key(OWNER, *session), 0),
+                     Compare(key, revision)], [Change(key, None)])
