@@ -25,14 +25,19 @@ from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise, Work
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["Handover", "Owners", "Session"]
+__all__ = ["Handover", "NotHandedOver", "Owners", "Session"]
 
 Session = tuple[bytes, bytes]  # namespace, client identifier
 
 CLAIM_S = 10.0  # time limit of a transaction of a CONNECT
 CHANGES_MAX = 60  # of a request: the writer takes 64
 RETRY_S = 0.2
+ASK_AGAIN_S = 1.0  # a node for a session that it does not hand over
 UNUSED_S = 5.0  # a session that was taken and not claimed is released after this
+
+
+class NotHandedOver(Exception):
+    """The owner of a session did not hand it over: it cannot be reached, or not now. The text says why."""
 
 
 class Handover(Protocol):
@@ -84,7 +89,8 @@ class Owners:
     """One per node.
 
     fetch: called with (session, its owner, clean start) when another node with a lease has the session: returns what
-    that one has handed over, or None, and then the owner key may be changed; raises ProtocolError when it does not.
+    that one has handed over, or None, and then the owner key may be changed; raises NotHandedOver (it is called again
+    until the lease of that node has ended) or ProtocolError.
     complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
     client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
     the node that has it now, or "". is_here: whether this node has state of a session. keys: what changes with the
@@ -109,6 +115,7 @@ class Owners:
         self._owned: dict[Session, Owner] = {}
         self._unused: set[Session] = set()  # owned, and not claimed since
         self._taking: dict[Session, Work[Owner]] = {}
+        self._callers: dict[Session, int] = {}  # of take
         self._releasing: dict[Session, Work[None]] = {}
         self._leaving: dict[Session, Promise[None]] = {}  # they are being handed over
         self._changed: dict[Session, list[Promise[None]]] = {}  # who waits for the key's next change
@@ -125,7 +132,15 @@ class Owners:
         work = self._taking.get(session)
         if work is None:
             work = self._taking[session] = self._driver.start(self._take(session, clean_start))
-        return await self._driver.result_of(work)
+            # Its client may have gone before it fails.
+            work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        self._callers[session] = self._callers.get(session, 0) + 1
+        try:
+            return await self._driver.result_of(work)
+        finally:
+            self._callers[session] -= 1
+            if not self._callers[session]:
+                del self._callers[session]
 
     async def reclaim(self, sessions: Iterable[Session]) -> list[Session]:
         """For a start: takes the sessions that are stored here, if no other node has them. Returns those that it did
@@ -187,6 +202,7 @@ class Owners:
 
     async def _try(self, session: Session, clean_start: bool) -> Owner:
         member = self._membership
+        late = self._driver.now() + member.ttl_s + CLAIM_S
         while True:
             handover: Handover | None = None
             if session in self._leaving:
@@ -206,7 +222,14 @@ class Owners:
             elif entry.lease == member.lease:
                 return self._own(session, entry.revision)       # an earlier attempt whose answer was lost
             elif entry.node in member.nodes and member.nodes[entry.node].lease == entry.lease:
-                handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start)
+                try:
+                    handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start)
+                except NotHandedOver as error:
+                    await self._change_of(session, ASK_AGAIN_S)
+                    # For a client that has gone nothing is taken from a node that may come back with it.
+                    if self._driver.now() >= late or session not in self._callers:
+                        raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from None
+                    continue
                 revision = entry.revision
             else:
                 await self._change_of(session)                  # until its lease has ended for the store too
@@ -245,10 +268,23 @@ class Owners:
         else:
             self._entries[session] = _Entry(item.value.decode(), item.revision, item.lease)
 
-    async def _change_of(self, session: Session) -> None:
+    async def _change_of(self, session: Session, limit_s: float = 0.0) -> None:
+        """Waits until the feed reports a change of the key; not longer than that, unless it is 0."""
         promise = self._driver.promise()
-        self._changed.setdefault(session, []).append(promise)
+        waiting = self._changed.setdefault(session, [])
+        waiting.append(promise)
+        if limit_s:
+            self._driver.start(self._end(session, promise, limit_s))
         await promise
+
+    async def _end(self, session: Session, promise: Promise[None], after_s: float) -> None:
+        await self._driver.sleep(after_s)
+        if not promise.done():
+            promise.set_result(None)
+            waiting = self._changed[session]
+            waiting.remove(promise)
+            if not waiting:
+                del self._changed[session]
 
     # ------------------------------------------------------------------ sessions that are handed over
 

@@ -31,7 +31,7 @@ import msgspec
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.moving import MovingSession
 from fluxmq.cluster.messages import Cut, Switch, TailCall, TakeoverCall, encode, tail_of, takeover_of
-from fluxmq.cluster.owners import Owners, Session
+from fluxmq.cluster.owners import NotHandedOver, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.engine.broker import Broker
@@ -103,12 +103,12 @@ class Takeovers:
 
     async def fetch(self, session: Session, owner: Owner, clean_start: bool) -> Arrival | None:
         """Asks the owner for the session. When it returns, the former owner serves it no more, and what it had is on
-        this node's disk; None: there is nothing of it, or the client does not want it. Raises ProtocolError when the
-        owner does not hand it over."""
+        this node's disk; None: there is nothing of it, or the client does not want it. Raises NotHandedOver;
+        ProtocolError when this node cannot keep it."""
         peers = self._peers()
         peer = peers.peers.get(owner.node) if peers is not None else None
-        if peers is None or peer is None:
-            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"node {owner.node} cannot be reached")
+        if peers is None or peer is None or not peer.outbox.attached:
+            raise NotHandedOver(f"node {owner.node} cannot be reached")
         namespace = self._broker.hub.namespaces[session[0]]
         arrival = Arrival(self._broker, namespace, session[1])
         call = TakeoverCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
@@ -123,8 +123,7 @@ class Takeovers:
             mark = arrival.finish()
         except CallFailed as error:
             arrival.abandon()
-            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"node {owner.node} did not hand the session over: "
-                                                               f"{error}") from None
+            raise NotHandedOver(f"node {owner.node} did not hand the session over: {error}") from None
         except BaseException:
             arrival.abandon()
             raise

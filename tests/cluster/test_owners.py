@@ -6,6 +6,7 @@ from cluster.world import World
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.keys import OWNER, client_key
+from fluxmq.cluster.owners import NotHandedOver
 from fluxmq.cluster.ports import Change
 from fluxmq.engine.ports.cluster import Owner
 
@@ -77,6 +78,43 @@ def test_an_owner_that_refuses_keeps_it(world: World) -> None:
         two.take(b"c")
     assert one.owners.claim(SESSION) == first
     world.driver.crashed.clear()
+
+
+def test_a_client_waits_until_the_lease_of_a_node_that_cannot_be_reached_has_ended(world: World) -> None:
+    one, two = world.member("one"), world.member("two")
+    one.take(b"c")
+    world.run(20)
+    asked = []
+
+    def unreachable(session: tuple[bytes, bytes], owner: Owner, clean: bool) -> None:
+        asked.append(world.ms)
+        raise NotHandedOver("it cannot be reached")
+
+    two.takeover = unreachable
+    work = world.start(two.owners.take(SESSION, False))
+    one.kill()
+    world.run(3500)
+    assert not work.done() and len(asked) == 4              # once a second
+    world.store.end_lease(one.membership.lease)
+    world.run(1000)
+    assert work.result().node == "two" and len(asked) == 4
+
+
+def test_a_client_is_refused_when_a_node_does_not_hand_over_and_lives(world: World) -> None:
+    one, two = world.member("one"), world.member("two")
+    first = one.take(b"c")
+    assert one.owners.claim(SESSION) == first
+    world.run(20)
+
+    def unreachable(session: tuple[bytes, bytes], owner: Owner, clean: bool) -> None:
+        raise NotHandedOver("it cannot be reached")
+
+    two.takeover = unreachable
+    work = world.start(two.owners.take(SESSION, False))
+    world.run(1000 * (two.membership.ttl_s + 12))
+    error = work.exception()
+    assert isinstance(error, ProtocolError) and error.reason == 0x88 and "cannot be reached" in str(error)
+    assert one.owners.claim(SESSION) == first
 
 
 def test_what_a_dead_node_owned_is_free_when_its_lease_has_ended_and_a_little_later(world: World) -> None:

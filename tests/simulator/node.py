@@ -60,7 +60,7 @@ from fluxmq.storage.store import RocksStore
 
 __all__ = ["Clock", "Node", "Options", "Pipe"]
 
-EPOLLIN, EPOLLOUT = 1, 4
+EPOLLIN, EPOLLOUT, EPOLLHUP = 1, 4, 0x10
 _numbers = count(2)
 
 
@@ -103,6 +103,7 @@ class Pipe:
         self.to_client = bytearray()
         self.room: int | None = None
         self.client_closed = False
+        self.reset = False          # a broker that does not read notices it too
         self.broker_closed = False
 
     # ── the broker's end, as an ssl.SSLSocket ────────────────────────────────────────────────────────────
@@ -301,6 +302,8 @@ class Node:
         ready: list[tuple[Transport, int]] = []
         for connection, pipe in list(self.pipes.items()):
             events = EPOLLIN if (pipe.to_broker or pipe.client_closed) and not connection.paused else 0
+            if pipe.reset:
+                events |= EPOLLHUP
             if connection.pending and (pipe.room is None or len(pipe.to_client) < pipe.room):
                 events |= EPOLLOUT
             if events:

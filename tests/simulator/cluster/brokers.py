@@ -176,7 +176,7 @@ class Client:
     def leave(self) -> None:
         """Breaks the connection."""
         assert self.pipe is not None
-        self.pipe.client_closed = True
+        self.pipe.client_closed = self.pipe.reset = True
         self.brokers.processes[self.at].process.driver.soon(self.brokers.processes[self.at].turn)
 
     @property
