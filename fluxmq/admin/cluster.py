@@ -2,6 +2,8 @@
 
     GET  /cluster, /api/v1/cluster    {"env", "nodes": [{"id", "address", "port", "pid", ...}], "local", "state", ...}:
                                       a ClusterView (engine/ports/overview.py), always 200, also without quorum
+    POST   /api/v1/cluster/voters/{node}   {"voter": node}: it has a vote in etcd
+    DELETE /api/v1/cluster/voters/{node}   {"removed": node}: it has none any more
     POST /api/v1/cluster/leave        202 {"leaving": id}: begun; the broker stops when it is done
 """
 from __future__ import annotations
@@ -11,7 +13,7 @@ import msgspec
 from fluxmq.admin.http import Answer
 from fluxmq.engine.ports.overview import ClusterOverview, ClusterView
 
-__all__ = ["cluster_page", "leave_cluster", "show_cluster"]
+__all__ = ["add_voter", "cluster_page", "leave_cluster", "remove_voter", "show_cluster"]
 
 _JSON_TYPE = "application/json"
 
@@ -23,6 +25,18 @@ def cluster_page(view: ClusterView) -> Answer:
 
 async def show_cluster(port: ClusterOverview) -> Answer:
     return cluster_page(port.snapshot())
+
+
+async def add_voter(port: ClusterOverview, node: str) -> Answer:
+    """Raises QueueRefused."""
+    await port.add_voter(node)
+    return Answer(200, _JSON_TYPE, msgspec.json.encode({"voter": node}) + b"\n")
+
+
+async def remove_voter(port: ClusterOverview, node: str) -> Answer:
+    """Raises QueueRefused."""
+    await port.remove_voter(node)
+    return Answer(200, _JSON_TYPE, msgspec.json.encode({"removed": node}) + b"\n")
 
 
 async def leave_cluster(port: ClusterOverview) -> Answer:

@@ -20,6 +20,8 @@
     POST   /api/v1/namespaces/N                       create                                         201 made, 200 else
     DELETE /api/v1/namespaces/N                       with all that is in it: {"deleted": true, "sessions": n, ...}
     GET    /api/v1/cluster                            the cluster, as this node sees it             (cluster.py)
+    POST   /api/v1/cluster/voters/{node}              {"voter": node}: it has a vote in etcd
+    DELETE /api/v1/cluster/voters/{node}              {"removed": node}: it has none any more
     POST   /api/v1/cluster/leave                      {"leaving": id}: begun                        202
     GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
     DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
@@ -44,7 +46,7 @@ from fluxmq._core.errors import StorageError
 from fluxmq.admin.bans import lift_bans, list_bans
 from fluxmq.admin.bodies import Message, Messages, Replay, Seek, shown_message, to_publish
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
-from fluxmq.admin.cluster import leave_cluster, show_cluster
+from fluxmq.admin.cluster import add_voter, leave_cluster, remove_voter, show_cluster
 from fluxmq.admin.dead_letters import replay_dead_letters
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.namespaces import create_namespace, delete_namespace, list_namespaces, show_namespace
@@ -139,6 +141,8 @@ class AdminRoutes:
                         DELETE=(lambda call: delete_namespace(namespaces, call.names[0], self._durable), ""))
         if cluster is not None:
             self._route(("cluster",), GET=(lambda call: show_cluster(cluster), ""))
+            self._route(("cluster", "voters", None), POST=(lambda call: add_voter(cluster, call.names[0]), ""),
+                        DELETE=(lambda call: remove_voter(cluster, call.names[0]), ""))
             self._route(("cluster", "leave"), POST=(lambda call: leave_cluster(cluster), ""))
         if bans is not None:
             self._route(("bans",), GET=(lambda call: list_bans(bans), ""))

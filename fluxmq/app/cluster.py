@@ -79,8 +79,10 @@ class ClusterRuntime:
                             limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
                             retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
-        return ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
+        node = ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
                            clock_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+        node.on_vote = None if self.own is None else self.own.add
+        return node
 
     async def join(self, node: ClusterNode, listeners: Listeners) -> None:
         """Joins the cluster; listeners: opened already. Raises as ClusterNode.start, and as OwnMember.enter."""

@@ -1,5 +1,5 @@
-"""`fluxmq cluster …`: the cluster as a running node sees it, and how the node leaves it, over its admin socket
-(admin/cluster.py)."""
+"""`fluxmq cluster …`: the cluster as a running node sees it, who votes in etcd, and how the node leaves, over its admin
+socket (admin/cluster.py)."""
 from __future__ import annotations
 
 import time
@@ -105,6 +105,38 @@ def cluster_sessions(place: Place) -> None:
     counts = {node["id"]: node["sessions"] for node in view["nodes"]}
     place.show({"sessions": counts, "total": sum(counts.values())},
                lambda: f"{as_table(_rows(view), _SESSIONS)}{sum(counts.values())} in all")
+
+
+@cluster.group("voters")
+def cluster_voters() -> None:
+    """Say which nodes have a vote in etcd. One at a time."""
+
+
+@cluster_voters.command("add")
+@click.argument("node")
+@asks
+def voters_add(place: Place, node: str) -> None:
+    """Give NODE a vote in etcd, from which it was removed.
+
+    The node must run. What its member had is set aside; it joins anew, and gets the vote when it has caught up. A node
+    that is new to the cluster needs no command: cluster.etcd.bootstrap: false makes it join.
+    """
+    answer = place.client.ask("POST", "cluster", "voters", node)
+    place.show(answer, lambda: f"{plain(node)} has a vote")
+
+
+@cluster_voters.command("remove")
+@click.argument("node")
+@yes_option
+@asks
+def voters_remove(place: Place, node: str, yes: bool) -> None:
+    """Take the vote of NODE in etcd, and remove its member.
+
+    It is refused if etcd had no quorum without it. If the node runs, it goes on as a client of the others' members.
+    """
+    confirm(yes, f"Remove the member of {plain(node)} from etcd?")
+    answer = place.client.ask("DELETE", "cluster", "voters", node)
+    place.show(answer, lambda: f"{plain(node)} has no vote any more")
 
 
 @cluster.command("leave")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from fluxmq._core.errors import UsageError
+from fluxmq._core.errors import FluxError, UsageError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
@@ -47,6 +47,7 @@ __all__ = ["ClusterNode", "Phase", "Settings"]
 
 T = TypeVar("T")
 RETRY_S = 0.5
+VOTE, VOTE_S = "vote", 25.0  # method of Transport.call, and its limit
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
 Log = Callable[[str, str, str, dict[str, Any]], None]
 
@@ -91,6 +92,7 @@ class ClusterNode:
         self.why_fenced = ""
         self.peers: Peers | None = None
         self.log = log
+        self.on_vote: Callable[[], Awaitable[None]] | None = None  # another node wants this one to get a vote in etcd
         self._store = store
         self._transport = transport
         self._driver = driver
@@ -351,7 +353,29 @@ class ClusterNode:
             return self.takeovers.hand_over(body)
         if method == TAIL and self.phase is Phase.SERVING:
             return self.takeovers.take_tail(body)
+        if method == VOTE:
+            return self._vote(body)
         return self._unknown(method)
+
+    async def ask_for_vote(self, node: str) -> None:
+        """Asks another node to get a vote in etcd. Raises CallFailed, also when it does not get one."""
+        known = self.membership.nodes.get(node)
+        if known is None:
+            raise CallFailed(f"there is no node {node} with a lease in the cluster: start it first", reached=False)
+        address = self.settings.known.get(node) or known.registration.address
+        async for _ in self._transport.call(address, VOTE, self.cluster.encode(), VOTE_S):
+            pass
+
+    async def _vote(self, body: bytes) -> AsyncIterator[bytes]:
+        if self.on_vote is None or body != self.cluster.encode():
+            raise CallFailed(f"node {self.settings.name} has no etcd member of its own (cluster.etcd.endpoints), or is "
+                             "in another cluster", reached=False)
+        try:
+            await self.on_vote()
+        except FluxError as error:
+            raise CallFailed(str(error)) from None
+        return
+        yield b""
 
     async def _unknown(self, method: str) -> AsyncIterator[bytes]:
         raise CallFailed(f"node {self.settings.name} is {self.phase.value}, or knows no call {method!r}", reached=False)

@@ -5,9 +5,11 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from fluxmq.cluster.etcd.joining import NotNow
 from fluxmq.cluster.etcd.own_member import OwnMember, Vote
 from fluxmq.cluster.node import ClusterNode, Phase
 from fluxmq.cluster.peers import Peer
+from fluxmq.cluster.ports import CallFailed, StoreError
 from fluxmq.engine.ports.overview import ClusterView, NodeView, PeerView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.address import parse_address
@@ -75,6 +77,30 @@ class Overview:
             return NodeView(id=name, address=host, port=port, state="down")
         return NodeView(id=name, address=host, port=port, pid=known.registration.pid, epoch=known.epoch,
                         leader=member.leader == name, version=known.registration.version, sessions=sessions)
+
+    async def add_voter(self, node: str) -> None:
+        """See the port."""
+        try:
+            if node != self._node.settings.name:
+                await self._node.ask_for_vote(node)
+            elif self._own is None:
+                raise NotNow(f"node {node} uses an etcd elsewhere (cluster.etcd.endpoints): it has no member")
+            else:
+                await self._own.add()
+        except (NotNow, CallFailed) as error:
+            raise QueueRefused("conflict", str(error)) from None
+
+    async def remove_voter(self, node: str) -> None:
+        """See the port."""
+        if self._own is None:
+            raise QueueRefused("conflict", "this node uses an etcd elsewhere (cluster.etcd.endpoints)",
+                               "ask a node that has a member of etcd, or that etcd itself")
+        try:
+            await self._own.remove(node)
+        except NotNow as error:
+            raise QueueRefused("conflict", str(error)) from None
+        except StoreError as error:
+            raise QueueRefused("unavailable", str(error), "repeat it when etcd answers") from None
 
     def leave(self) -> None:
         """See the port."""

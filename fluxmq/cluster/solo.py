@@ -79,6 +79,12 @@ class SoloOverview:
         node = NodeView(id=self._name, pid=self._pid, version=self._version, sessions=self._sessions())
         return ClusterView(env="", nodes=(node,), local=self._name, state="standalone")
 
+    async def add_voter(self, node: str) -> None:
+        raise QueueRefused("conflict", "this broker is by itself: it has no etcd", "cluster.enabled makes it a node")
+
+    async def remove_voter(self, node: str) -> None:
+        await self.add_voter(node)
+
     def leave(self) -> None:
         raise QueueRefused("conflict", "this broker is by itself: there is no cluster that it could leave",
                            "SIGTERM stops it")

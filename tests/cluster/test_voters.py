@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
-from kit.broker import BrokerDied
+from kit.broker import Broker, BrokerDied
 from kit.cluster import Cluster
+from kit.python import environment
 
 VOTER = ("voter", True)
 
@@ -57,6 +60,45 @@ def test_a_node_that_has_lost_everything_is_added_anew(tmp_path: Path) -> None:
         cluster[1].start()
         cluster.wait(lambda: cluster.votes(1) == dict.fromkeys(cluster.names, VOTER))
         assert "its data are gone" in cluster[1].stderr()
+
+
+def command(broker: Broker, *words: str) -> str:
+    """`fluxmq cluster …` of a node; what it says."""
+    done = subprocess.run([sys.executable, "-m", "fluxmq", "cluster", *words, "--socket",
+                           str(broker.directory / "data" / "admin.sock")], capture_output=True, text=True, timeout=60,
+                          check=False, env=environment())
+    return done.stdout + done.stderr
+
+
+def test_votes_are_taken_and_given(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3) as cluster:
+        epochs = {name: node["epoch"] for name, node in cluster.nodes(0).items()}
+        assert "n2 has no vote any more" in command(cluster[0], "voters", "remove", "n2", "--yes")
+        without = {"n0": VOTER, "n1": VOTER, "n2": ("none", None)}
+        for number in range(3):
+            cluster.wait(lambda number=number: cluster.votes(number) == without)  # type: ignore[misc]
+        assert "etcd has no member n2" in command(cluster[1], "voters", "remove", "n2", "--yes")
+        assert "has a member of etcd already" in command(cluster[2], "voters", "add", "n1")
+        # It serves its clients as before, in the same life, and after a restart too.
+        subscriber, publisher = cluster.client(2), cluster.client(0)
+        subscriber.connect("s")
+        subscriber.subscribe("vote/#", qos=1)
+        publisher.connect("p")
+        publisher.publish("vote/x", b"1", 1)
+        subscriber.receive("vote/x", b"1")
+        assert {name: node["epoch"] for name, node in cluster.nodes(2).items()} == epochs
+        cluster[2].restart()
+        assert cluster.votes(2)["n2"] == ("none", None)
+
+        cluster.wait(lambda: "n2 has a vote" in command(cluster[0], "voters", "add", "n2"))
+        for number in range(3):
+            cluster.wait(lambda number=number: cluster.votes(number) == dict.fromkeys(  # type: ignore[misc]
+                cluster.names, VOTER))
+        # Two that are well are the majority: neither may go.
+        cluster[1].kill()
+        cluster.wait(lambda: cluster.votes(0)["n1"] == ("voter", False))
+        assert "start these first" in command(cluster[0], "voters", "remove", "n2", "--yes")
+        assert "n1 has no vote any more" in command(cluster[0], "voters", "remove", "n1", "--yes")
 
 
 def test_a_lonely_node_is_registered_at_the_address_that_others_will_dial(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ THREE = ClusterView(
 
 
 class FakeOverview:
-    """view: what is shown; node `one` of three, of which `three` is down. refusal: what leave() raises. leaves: how
-    often leave() was called."""
+    """view: what is shown; node `one` of three, of which `three` is down. refusal: what leave() and changes of voters
+    raise. leaves: how often leave() was called. changes: of voters."""
 
     def __init__(self) -> None:
         self.view = THREE
         self.refusal: Exception | None = None
         self.leaves = 0
+        self.changes: list[tuple[str, str]] = []
 
     def set(self, **changed: object) -> None:
         """Other values of the view."""
@@ -33,6 +34,17 @@ class FakeOverview:
 
     def snapshot(self) -> ClusterView:
         return self.view
+
+    async def add_voter(self, node: str) -> None:
+        self._change("add", node)
+
+    async def remove_voter(self, node: str) -> None:
+        self._change("remove", node)
+
+    def _change(self, what: str, node: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.changes.append((what, node))
 
     def leave(self) -> None:
         if self.refusal is not None:

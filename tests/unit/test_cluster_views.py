@@ -97,6 +97,17 @@ def test_sessions_counts_those_of_each_node(node: AdminNode) -> None:
     assert as_json(node, "sessions") == {"sessions": {"one": 3, "three": 0, "two": 4}, "total": 7}
 
 
+def test_voters_are_added_and_removed(node: AdminNode, overview: FakeOverview) -> None:
+    assert "three has a vote" in run(node, "voters", "add", "three").output
+    words = ["cluster", "voters", "remove", "two", "--socket", str(node.path)]
+    result = CliRunner().invoke(cli.cli, words, input="n\n")
+    assert isinstance(result.exception, AdminError) and "nothing was done" in str(result.exception)
+    assert "two has no vote any more" in run(node, "voters", "remove", "two", "--yes").output
+    assert overview.changes == [("add", "three"), ("remove", "two")]
+    overview.refusal = QueueRefused("conflict", "without two etcd has 2 members with a vote", "")
+    assert "without two etcd has 2" in str(run(node, "voters", "remove", "two", "--yes").exception)
+
+
 def test_leave_asks_first(node: AdminNode, overview: FakeOverview) -> None:
     result = CliRunner().invoke(cli.cli, ["cluster", "leave", "--socket", str(node.path)], input="n\n")
     assert isinstance(result.exception, AdminError) and "nothing was done" in str(result.exception)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from fluxmq._core.errors import ConfigError, FluxError, StorageError
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endings import Ending
 from fluxmq.cluster.etcd.endpoints import Log, Tls
+from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.joining import Joiner, NotNow, has_data, healthy_members, set_aside
 from fluxmq.cluster.etcd.process import EtcdMember, Exit, MemberState
 from fluxmq.cluster.etcd.voters import called, only_here, why_not_remove
@@ -31,6 +33,8 @@ __all__ = ["OwnMember", "Vote"]
 
 LOOK_S = 5.0        # between two looks at the members
 RETRY_S = 0.5
+ADD_S = 20.0        # how long an operator waits for a vote
+REMOVE_S = 8.0      # how long etcd may refuse a removal because a member has just been away
 
 
 class Vote(NamedTuple):
@@ -95,10 +99,11 @@ class OwnMember:
             await asyncio.wait(self._tasks)
         await self.member.stop()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _join(self) -> None:
         """Adds a member for this node, which has no data, and waits until it has a vote."""
@@ -218,17 +223,34 @@ class OwnMember:
         healthy = await healthy_members(self._store, members, self._tls)
         if why := why_not_remove(members, healthy, target):
             raise NotNow(why)
-        await self._store.member_remove(target.id)
+        await self._surely_remove(target.id)
         self._log("warning", "", "a member was removed from etcd", {"node": name, "member": f"{target.id:x}"})
         with contextlib.suppress(StoreError):
             await self._look()
 
+    async def _surely_remove(self, member: int) -> None:
+        """etcd refuses changes until all members that count have been connected for 5 s."""
+        ends = time.monotonic() + REMOVE_S
+        while True:
+            try:
+                await self._store.member_remove(member)
+                return
+            except EtcdError as error:
+                if error.cause is not Cause.UNHEALTHY or time.monotonic() > ends:
+                    raise
+                await asyncio.sleep(RETRY_S)
+
     async def add(self) -> None:
-        """Gives this node a vote. Raises NotNow if it has one, or is getting one; StorageError."""
+        """Gives this node a vote. Raises NotNow if it has one, or does not get one soon: it goes on trying then."""
+        name = self.joiner.name
         if self._entering:
-            raise NotNow(f"node {self.joiner.name} is joining etcd: {self.joiner.waits or 'it has not caught up yet'}")
+            raise NotNow(f"node {name} is joining etcd: {self.joiner.waits or 'it has not caught up yet'}")
         if not self.without_vote:
-            raise NotNow(f"node {self.joiner.name} has a member of etcd already")
-        await self._join()
+            raise NotNow(f"node {name} has a member of etcd already")
+        work = self._begin(self._failing(self._join()))
+        await asyncio.wait({work}, timeout=ADD_S)
+        if self.without_vote:
+            raise NotNow(f"node {name} goes on trying to join etcd: "
+                         f"{self.joiner.waits or 'it has not caught up yet'}; fluxmq cluster members shows it")
         with contextlib.suppress(StoreError):
             await self._look()

@@ -1,8 +1,8 @@
 """What operators see of a cluster, as a Protocol: `ClusterOverview`. Health port, admin socket and metrics ask it.
 
-A node without others has `fluxmq.cluster.solo.SoloOverview`. All is called on the loop's thread and returns at once,
-from what the node knows: it answers without quorum too. The structs are what GET /cluster and the admin socket send as
-JSON.
+A node without others has `fluxmq.cluster.solo.SoloOverview`. All is called on the loop's thread. What is no coroutine
+returns at once, from what the node knows: it answers without quorum too. The structs are what GET /cluster and the
+admin socket send as JSON.
 """
 from __future__ import annotations
 
@@ -94,10 +94,19 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 
 
 class ClusterOverview(Protocol):
-    """Shows the cluster, and takes this node out of it."""
+    """Shows the cluster, changes who votes in etcd, and takes this node out of it."""
 
     def snapshot(self) -> ClusterView:
         """How things are now. Nodes and peers in the order of their names."""
+
+    async def add_voter(self, node: str) -> None:
+        """Gives a node a vote in etcd, that was there and has lost it; a node that joins does it by itself. Returns
+        when it has it. Raises QueueRefused: conflict, it has one, or does not get one now; unavailable, etcd does not
+        answer."""
+
+    async def remove_voter(self, node: str) -> None:
+        """Takes a node's vote in etcd, and removes its member. Raises QueueRefused: conflict, there is no such member,
+        or without it etcd would lose its quorum; unavailable, etcd does not answer."""
 
     def leave(self) -> None:
         """Begins to leave: sessions are handed to other nodes, clients are told where to go, then the process stops.
