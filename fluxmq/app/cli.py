@@ -19,6 +19,7 @@ from fluxmq.app import exit_codes
 from fluxmq.app.ban_cli import ban
 from fluxmq.app.client_cli import client
 from fluxmq.app.cluster_cli import cluster
+from fluxmq.app.config_options import FILE, config_option, set_option
 from fluxmq.app.log_commands import log
 from fluxmq.app.namespace_cli import namespace
 from fluxmq.app.queue_cli import queue
@@ -26,11 +27,7 @@ from fluxmq.app.record_cli import record
 
 __all__ = ["cli", "main"]
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_config_option = click.option("--config", "file", type=_FILE, metavar="FILE", help="Configuration in YAML.")
-_set_option = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
-                           help="Set one key, such as log.level=debug. Repeatable; overrides file and environment.")
-_users_option = click.option("--file", "file", type=_FILE, required=True, metavar="FILE",
+_users_option = click.option("--file", "file", type=FILE, required=True, metavar="FILE",
                              help="The users file, auth.users_file of the configuration.")
 
 
@@ -71,8 +68,8 @@ cli.add_command(record)
 
 
 @cli.command()
-@_config_option
-@_set_option
+@config_option
+@set_option
 def run(file: Path | None, sets: tuple[str, ...]) -> int:
     """Run the broker until SIGTERM or SIGINT."""
     from fluxmq.app.config import load
@@ -90,7 +87,7 @@ def config() -> None:
 
 
 @config.command("check")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 def config_check(file: Path) -> None:
     """Report every problem in FILE. Only the file is checked, without environment and flags."""
     from fluxmq.app.certificates import check_certificates
@@ -104,8 +101,8 @@ def config_check(file: Path) -> None:
 
 
 @config.command("show")
-@_config_option
-@_set_option
+@config_option
+@set_option
 def config_show(file: Path | None, sets: tuple[str, ...]) -> None:
     """Print the configuration that `fluxmq run` would use, and where each value comes from."""
     from fluxmq.app.config import load

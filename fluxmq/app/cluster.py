@@ -31,7 +31,7 @@ from fluxmq.model.cluster import ClusterTls
 from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
 from fluxmq.model.config import Config
 
-__all__ = ["ClusterRuntime", "member_options"]
+__all__ = ["ClusterRuntime"]
 
 IDENTITY_FILE = "node-identity"  # in storage.dir: tells a former life of a node from another process with its name
 MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members, as last seen
@@ -54,16 +54,34 @@ class ClusterRuntime:
         where, etcd = self.addresses.member, self.config.cluster.etcd
         if where is None:
             return
-        binary = find_binary(etcd.binary)
-        check_version(binary, version_of(binary.path), allow_unsafe=etcd.allow_unsafe_version)
-        options = member_options(self.config)
         joiner = Joiner(name=where.name, peer_url=where.peer_url, tls=_etcd_tls(self.config), log=self.log,
                         others=[url for name, url in where.initial_cluster if name != where.name])
-        member = EtcdMember(binary.path, options, on_log=self.log, on_exit=lambda ended: own.on_exit(ended))
+        member = EtcdMember(self.binary(), self.options(), on_log=self.log, on_exit=lambda ended: own.on_exit(ended))
         own = self.own = OwnMember(member, self.store, joiner, bootstrap=etcd.bootstrap, tls=_etcd_tls(self.config),
                                    memory=Path(self.config.storage.dir) / MEMBERS_FILE, log=self.log,
                                    on_failed=lambda error: self.on_failed(error))
         own.start()
+
+    def binary(self) -> str:
+        """Path of the etcd that is to be used. Raises ConfigError."""
+        etcd = self.config.cluster.etcd
+        found = find_binary(etcd.binary)
+        check_version(found, version_of(found.path), allow_unsafe=etcd.allow_unsafe_version)
+        return found.path
+
+    def options(self) -> EtcdOptions:
+        """With which the etcd member of this node is started. Raises ConfigError if it has none."""
+        where, etcd = self.addresses.member, self.config.cluster.etcd
+        if where is None:
+            raise ConfigError("cluster.etcd.endpoints", "etcd is elsewhere: this node has no member of it")
+        return EtcdOptions(
+            name=where.name, data_dir=Path(where.data_dir), listen_peer=where.peer_listen,
+            advertise_peer=where.peer_url, listen_client=where.client_listen, advertise_client=where.client_url,
+            initial_cluster=where.initial_cluster_text, tls=_member_tls(etcd.tls), quota_bytes=etcd.quota_bytes)
+
+    def forget_members(self) -> None:
+        """The other members that this node has known are gone for good."""
+        (Path(self.config.storage.dir) / MEMBERS_FILE).unlink(missing_ok=True)
 
     async def stop(self) -> None:
         """Stops the member, and the client of etcd."""
@@ -105,17 +123,6 @@ class ClusterRuntime:
             draft.write_text(uuid.uuid4().hex, "ascii")
             draft.replace(file)
         return file.read_text("ascii").strip()
-
-
-def member_options(config: Config) -> EtcdOptions:
-    """With which the etcd member of this node is started, if it has one."""
-    where, etcd = addresses(config).member, config.cluster.etcd
-    if where is None:
-        raise ConfigError("cluster.etcd.endpoints", "etcd is elsewhere: this node has no member of it")
-    return EtcdOptions(
-        name=where.name, data_dir=Path(where.data_dir), listen_peer=where.peer_listen, advertise_peer=where.peer_url,
-        listen_client=where.client_listen, advertise_client=where.client_url,
-        initial_cluster=where.initial_cluster_text, tls=_member_tls(etcd.tls), quota_bytes=etcd.quota_bytes)
 
 
 def _client_addresses(listeners: Listeners, where: ClusterAddresses) -> dict[str, str]:

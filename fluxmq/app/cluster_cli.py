@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from fluxmq.app import exit_codes
+from fluxmq.app.cluster_recover import recover_command
 from fluxmq.app.queue_place import Place, asks, confirm, yes_option
 from fluxmq.app.queue_text import as_table, plain
 
@@ -28,6 +29,9 @@ _LOOK_SECONDS = 0.5  # between two looks at a node that leaves
 @click.group()
 def cluster() -> None:
     """See the cluster of a running broker, and take the broker out of it."""
+
+
+cluster.add_command(recover_command)
 
 
 def _lease(ms: int | None) -> str | None:

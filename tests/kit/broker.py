@@ -254,8 +254,14 @@ class Broker:
         for slot, (host, port) in self.addresses.items():          # the second start keeps the ports of the first
             key = "server.health_addr" if slot == "health" else f"server.{slot.replace('/', '.')}.addr"
             settings[key] = f"{host}:{port}"
-        sets = [f"--set={key}={self._value(value)}" for key, value in settings.items()]
-        return [sys.executable, "-m", "fluxmq", "run", *sets]
+        return [sys.executable, "-m", "fluxmq", "run", *self._sets(settings)]
+
+    def sets(self) -> list[str]:
+        """The configuration as options of a command, once it has been started."""
+        return self._sets({"storage.dir": str(self.directory / "data")} | self.settings)
+
+    def _sets(self, settings: dict[str, object]) -> list[str]:
+        return [f"--set={key}={self._value(value)}" for key, value in settings.items()]
 
     @staticmethod
     def _value(value: object) -> str:
