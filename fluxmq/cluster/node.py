@@ -293,11 +293,11 @@ class ClusterNode:
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """See the port."""
-        self.interest.announce(namespace, filter_, group)
+        self.interest.announce(namespace, filter_, group, durable)
 
     def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """See the port."""
-        self.interest.withdraw(namespace, filter_, group)
+        self.interest.withdraw(namespace, filter_, group, durable)
 
     # ------------------------------------------------------------------ sessions that change hands
 

@@ -70,6 +70,7 @@ class Peer:
         self.ack_begun = False
         self.ack_bytes = 0  # the inbox's when the last acknowledgement left alone
         self.announced = False  # that it is known
+        self.durable: set[tuple[bytes, bytes]] = set()  # filters that one of its persistent sessions wants
 
     @property
     def known(self) -> bool:
@@ -78,9 +79,9 @@ class Peer:
 
     # ------------------------------------------------------------------ interest.Sender
 
-    def interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, ticket: bool) -> None:
+    def interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, durable: bool, ticket: bool) -> None:
         """See Sender."""
-        self.outbox.interest(namespace, filter_, group, count, ticket)
+        self.outbox.interest(namespace, filter_, group, count, ticket, durable)
         if ticket:
             self.told_at = self.outbox.newest_sequence + 1
 
@@ -91,9 +92,13 @@ class Peer:
 
     # ------------------------------------------------------------------ PeerInbox's handler
 
-    def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int) -> None:
-        """How many subscriptions the node has with a filter."""
+    def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, durable: bool) -> None:
+        """How many subscriptions the node has with a filter, and whether one is of a session that outlives it."""
         if not group:
+            if durable:
+                self.durable.add((namespace, filter_))
+            else:
+                self.durable.discard((namespace, filter_))
             self._peers.broker.learn(self.name, namespace, filter_, count > 0)
 
     def on_interest_end(self) -> None:
@@ -232,9 +237,12 @@ class Peers:
         peer.inbox.close()
         self.broker.forget_node(peer.name)
         # Its clients are gone: nobody waits for what they had not got.
-        peer.outbox.line.commit(peer.outbox.cut() - 1)
+        newest = peer.outbox.cut() - 1
+        for line in (peer.outbox.line, peer.outbox.interest_line):
+            line.commit(newest)
         peer.outbox.abandon("the node has gone")
-        peer.outbox.line.close("the node has gone")
+        for line in (peer.outbox.line, peer.outbox.interest_line):
+            line.close("the node has gone")
         del self.peers[peer.name]
         self.on_gone(peer)
         self.on_known()

@@ -90,8 +90,8 @@ class _Ear:
         if self.sender in self.node.outboxes:
             self.node.outboxes[self.sender].ack(self.epoch, sequence)
 
-    def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int) -> None:
-        self._hear("interest", namespace, filter_, group, count)
+    def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, durable: bool) -> None:
+        self._hear("interest", namespace, filter_, group, count, *((True,) if durable else ()))
 
     def on_interest_end(self) -> None:
         self._hear("interest end")

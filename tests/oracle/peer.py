@@ -3,7 +3,7 @@
 A frame is (header, records); a record is a tuple that begins with its kind:
 
     (1, number, name)  (2, namespace, flags, left_ms, topic, properties, payload)  (3, …as 2, group, filter)
-    (4, namespace, count, group, filter)  (5,)  (6, data)
+    (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)
 
 flags: QoS and retain; left_ms -1: it does not expire. The properties of a message are not looked into.
 """
@@ -31,7 +31,7 @@ def build_record(record: Record) -> bytes:
     kind, flags, a = record[0], 0, 0
     if kind == 1:
         body = struct.pack("<I", record[1]) + record[2]
-    elif kind in (2, 3):
+    elif kind in (2, 3, 7):
         _, namespace, flags, left_ms, topic, properties, payload = record[:7]
         body, a = _CONTENT.pack(namespace, len(properties), len(payload)), len(topic)
         if left_ms >= 0:
@@ -41,8 +41,10 @@ def build_record(record: Record) -> bytes:
         if kind == 3:
             group, filter_ = record[7:]
             body = struct.pack("<HH", len(group), len(filter_)) + group + filter_ + body
+        if kind == 7:
+            body = struct.pack("<Q", record[7]) + body
     elif kind == 4:
-        _, namespace, count, group, filter_ = record
+        _, namespace, count, group, filter_, flags = record
         body, a = struct.pack("<II", namespace, count) + group + filter_, len(group)
     else:
         body = record[1] if len(record) > 1 else b""
@@ -105,7 +107,7 @@ def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
 
 
 def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
-    need(1 <= kind <= 6)
+    need(1 <= kind <= 7)
     if kind == 2:
         return kind, *_read_message(flags, a, body)
     if kind == 3:
@@ -116,7 +118,10 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
         text(group)
         topic_filter(rest[:filter_length])
         return kind, *_read_message(flags, a, rest[filter_length:]), group, rest[:filter_length]
-    need(flags == 0 and (a == 0 or kind == 4))
+    if kind == 7:
+        need(len(body) >= 8)
+        return kind, *_read_message(flags, a, body[8:]), int.from_bytes(body[:8], "little")
+    need(flags <= (kind == 4) and (a == 0 or kind == 4))
     if kind == 1:
         need(5 <= len(body) <= 4 + 255)
         text(body[4:])
@@ -126,7 +131,7 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
         namespace, count = struct.unpack_from("<II", body)
         text(body[8:8 + a])
         topic_filter(body[8 + a:])
-        return kind, namespace, count, body[8:8 + a], body[8 + a:]
+        return kind, namespace, count, body[8:8 + a], body[8 + a:], flags
     if kind == 5:
         need(not body)
         return (kind,)

@@ -28,7 +28,9 @@ MESSAGE = st.tuples(st.just(2), NUMBERS, FLAGS, LEFT, TOPIC, WIRE, PAYLOAD)
 RECORDS = st.lists(st.one_of(
     MESSAGE, MESSAGE, st.tuples(st.just(1), NUMBERS, NAME), st.tuples(st.just(5)),
     st.builds(lambda message, group, filter_: (3, *message[1:], group, filter_), MESSAGE, NAME, FILTER),
-    st.tuples(st.just(4), NUMBERS, NUMBERS, TEXT, FILTER), st.tuples(st.just(6), PAYLOAD)), max_size=6)
+    st.builds(lambda message, life: (7, *message[1:], life), MESSAGE, LONG),
+    st.tuples(st.just(4), NUMBERS, NUMBERS, TEXT, FILTER, st.integers(0, 1)),
+    st.tuples(st.just(6), PAYLOAD)), max_size=6)
 HEADERS = st.fixed_dictionaries({
     "version": st.just(1), "flags": st.integers(0, 3), "age_s": st.integers(0, 65535), "records": NUMBERS,
     "epoch": LONG, "to_epoch": LONG, "sequence": st.integers(1, (1 << 64) - 1), "acknowledged": LONG})
@@ -41,7 +43,7 @@ def expected(data: bytes) -> tuple[dict[str, int], list[peer.Record]] | None:
     except peer.Malformed:
         return None
     for record in records:
-        if record[0] in (2, 3) and record[5]:
+        if record[0] in (2, 3, 7) and record[5]:
             found = scan(record[5])
             if isinstance(found, int) or found["forward"] != record[5]:
                 return None

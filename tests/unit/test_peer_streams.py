@@ -12,6 +12,7 @@ from kit.journals import Ops, wait_durable, writing
 from kit.peers import START_MS, PeerNode, Wire
 
 from fluxmq._core.errors import ProtocolError, UsageError
+from fluxmq._core.hub.moving import MovingSession
 from fluxmq._core.testing.frames_probe import decode, encode
 from fluxmq._core.testing.peer_probe import forward_many, queued
 
@@ -493,20 +494,21 @@ VALID = message(b"valid")
     ({"sequence": 1, "records": 3}, [ROOT, VALID], "3 records has 2"),
     ({"sequence": 1, "records": 1}, [ROOT, VALID], "1 records has 2"),
     ({"sequence": 1}, [VALID], "namespace 1 was not defined"),
-    ({"sequence": 1}, [ROOT, VALID, (4, 7, 1, b"", b"f")], "namespace 7 was not defined"),
+    ({"sequence": 1}, [ROOT, VALID, (4, 7, 1, b"", b"f", 0)], "namespace 7 was not defined"),
     ({"sequence": 1}, [ROOT, VALID, (2, 0, 0, -1, b"t", b"", b"")], "namespace 0 was not defined"),
     ({"sequence": 1}, [ROOT, VALID, (1, 1, b"other")], "two names"),
     ({"sequence": 1}, [ROOT, VALID, (1, 3, b"x")], "behind 1"), ({"sequence": 1}, [(1, 0, b"x")], "behind 0"),
     ({"flags": BEGIN}, [ROOT, (6, b"x")], "first frame"),
     ({"sequence": 1}, [ROOT, VALID, message(b"", topic=b"a/+")], "topic name"),
     ({"sequence": 1}, [ROOT, VALID, message(b"", topic=b"")], "topic name"),
-    ({"sequence": 1}, [ROOT, VALID, (4, 1, 1, b"", b"a#")], "topic filter"),
+    ({"sequence": 1}, [ROOT, VALID, (4, 1, 1, b"", b"a#", 0)], "topic filter"),
     ({"sequence": 1}, [ROOT, VALID, (3, 1, 1, -1, b"t", b"", b"", b"g", b"")], "topic filter"),
     ({"sequence": 1}, [ROOT, VALID, (3, 1, 1, -1, b"t", b"", b"", b"\xff", b"f")], "UTF-8"),
     ({"sequence": 1}, [ROOT, VALID, (2, 1, 0, -1, b"t", b"\x01", b"")], "malformed properties"),
     ({"sequence": 1}, [ROOT, VALID, (2, 1, 0, -1, b"t", b"\x23\0\1", b"")], "property of one connection"),
     ({"sequence": 1}, [ROOT, VALID, (1, 2, b"\xff")], "UTF-8"),
-    ({"sequence": 1}, [ROOT, VALID, (7, b"")], "unknown kind 7"),
+    ({"sequence": 1}, [ROOT, VALID, (7, 7, 1, -1, b"t", b"", b"", 5)], "namespace 7 was not defined"),
+    ({"sequence": 1}, [ROOT, VALID, (8, b"")], "unknown kind 8"),
 ], ids=str)
 def test_it_is_refused_and_has_no_effect(header: dict[str, int], content: list[tuple[object, ...]], what: str) -> None:
     _, b, wire = pair()
@@ -654,3 +656,104 @@ def test_it_is_acknowledged_when_the_receivers_journal_has_it(tmp_path: Path, he
         wait_durable(journal, journal.gathering - 1)
         del b, wire
         gc.collect()
+
+
+# ---------------------------------------------------------------- a node that has died
+
+
+def adopted(node: PeerNode, name: bytes, life: int, filter_: bytes = b"t/#") -> MovingSession:
+    """A session that was adopted from a life of a node, and takes nothing of any source yet."""
+    session = node.session(name, filter_)
+    session.subscriptions[filter_] = (2, 0)
+    return MovingSession(session, [filter_], False, [life])
+
+
+def texts(moving: MovingSession) -> list[bytes]:
+    return [payload for _, payload, *_ in queued(moving.session)]
+
+
+def clear(node: PeerNode, *movings: MovingSession) -> None:
+    for moving in movings:
+        moving.restore()
+        node.hub.unsubscribe(moving.session, b"t/#")
+        moving.session.clear()
+
+
+def test_what_a_parked_stream_keeps_goes_to_the_sessions_of_that_life() -> None:
+    a, _, wire = pair()
+    c = PeerNode("c", 3)
+    a.to("c", b"nothing")
+    other = Wire(a, c).dial()
+    other.deliver()
+    other.idle()
+    theirs, strange, ours = adopted(c, b"s", 7), adopted(c, b"x", 8), adopted(a, b"o", 7)
+    a.publish(b"t/a", b"sent", 1, number=1)
+    a.publish(b"t/a", b"sent, 0", 0)
+    a.turn()
+    wire.idle()
+    a.publish(b"t/a", b"gathered", 2, number=2)
+    wire.outbox.interest(b"/", b"t/#", b"", 1)
+    wire.outbox.park()
+    a.hub.when_gathered(lambda: a.outcomes.update({9: None}), wire.outbox.interest_line)
+    assert wire.outbox.parked and a.outcomes == {9: None}        # nobody waits for interest
+    a.publish(b"t/b", b"later", 1, number=3)
+    a.publish(b"t/b", b"later, 0", 0)
+    a.publish(b"t/b", b"expired", 1, expires_at=START_MS + 1)
+    a.publish(b"t/b", b"expires", 1, expires_at=START_MS + 60_000)
+    a.turn()
+    assert wire.outbox.dropped == 0
+    a.hub.set_clock(1_700_000_000_000, START_MS + 1000)
+    since = a.hub.commits.mark
+    wire.outbox.direct(7, [other.outbox], True)
+    upto = wire.outbox.cut() - 1
+    a.hub.when_durable(lambda: wire.outbox.line.commit(upto), since)
+    a.turn()
+    assert wire.outbox.unacknowledged() == [] and a.outcomes == {9: None}
+    other.settle()
+    other.outbox.acknowledged(other.inbox.committed)
+    a.turn()                                    # the call
+    a.turn()                                    # what the call has committed
+    wanted = [b"sent", b"gathered", b"later", b"expires"]
+    assert texts(theirs) == texts(ours) == wanted and texts(strange) == []
+    assert a.outcomes == {9: None, 1: None, 2: None, 3: None}
+    clear(c, theirs, strange)
+    clear(a, ours)
+    a.hub.targets.remove_peer(wire.outbox)
+    a.hub.targets.remove_peer(other.outbox)
+
+
+def test_what_was_on_its_way_to_an_adopter_goes_on_as_of_both_lives() -> None:
+    """The adopter has died, too: it had sessions of its own, and adopted ones."""
+    a, _, wire = pair()
+    c = PeerNode("c", 3)
+    a.to("c", b"t/#")
+    lost = Wire(a, c).dial()
+    lost.deliver()
+    lost.idle()
+    a.publish(b"t/a", b"1", 1)
+    wire.outbox.park()
+    wire.outbox.direct(7, [lost.outbox], False)
+    a.hub.targets.remove_peer(wire.outbox)
+    a.publish(b"t/a", b"2", 1)
+    of_c, of_b = adopted(a, b"c", 3), adopted(a, b"b", 7)
+    lost.outbox.park()
+    lost.outbox.direct(3, [], True)
+    assert texts(of_c) == [b"1", b"2"] and texts(of_b) == [b"1"]
+    clear(a, of_c, of_b)
+    a.hub.targets.remove_peer(lost.outbox)
+
+
+def test_a_parked_stream_pauses_its_publishers_and_gives_up() -> None:
+    a, _, wire = pair(window_bytes=1000)
+    wire.outbox.park()
+    for number in range(20):
+        a.publish(b"t/a", b"x" * 100, 1, number=number + 1)
+    assert wire.outbox.unacknowledged_bytes > 1000
+    wire.outbox.give_up_before(wire.outbox.cut(), "nobody has adopted it")
+    a.turn()
+    assert a.outcomes == {number + 1: "nobody has adopted it" for number in range(20)}
+    session = adopted(a, b"s", 7)
+    wire.outbox.direct(7, [], True)
+    assert len(texts(session)) == 20 and wire.outbox.unacknowledged_bytes == 0
+    clear(a, session)
+    a.hub.targets.remove_peer(wire.outbox)

@@ -62,10 +62,14 @@ cdef class Hub(Waiter):
     cdef list eased                             # connections that were paused because of one and are read again
     cdef PeerHop crowded                        # the last hop that took a message although it has too much
     cdef uint64_t crowded_mark                  # Commits.mark when it did
+    cdef uint64_t life                          # while not 0, only sessions adopted from it get what is published
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
     cdef dict sequences                         # node -> the last frame that was made for it
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
+    # Only to sessions that were adopted from this life of a node (hub/moving.pxd).
+    cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1
+    cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
     cdef uint64_t next_passing(self) noexcept
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1

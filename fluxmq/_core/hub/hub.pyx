@@ -174,6 +174,23 @@ cdef class Hub(Waiter):
             self.node.counters.unrouted += 1
         return <int>count
 
+    cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1:
+        self.life = life
+        try:
+            return self.publish(pub, route)
+        finally:
+            self.life = 0
+
+    cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1:
+        cdef uint32_t i
+        cdef MovingSession moving
+        for i in range(route.count):
+            if route.hops[i].kind == HOP_MOVING:
+                moving = <MovingSession>hop_target(&route.hops[i], HOP_MOVING)
+                if moving.came_from(self.life):
+                    moving.session.deliver(pub, route.hops[i].options, route.hops[i].ids)
+        return 0
+
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i
         cdef hop_t* hop
@@ -186,6 +203,8 @@ cdef class Hub(Waiter):
         cdef int64_t written
         cdef uint64_t copied = 0
         cdef bint plain = pub.body.blob == NULL and not pub.retain
+        if self.life:
+            return self.deliver_to_life(pub, route)
         if route.count == 1:
             hop = &route.hops[0]
             if hop.kind == HOP_SESSION:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. A session between two nodes. See hub/moving.pxd."""
 cimport cython
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 from fluxmq._core.hub.targets cimport trie_of
@@ -16,12 +16,14 @@ cdef class MovingSession:
     """Machine. Takes the place of a session in the index, under all of its plain filters, until restore().
 
     session: has its subscriptions in `subscriptions`, and they are in the index. filters: those of them that are not
-    shared and not of queues. accepting: whether messages are taken from every source, or from none.
+    shared and not of queues. accepting: whether messages are taken from every source, or from none. lives: epochs of
+    the dead nodes from which it was adopted.
     """
 
-    def __cinit__(self, Session session not None, filters not None, bint accepting):
+    def __cinit__(self, Session session not None, filters not None, bint accepting, lives=()):
         self.session = session
         self.filters = tuple(filters)
+        self.lives = tuple(lives)
         memset(self.accepted, accepting, sizeof(self.accepted))
         for filter in self.filters:
             options, identifier = session.subscriptions[filter]
@@ -47,6 +49,9 @@ cdef class MovingSession:
 
     def accepts(self, uint8_t source) -> bool:
         return self.accepted[source] != 0
+
+    cdef bint came_from(self, uint64_t life) except -1:
+        return life in self.lives
 
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1:
         if not self.accepted[pub.from_peer]:

@@ -15,9 +15,11 @@
                      properties, payload                a: topic length. flags: QoS (bits 0, 1), retain (2), expires (3)
     3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE
     4 INTEREST       u32 namespace, u32 count, group's name, filter             a: length of the group's name; count 0:
-                                                                                the sender wants it no more
+                                                                                the sender wants it no more. flags:
+                                                                                durable (1)
     5 INTEREST_END                                      the sender's interest is whole
     6 CONTROL        bytes of the cold half
+    7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node
 
 Flags of a frame:
 
@@ -47,11 +49,15 @@ cdef enum:
     PEER_INTEREST = 4
     PEER_INTEREST_END = 5
     PEER_CONTROL = 6
+    PEER_DIRECTED = 7
 
 cdef enum:                          # flags of a message
     PEER_QOS = 3
     PEER_RETAIN = 4
     PEER_EXPIRES = 8
+
+cdef enum:                          # flags of an interest
+    PEER_DURABLE = 1                # of a session that outlives its node
 
 cdef struct frame_t:                # a header
     uint8_t version
@@ -78,6 +84,7 @@ cdef struct peer_record_t:          # borrows from the frame
     span_t properties
     span_t payload                  # of CONTROL: all of it
     int64_t left_ms                 # until it expires; -1: never
+    uint64_t life                   # DIRECTED
 
 cdef struct checks_t:               # what the last checked message had: the same bytes need no second check
     span_t topic
@@ -99,8 +106,12 @@ cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* 
                                 const uint8_t* filter, uint16_t filter_length, const body_t* body, uint8_t flags,
                                 int64_t left_ms) noexcept nogil
 cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil
-cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, const uint8_t* group, uint16_t group_length,
-                           const uint8_t* filter, uint32_t filter_length) noexcept nogil
+cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, uint8_t flags, const uint8_t* group,
+                           uint16_t group_length, const uint8_t* filter, uint32_t filter_length) noexcept nogil
+cdef enum:
+    LIFE_BYTES = 8                  # of a directed message more than message_bytes
+cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const body_t* body, uint8_t flags,
+                           int64_t left_ms) noexcept nogil
 cdef size_t control_bytes(size_t data) noexcept nogil
 cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32_t length) noexcept nogil
 

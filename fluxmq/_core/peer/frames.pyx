@@ -117,12 +117,20 @@ cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil:
     return RECORD_BYTES + 8 + group + filter
 
 
-cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, const uint8_t* group, uint16_t group_length,
-                           const uint8_t* filter, uint32_t filter_length) noexcept nogil:
-    at = put_head(at, PEER_INTEREST, 0, group_length, 8 + group_length + filter_length)
+cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, uint8_t flags, const uint8_t* group,
+                           uint16_t group_length, const uint8_t* filter, uint32_t filter_length) noexcept nogil:
+    at = put_head(at, PEER_INTEREST, flags, group_length, 8 + group_length + filter_length)
     put_u32_le(at, namespace)
     put_u32_le(at + 4, count)
     return put_bytes(put_bytes(at + 8, group, group_length), filter, filter_length)
+
+
+cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const body_t* body, uint8_t flags,
+                           int64_t left_ms) noexcept nogil:
+    at = put_head(at, PEER_DIRECTED, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
+                  LIFE_BYTES + content_bytes(body, left_ms))
+    put_u64_le(at, life)
+    return put_content(at + LIFE_BYTES, namespace, body, left_ms)
 
 
 cdef size_t control_bytes(size_t data) noexcept nogil:
@@ -202,7 +210,18 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
         return 1
     if record.kind == PEER_GROUP_MESSAGE:
         return read_group_message(record, at, end, a, checks)
-    if record.flags or (a and record.kind != PEER_INTEREST):
+    if record.kind == PEER_DIRECTED:
+        if length < LIFE_BYTES:
+            return wrong_record(record.kind)
+        record.life = peek_u64_le(at)
+        span(&record.name, at, 0)
+        span(&record.filter, at, 0)
+        read_message(record, at + LIFE_BYTES, end, a)
+        if checks != NULL:
+            check_message(record, checks)
+        return 1
+    if (record.flags & ~(PEER_DURABLE if record.kind == PEER_INTEREST else 0)
+            or (a and record.kind != PEER_INTEREST)):
         return wrong_record(record.kind)
     if record.kind == PEER_NAMESPACE:
         if length < 5 or length > 4 + NAME_BYTES_MAX:

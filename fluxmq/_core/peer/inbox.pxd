@@ -9,7 +9,8 @@ The position is recorded in the batch of the journal that has the frame's other 
 none of them a second time. A frame that recorded nothing leaves no position: its effects were in memory, and if it
 comes again to a new life of this node it has AGAIN, or was never seen.
 
-Messages are published like those of a client, but to no other node and to no share group; they are not retained here.
+Directed messages go only to sessions that were adopted from a life of a node (hub/moving.pxd). The others
+are published like those of a client, but to no other node and to no share group; they are not retained here.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

@@ -4,7 +4,9 @@
 What the cold half must provide (`handler`):
 
     on_applied(sequence)        everything that frames up to this one caused is committed: PeerOutbox.ack
-    on_interest(namespace, filter, group, count)    the sender has so many subscriptions; group: b"" for none
+    on_interest(namespace, filter, group, count, durable)
+                                the sender has so many subscriptions; group: b"" for none. durable: one of them is of a
+                                session that outlives its node
     on_interest_end()           its interest is whole
     on_control(data)            a message of its cold half
     on_group_message(namespace, group, filter, topic, payload, properties, qos, retain, expires_at)
@@ -23,8 +25,8 @@ from fluxmq._core.memory.message cimport FORMAT_MQTT, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_ROUTE
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, PEER_CONTROL, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE,
-    PEER_NAMESPACE, PEER_QOS, PEER_RETAIN, checks_t, next_record, open_frame, span_t,
+    FRAME_AGAIN, FRAME_BEGIN, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST,
+    PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_QOS, PEER_RETAIN, checks_t, next_record, open_frame, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_drop
 from fluxmq._core.pubsub.topics cimport topics_of
@@ -177,7 +179,8 @@ cdef class PeerInbox:
                 self.define(&record)
             elif frame.flags & FRAME_BEGIN:
                 raise ProtocolError(WRONG, f"a record of kind {record.kind} in the first frame of a connection")
-            elif record.kind <= PEER_INTEREST and not 0 < record.namespace <= <uint32_t>len(self.names):
+            elif (record.kind <= PEER_INTEREST or record.kind == PEER_DIRECTED) and not (
+                    0 < record.namespace <= <uint32_t>len(self.names)):
                 raise ProtocolError(WRONG, f"namespace {record.namespace} was not defined")
         if found != frame.records:
             raise ProtocolError(WRONG, f"a frame of {frame.records} records has {found}")
@@ -203,7 +206,7 @@ cdef class PeerInbox:
         cdef uint32_t at = 0
         while next_record(&records, &record, NULL):
             if at == self.done:
-                if record.kind == PEER_MESSAGE:
+                if record.kind == PEER_MESSAGE or record.kind == PEER_DIRECTED:
                     self.publish(frame, &record)
                 else:
                     self.apply_record(frame, &record)
@@ -219,7 +222,7 @@ cdef class PeerInbox:
             return 0
         if record.kind == PEER_INTEREST:
             self.handler.on_interest(self.names[record.namespace - 1], taken(&record.filter), taken(&record.name),
-                                     record.count)
+                                     record.count, record.flags & PEER_DURABLE != 0)
         elif record.kind == PEER_INTEREST_END:
             self.handler.on_interest_end()
         elif record.kind == PEER_CONTROL:
@@ -287,7 +290,10 @@ cdef class PeerInbox:
                 self.route_topics = self.topics
         else:
             self.topics.routes.hits += 1
-        self.hub.publish(&pub, route)
+        if record.kind == PEER_DIRECTED:
+            self.hub.publish_to_life(&pub, route, record.life)
+        else:
+            self.hub.publish(&pub, route)
         return 0
 
     cdef int find_topics(self, uint32_t number) except -1:

@@ -4,8 +4,11 @@
                                │                                       ▲            ▼
                                └──────256 KiB, or on_idle──────────────┘    kept ring, until `acknowledged`
 
-A frame's sequence number is its position in the commit line of the outbox. So what was given to the line in a turn (a
-message of QoS 1 or 2, an interest) is committed when its frame is acknowledged.
+A frame's sequence number is its position in the two commit lines of the outbox: of messages, and of interest. So what
+was given to a line in a turn (a message of QoS 1 or 2, an interest) is committed when its frame is acknowledged.
+
+When the other node has died, the outbox may be parked: it goes on to take messages of QoS 1 and 2, and keeps them until
+direct() gives them to the nodes that have adopted its sessions. Nobody waits for interest any more.
 
 Frames outlive a connection: attach() sends those that the other node does not have again. If that node has a new epoch
 (it restarted, or was fenced) they are addressed anew, and marked if they may have reached the former life
@@ -34,6 +37,8 @@ cdef class PeerOutbox(PeerHop):
     cdef readonly Hub hub
     cdef readonly str node
     cdef readonly Line line             # positions are sequence numbers of frames
+    cdef readonly Line interest_line    # the same, for what waits until the other node knows an interest
+    cdef readonly bint parked
     cdef readonly uint64_t epoch        # of this node
     cdef readonly uint64_t to_epoch     # of the other node; 0: it was not connected yet
     cdef readonly uint64_t window_bytes
@@ -78,7 +83,10 @@ cdef class PeerOutbox(PeerHop):
     cdef uint8_t* room(self, size_t n) except NULL
     cdef void put(self, const uint8_t* end, uint32_t records) noexcept
     cdef int mark_dirty(self) except -1
-    cdef int ticket(self) except -1
+    cdef int ticket(self, Line line) except -1
+    cdef int direct_one(self, pub_t* pub, uint64_t life) except -1
+    cdef int direct_frame(self, bytes frame, int64_t since_ms, uint64_t life, list outboxes, bint here,
+                          list names) except -1
     cdef uint32_t number_of(self, bytes name) except 0
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1
     # A message for one share group of the other node, which chooses the member.

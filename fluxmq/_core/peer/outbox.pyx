@@ -12,10 +12,14 @@ from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.memory.message cimport body_t, live
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, PEER_CONTROL, PEER_INTEREST_END, PEER_RETAIN,
-    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, put_control,
-    put_group_message, put_header, put_interest, put_message, put_namespace, read_header,
+    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE,
+    PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, control_bytes, group_bytes, interest_bytes, message_bytes,
+    namespace_bytes, next_record, open_frame, peer_record_t, put_control, put_directed, put_group_message, put_header,
+    put_interest, put_message, put_namespace, read_header,
 )
+from fluxmq._core.pubsub.routes cimport route_t
+from fluxmq._core.pubsub.topics cimport topics_of
+from fluxmq._core.wire.primitives cimport Cursor
 
 __all__ = ["PeerOutbox"]
 
@@ -42,8 +46,9 @@ cdef class PeerOutbox(PeerHop):
         self.numbers = {}
         # An earlier outbox of this life may have sent frames to that node, which has their position on disk.
         self.acknowledged_upto = self.handed = self.handed_ever = hub.sequences.get(node, 0)
-        self.line.at = self.acknowledged_upto + 1
-        self.line.decided = self.acknowledged_upto
+        self.interest_line = hub.commits.open_line(f"interest of node {node}")
+        self.line.at = self.interest_line.at = self.acknowledged_upto + 1
+        self.line.decided = self.interest_line.decided = self.acknowledged_upto
 
     def __dealloc__(self):
         self.drop_kept(self.acknowledged_upto + self.kept_count)
@@ -88,6 +93,7 @@ cdef class PeerOutbox(PeerHop):
         if self.gone is not None:
             self.gather_length = self.gather_records = 0
             self.line.give_up(self.gone)
+            self.interest_line.give_up(self.gone)
             return 0
         return self.hand_over()
 
@@ -205,9 +211,9 @@ cdef class PeerOutbox(PeerHop):
             self.dirty = True
         return 0
 
-    cdef int ticket(self) except -1:
+    cdef int ticket(self, Line line) except -1:
         """Gives the frame that gathers a ticket."""
-        self.hub.commits.give(self.line)
+        self.hub.commits.give(line)
         return self.mark_dirty()
 
     cdef uint32_t number_of(self, bytes name) except 0:
@@ -235,12 +241,14 @@ cdef class PeerOutbox(PeerHop):
         cdef uint8_t flags = pub.qos | (PEER_RETAIN if pub.retain else 0)
         cdef size_t size
         cdef uint8_t* at
+        if pub.qos == 0 and self.parked:
+            return 0
         if pub.qos == 0 and (full or self.gone is not None):
             self.dropped += 1
             self.hub.node.counters.dropped_peer_full += 1
             return 0
         if self.gone is not None:
-            return self.ticket()        # end_turn gives it up
+            return self.ticket(self.line)       # end_turn gives it up
         if <void*>self.topics != pub.topics:
             self.number = self.number_of((<Topics>pub.topics).namespace.name)
             self.topics = <Topics>pub.topics
@@ -270,9 +278,10 @@ cdef class PeerOutbox(PeerHop):
     # ---------------------------------------------------------------- for the cold half
 
     def interest(self, bytes namespace not None, bytes filter not None, bytes group not None, uint32_t count,
-                 bint ticket=True):
+                 bint ticket=True, bint durable=False):
         """This node has so many subscriptions with a filter (without `$share/…/`), in a share group or none (b"");
-        0: it wants the topics no more. Gives a ticket, unless told not to. namespace: its name."""
+        0: it wants the topics no more. durable: one of them is of a session that outlives its node. Gives a ticket of
+        the interest line, unless told not to. namespace: its name."""
         cdef uint32_t number
         cdef uint8_t* at
         if len(group) > 65535:
@@ -280,11 +289,11 @@ cdef class PeerOutbox(PeerHop):
         number = self.number_of(namespace)
         at = self.room(interest_bytes(len(group), len(filter)))
         if ticket:
-            self.ticket()
+            self.ticket(self.interest_line)
         else:
             self.mark_dirty()
-        self.put(put_interest(at, number, count, <const uint8_t*><const char*>group, <uint16_t>len(group),
-                              <const uint8_t*><const char*>filter, <uint32_t>len(filter)), 1)
+        self.put(put_interest(at, number, count, PEER_DURABLE if durable else 0, <const uint8_t*><const char*>group,
+                              <uint16_t>len(group), <const uint8_t*><const char*>filter, <uint32_t>len(filter)), 1)
         self.hub.touch()
 
     def interest_end(self):
@@ -305,7 +314,7 @@ cdef class PeerOutbox(PeerHop):
     def barrier(self):
         """Gives a ticket of the next frame, which is made even if nothing else is in it: what the other node was sent
         before has been applied there when it is committed."""
-        self.ticket()
+        self.ticket(self.interest_line)
         self.hub.touch()
 
     def cut(self) -> int:
@@ -320,7 +329,7 @@ cdef class PeerOutbox(PeerHop):
 
     cdef int seal_if_any(self) except -1:
         """Makes a frame unless it would be empty and nothing waits for it. Returns whether it did."""
-        if self.gather_records == 0 and not self.line.given:
+        if self.gather_records == 0 and not self.line.given and not self.interest_line.given:
             return 0
         self.seal()
         return 1
@@ -336,8 +345,9 @@ cdef class PeerOutbox(PeerHop):
         if self.gather_length:
             memcpy(at, self.gather, self.gather_length)
         self.keep(frame)
-        self.line.given = True          # the line's position moves with every frame
+        self.line.given = self.interest_line.given = True       # the lines' position moves with every frame
         self.line.submit()
+        self.interest_line.submit()
         self.hub.sequences[self.node] = header.sequence
         self.records += self.gather_records
         self.gather_length = 0
@@ -409,6 +419,7 @@ cdef class PeerOutbox(PeerHop):
             return
         self.drop_kept(sequence)
         self.line.commit(sequence)
+        self.interest_line.commit(sequence)
         if self.paused and self.kept_bytes + self.gather_length <= self.window_bytes // 2:
             self.ease()
 
@@ -438,6 +449,8 @@ cdef class PeerOutbox(PeerHop):
             raise UsageError(f"frame {sequence - 1} was not made yet")
         if sequence > self.acknowledged_upto + 1:
             self.line.give_up(why, sequence - 1)
+            if not self.parked:
+                self.interest_line.give_up(why, sequence - 1)
 
     def abandon(self, str why not None):
         """The other node will not come back: gives up all tickets, also of what is forwarded from now on, and drops the
@@ -447,7 +460,92 @@ cdef class PeerOutbox(PeerHop):
         self.seal_if_any()
         self.drop_kept(self.newest())
         self.line.give_up(why)
+        self.interest_line.give_up(why)
         self.ease()
+
+    # ---------------------------------------------------------------- a node that has died
+
+    def park(self):
+        """The other node has died, and others adopt its sessions: see the top of outbox.pxd."""
+        self.detach()
+        self.parked = True
+        self.seal_if_any()
+        self.interest_line.commit(self.newest())
+        self.interest_line.close("the node has died")
+
+    def direct(self, uint64_t life, list outboxes not None, bint here):
+        """Gives what a parked outbox has to the sessions that were adopted from this life of its node: to those of the
+        other nodes through their outboxes, and to those of this node (here). The frames are dropped; the tickets stay
+        undecided. Their messages are committed when the tickets that this gives are."""
+        cdef list names = list(self.numbers)
+        cdef kept_t* kept
+        cdef uint64_t i
+        self.seal_if_any()
+        for i in range(self.kept_count):
+            kept = &self.kept[(self.kept_head + i) & (self.kept_room - 1)]
+            self.direct_frame(<bytes>kept.frame, kept.since_ms, life, outboxes, here, names)
+        self.drop_kept(self.newest())
+        self.ease()
+        self.hub.touch()
+
+    cdef int direct_frame(self, bytes frame, int64_t since_ms, uint64_t life, list outboxes, bint here,
+                          list names) except -1:
+        cdef frame_t header
+        cdef Cursor records
+        cdef peer_record_t record
+        cdef PeerOutbox outbox
+        cdef pub_t pub
+        cdef route_t* route
+        cdef int64_t left
+        open_frame(<const uint8_t*><const char*>frame, <size_t>len(frame), &header, &records)
+        while next_record(&records, &record, NULL):
+            if record.kind != PEER_MESSAGE and record.kind != PEER_DIRECTED or not record.flags & PEER_QOS:
+                continue
+            namespace = self.hub.namespaces.get(names[record.namespace - 1])
+            if namespace is None:
+                continue                        # it has ended, and its sessions
+            memset(&pub, 0, sizeof(pub))
+            pub.body.topic = record.topic.at
+            pub.body.topic_length = <uint16_t>record.topic.length
+            pub.body.properties = record.properties.at
+            pub.body.properties_length = record.properties.length
+            pub.body.payload = record.payload.at
+            pub.body.payload_length = record.payload.length
+            if record.left_ms >= 0:
+                left = record.left_ms - max(self.hub.node.steady_ms - since_ms, <int64_t>0)
+                if left < 0:
+                    self.hub.node.counters.dropped_expired += 1
+                    continue
+                pub.body.expires_at = max(self.hub.node.steady_ms + left, <int64_t>1)
+            pub.topics = topics_of(namespace)
+            pub.qos = record.flags & PEER_QOS
+            pub.retain = record.flags & PEER_RETAIN != 0
+            pub.from_peer = 1                   # it is neither retained again nor sent to other nodes
+            if record.kind == PEER_MESSAGE:
+                record.life = life
+            for outbox in outboxes:
+                outbox.direct_one(&pub, record.life)
+            if here:
+                route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
+                self.hub.publish_to_life(&pub, route, record.life)
+        return 0
+
+    cdef int direct_one(self, pub_t* pub, uint64_t life) except -1:
+        """A message for the sessions of the other node that were adopted from a life."""
+        cdef int64_t left_ms = -1
+        cdef uint32_t number
+        cdef uint8_t* at
+        if self.gone is not None:
+            return self.ticket(self.line)       # end_turn gives it up
+        number = self.number_of((<Topics>pub.topics).namespace.name)
+        if pub.body.expires_at:
+            left_ms = max(pub.body.expires_at - self.hub.node.steady_ms, <int64_t>0)
+        at = self.room(message_bytes(&pub.body) + LIFE_BYTES)
+        self.ticket(self.line)
+        self.put(put_directed(at, life, number, &pub.body, pub.qos | (PEER_RETAIN if pub.retain else 0), left_ms), 1)
+        if self.gather_length >= SEAL_BYTES:
+            self.seal()
+        return 0
 
     cdef int ease(self) except -1:
         """The connections that were paused because of this stream are read again."""

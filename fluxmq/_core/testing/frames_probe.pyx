@@ -6,10 +6,10 @@ from libc.string cimport memset
 
 from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.peer.frames cimport (
-    FRAME_HEADER_BYTES, PEER_CONTROL, PEER_EXPIRES, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE,
-    PEER_NAMESPACE, checks_t, control_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes,
-    next_record, open_frame, peer_record_t, put_control, put_group_message, put_header, put_interest, put_message,
-    put_namespace, span_t,
+    FRAME_HEADER_BYTES, LIFE_BYTES, PEER_CONTROL, PEER_DIRECTED, PEER_EXPIRES, PEER_GROUP_MESSAGE, PEER_INTEREST,
+    PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, checks_t, control_bytes, frame_t, group_bytes, interest_bytes,
+    message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, put_control, put_directed,
+    put_group_message, put_header, put_interest, put_message, put_namespace, span_t,
 )
 from fluxmq._core.wire.primitives cimport Cursor
 
@@ -50,6 +50,11 @@ cdef bytes record_bytes(tuple record):
         out = PyBytes_FromStringAndSize(NULL, message_bytes(&body))
         begin = <uint8_t*>PyBytes_AS_STRING(out)
         end = put_message(begin, record[1], &body, record[2], record[3])
+    elif kind == PEER_DIRECTED:
+        fill(&body, record[4], record[5], record[6])
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + LIFE_BYTES)
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_directed(begin, record[7], record[1], &body, record[2], record[3])
     elif kind == PEER_GROUP_MESSAGE:
         a, b = record[7], record[8]
         fill(&body, record[4], record[5], record[6])
@@ -61,7 +66,8 @@ cdef bytes record_bytes(tuple record):
         a, b = record[3], record[4]
         out = PyBytes_FromStringAndSize(NULL, interest_bytes(len(a), len(b)))
         begin = <uint8_t*>PyBytes_AS_STRING(out)
-        end = put_interest(begin, record[1], record[2], at_of(a), <uint16_t>len(a), at_of(b), <uint32_t>len(b))
+        end = put_interest(begin, record[1], record[2], record[5], at_of(a), <uint16_t>len(a), at_of(b),
+                           <uint32_t>len(b))
     else:
         a = record[1] if kind == PEER_CONTROL else b""
         out = PyBytes_FromStringAndSize(NULL, control_bytes(len(a)))
@@ -85,7 +91,8 @@ def decode(bytes data not None) -> tuple:
     """(header, records) of a frame, every record checked. Raises ProtocolError.
 
     (1, number, name), (2, namespace, flags, left_ms, topic, properties, payload), (3, the same, group, filter),
-    (4, namespace, count, group, filter), (5,), (6, data); flags without PEER_EXPIRES, left_ms -1: never."""
+    (4, namespace, count, group, filter, flags), (5,), (6, data), (7, as 2, life); flags without PEER_EXPIRES, left_ms
+    -1: never."""
     cdef frame_t frame
     cdef Cursor records
     cdef peer_record_t record
@@ -97,7 +104,8 @@ def decode(bytes data not None) -> tuple:
         if record.kind == PEER_NAMESPACE:
             found.append((record.kind, record.namespace, taken(&record.name)))
         elif record.kind == PEER_INTEREST:
-            found.append((record.kind, record.namespace, record.count, taken(&record.name), taken(&record.filter)))
+            found.append((record.kind, record.namespace, record.count, taken(&record.name), taken(&record.filter),
+                          record.flags))
         elif record.kind == PEER_INTEREST_END:
             found.append((record.kind,))
         elif record.kind == PEER_CONTROL:
@@ -105,5 +113,7 @@ def decode(bytes data not None) -> tuple:
         else:
             one = (record.kind, record.namespace, record.flags & ~PEER_EXPIRES, record.left_ms, taken(&record.topic),
                    taken(&record.properties), taken(&record.payload))
-            found.append(one if record.kind == PEER_MESSAGE else (*one, taken(&record.name), taken(&record.filter)))
+            if record.kind == PEER_GROUP_MESSAGE:
+                one = *one, taken(&record.name), taken(&record.filter)
+            found.append((*one, record.life) if record.kind == PEER_DIRECTED else one)
     return frame, found

@@ -1,0 +1,61 @@
+"""What the other nodes are told of this node's subscriptions."""
+from __future__ import annotations
+
+from fluxmq.cluster.interest import Interest
+
+
+class Told:
+    """A Sender."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, durable: bool, ticket: bool) -> None:
+        self.told.append((filter_, group, count, durable, ticket))
+
+    def barrier(self) -> None:
+        self.told.append(("barrier",))
+
+    def take(self) -> list[tuple[object, ...]]:
+        told, self.told = self.told, []
+        return told
+
+
+def test_the_first_durable_subscription_is_news_and_so_is_its_end() -> None:
+    interest, told = Interest(), Told()
+    interest.add("n", told)
+    interest.announce(b"/", b"f", b"", False)
+    assert told.take() == [(b"f", b"", 1, False, True)]
+    interest.announce(b"/", b"f", b"", True)
+    assert told.take() == [(b"f", b"", 2, True, True)]
+    interest.announce(b"/", b"f", b"", True)
+    interest.announce(b"/", b"f", b"", False)
+    assert told.take() == [("barrier",)] * 2
+    late = Told()
+    interest.add("late", late)
+    assert late.take() == [(b"f", b"", 4, True, False)]
+    interest.withdraw(b"/", b"f", b"", True)
+    assert not told.take()
+    interest.withdraw(b"/", b"f", b"", True)
+    assert told.take() == late.take() == [(b"f", b"", 2, False, False)]
+    interest.withdraw(b"/", b"f", b"", False)
+    assert not told.take()
+    interest.withdraw(b"/", b"f", b"", False)
+    assert told.take() == [(b"f", b"", 0, False, False)] and not interest.filters()
+
+
+def test_a_group_is_told_of_at_every_change() -> None:
+    interest, told = Interest(), Told()
+    interest.add("n", told)
+    interest.announce(b"/", b"f", b"g", True)
+    interest.announce(b"/", b"f", b"g", False)
+    interest.withdraw(b"/", b"f", b"g", True)
+    assert told.take() == [(b"f", b"g", 1, True, True), (b"f", b"g", 2, True, True), (b"f", b"g", 1, False, False)]
+
+
+def test_topics_of_each_node_are_its_own() -> None:
+    interest, told = Interest(), Told()
+    interest.add("n", told)
+    interest.announce(b"/", b"$SYS/#", b"", True)
+    interest.withdraw(b"/", b"$SYS/#", b"", True)
+    assert not told.take()
