@@ -24,6 +24,7 @@ from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.testing.hub_probe import HubProbe
 from fluxmq._core.testing.peer_probe import forward_many, open_connection, parse_many
+from fluxmq.bench.micro.timing import note_nanoseconds
 
 MESSAGES = 2_000 if os.environ.get("FLUXMQ_BENCH_SMOKE") == "1" else 50_000
 TURN = 500                  # packets of one read
@@ -59,7 +60,7 @@ def end_turn(outbox: PeerOutbox, frames: list[bytes]) -> None:
 
 def measure(benchmark: Any, run: Any, setup: Any = None) -> None:
     benchmark.pedantic(run, setup=setup, rounds=ROUNDS, warmup_rounds=1)
-    benchmark.extra_info["ns_per_message"] = round(benchmark.stats.stats.min / MESSAGES * 1e9, 1)
+    note_nanoseconds(benchmark, "ns_per_message", MESSAGES)
 
 
 @pytest.mark.parametrize("size", [64, 256])

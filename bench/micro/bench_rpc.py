@@ -181,6 +181,8 @@ def test_frames(benchmark: Any, size: int) -> None:
         benchmark.pedantic(lambda: runner.run(round_()), rounds=ROUNDS, warmup_rounds=1)  # type: ignore[arg-type]
         spent = time.process_time() - spent
         runner.run(end())  # type: ignore[arg-type]
+    if benchmark.stats is None:         # --benchmark-disable takes no times
+        return
     fastest = benchmark.stats.stats.min
     benchmark.extra_info.update({
         "frames_per_s": round(FRAMES / fastest), "mb_per_s": round(FRAMES * size / fastest / 1e6),

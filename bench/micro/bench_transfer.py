@@ -19,6 +19,7 @@ from fluxmq._core.disk.journal import Journal
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.persist import export_session
 from fluxmq._core.pubsub.session import Session
+from fluxmq.bench.micro.timing import note_nanoseconds
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.sessions.state import EXPIRY_NEVER
@@ -81,7 +82,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def measure(benchmark: Any, step: Any, setup: Any) -> None:
     benchmark.pedantic(step, setup=lambda: ((setup(),), {}), rounds=ROUNDS, warmup_rounds=1)
-    benchmark.extra_info["us_per_message"] = round(benchmark.stats.stats.min / MESSAGES * 1e6, 2)
+    note_nanoseconds(benchmark, "ns_per_message", MESSAGES)
 
 
 @pytest.mark.parametrize("size", SIZES)
