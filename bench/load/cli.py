@@ -16,6 +16,7 @@ from fluxmq.bench.load.amqp_cli import amqp
 from fluxmq.bench.load.backlog import BacklogOptions, run_backlog
 from fluxmq.bench.load.brokers import MQTT_BROKERS, BrokerError
 from fluxmq.bench.load.clients import ClientOptions, render_clients, run_clients
+from fluxmq.bench.load.cluster_cli import cluster
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.flood import KINDS, FloodOptions, render_flood, run_flood
@@ -69,6 +70,7 @@ def bench() -> None:
 
 
 bench.add_command(amqp)
+bench.add_command(cluster)
 
 CONNECTION_OPTIONS = [
     click.option("--addr", default="127.0.0.1:1883", show_default=True, help="HOST:PORT of the broker."),

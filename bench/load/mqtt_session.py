@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import Self
 
 from fluxmq._core.client.machine import STATE_OPEN, ClientMachine
 from fluxmq._core.client.message import Message
@@ -16,14 +17,15 @@ READ_SIZE = 65_536
 
 
 class MqttSession(ClientMachine):
-    """A connected client. session_expiry: seconds, of level 5. delivered: messages received.
+    """A connected client. session_expiry: seconds, of level 5. delivered: messages received. acknowledges: messages;
+    a session whose client does not keeps them.
 
     Raises OSError, LoadError when the broker refuses it.
     """
 
     def __init__(self, address: str, client_id: str, *, level: int = 5, clean: bool = True, session_expiry: int = 0,
-                 timeout: float = 60.0) -> None:
-        super().__init__(self._came, manual_ack=True)     # nothing is acknowledged: a kept session keeps its messages
+                 timeout: float = 60.0, acknowledges: bool = False) -> None:
+        super().__init__(self._came, manual_ack=not acknowledges)
         self.delivered = self.waiting = 0
         host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host, int(port)), timeout)
@@ -53,9 +55,9 @@ class MqttSession(ClientMachine):
                 raise LoadError(f"the broker broke the protocol: {error}") from error
             self.sock.sendall(self.take_output())
 
-    def until_delivered(self) -> None:
-        """Waits until a message has arrived. Raises LoadError, OSError."""
-        self.until(lambda: self.delivered > 0)
+    def until_delivered(self, count: int = 1) -> None:
+        """Waits until so many messages have arrived. Raises LoadError, OSError."""
+        self.until(lambda: self.delivered >= count)
 
     def publish_all(self, topics: list[str], payload: bytes, *, retain: bool) -> None:
         """Publishes with QoS 1; returns when all are acknowledged."""
@@ -75,6 +77,13 @@ class MqttSession(ClientMachine):
         answers: list[object] = []
         self.subscribe([(topic_filter, qos)], lambda _packet_id, reasons: answers.append(reasons))
         self.until(lambda: bool(answers))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the socket without a DISCONNECT."""
+        self.sock.close()
 
     def close(self) -> None:
         self.leave()

@@ -28,6 +28,7 @@ class LoadOptions:
     as many as its window allows. queue: the type of the queue `prefix` that is published to and consumed from, "" for
     an ordinary topic; its subscribers share the messages of a classic queue, and each has all of a stream. start: where
     a stream's subscribers begin, in the words of the SUBSCRIBE's user property `offset` ("" leaves it to the broker).
+    sub_addrs: where the subscribers connect, one after the other; empty: where the publishers do.
     """
 
     addr: str = "127.0.0.1:1883"
@@ -61,6 +62,7 @@ class LoadOptions:
     connect_timeout: float = 20.0
     broker_pid: int | None = None
     prefix: str = "b"
+    sub_addrs: tuple[str, ...] = ()
     queue: Literal["", "classic", "stream"] = ""
     start: str = ""
 
@@ -96,16 +98,17 @@ class LoadOptions:
             raise OptionsError("consumers of a queue acknowledge: their QoS is 1 or 2")
         if self.start and (self.version != "5" or self.queue != "stream"):
             raise OptionsError("only MQTT 5 can say where to begin, and only of a stream")
-        if ":" not in self.addr or not self.addr.rpartition(":")[2].isdigit():
-            raise OptionsError(f"the address is HOST:PORT, not {self.addr!r}")
+        for addr in (self.addr, *self.sub_addrs):
+            if ":" not in addr or not addr.rpartition(":")[2].isdigit():
+                raise OptionsError(f"the address is HOST:PORT, not {addr!r}")
+
+    def subscriber_addr(self, subscriber: int) -> str:
+        """Where a subscriber connects."""
+        return self.sub_addrs[subscriber % len(self.sub_addrs)] if self.sub_addrs else self.addr
 
     @property
     def host(self) -> str:
         return self.addr.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        return int(self.addr.rpartition(":")[2])
 
     @property
     def level(self) -> int:

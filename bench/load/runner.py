@@ -58,14 +58,15 @@ def attach_all(engine: Engine, options: LoadOptions, run: str, names: list[str],
             session_expiry=options.session_expiry if options.persistent else 0,
             receive_maximum=options.receive_maximum, username=options.username, password=options.password)
 
-    def connection() -> Any:
-        return stack.enter_context(open_socket(options, context, sources.next()))
+    def connection(addr: str = "") -> Any:
+        return stack.enter_context(open_socket(options, context, sources.next(), addr))
 
     sub_qos = options.qos if options.sub_qos is None else options.sub_qos
     for i in range(options.subs):
         subscribe = packets.subscribe(SUBSCRIBE_ID, options.topic_filter(i), sub_qos, level=options.level,
                                       start=options.start)
-        engine.attach_subscriber(connection(), hello(f"s{run}-{i}"), subscribe, SUBSCRIBE_ID, websocket)
+        engine.attach_subscriber(connection(options.subscriber_addr(i)), hello(f"s{run}-{i}"), subscribe, SUBSCRIBE_ID,
+                                 websocket)
     if options.churn:
         engine.attach_churn(connection(), hello(f"c{run}"), options.churn, websocket)
     engine.connect(options.connect_timeout)

@@ -53,12 +53,15 @@ class SourceAddresses:
 
 
 def open_socket(options: LoadOptions, context: ssl.SSLContext | None,
-                source: tuple[str, int] | None = None) -> socket.socket:
-    """A connected, non-blocking socket over which MQTT can be spoken. Raises OSError, TransportError among them."""
+                source: tuple[str, int] | None = None, addr: str = "") -> socket.socket:
+    """A connected, non-blocking socket over which MQTT can be spoken. addr: HOST:PORT, "" for that of the options.
+    Raises OSError, TransportError among them."""
+    addr = addr or options.addr
+    host, _, port = addr.rpartition(":")
     try:
-        sock = socket.create_connection((options.host, options.port), options.connect_timeout, source)
+        sock = socket.create_connection((host.strip("[]"), int(port)), options.connect_timeout, source)
     except OSError as error:
-        raise TransportError(f"cannot connect to {options.addr}: {error.strerror or error}") from error
+        raise TransportError(f"cannot connect to {addr}: {error.strerror or error}") from error
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +25,8 @@ SETTLE_SECONDS = 0.5  # the broker's last CONNACK is sent before its buffers hav
 @dataclass(slots=True, kw_only=True)
 class StormOptions:
     """One storm. first: connections after which memory is read for the first time, so that what a broker takes for
-    its first connections is not charged to the others. hold: seconds to keep all open."""
+    its first connections is not charged to the others. hold: seconds to keep all open. tag: what the client identifiers
+    have besides the number of the connection, eight characters; "": of this storm alone."""
 
     addr: str = "127.0.0.1:1883"
     version: Literal["3.1.1", "5"] = "3.1.1"
@@ -37,18 +39,20 @@ class StormOptions:
     username: str | None = None
     password: str | None = None
     broker_pid: int | None = None
+    tag: str = ""
 
 
 def connect_template(options: StormOptions) -> tuple[bytes, int]:
     """A CONNECT and where in it the eight digits of the connection's number stand."""
-    run = secrets.token_hex(4)
+    run = options.tag or secrets.token_hex(4)
     packet = packets.connect(f"i{run}-00000000", level=5 if options.version == "5" else 4,
                              keep_alive=options.keep_alive, username=options.username, password=options.password)
     return packet, packet.index(f"i{run}-".encode()) + len(run) + 2
 
 
-def run_storm(options: StormOptions) -> dict[str, Any]:
+def run_storm(options: StormOptions, opened: Callable[[], None] | None = None) -> dict[str, Any]:
     """Open the connections and return the rate, latencies and, given the broker's process, bytes per connection.
+    opened: called when all are open, before they are closed.
 
     Raises OptionsError, OSError (the address is unknown), LoadError when a connection fails.
     """
@@ -72,12 +76,15 @@ def run_storm(options: StormOptions) -> dict[str, Any]:
     packet, digits_at = connect_template(options)
     storm = Storm(options.connections, address, int(port), packet, digits_at, sources, block)
     try:
-        return weigh(storm, options)
+        figures = weigh(storm, options)
+        if opened is not None:
+            opened()
+        return figures
     finally:
         storm.close()
 
 
-def opened(storm: Storm, options: StormOptions, count: int) -> dict[str, Any]:
+def open_some(storm: Storm, options: StormOptions, count: int) -> dict[str, Any]:
     figures = storm.open(count, options.at_once, options.timeout)
     if figures["failed"]:
         cause = (os.strerror(figures["errno"]) if figures["errno"]
@@ -90,14 +97,14 @@ def weigh(storm: Storm, options: StormOptions) -> dict[str, Any]:
     pid = options.broker_pid
     empty = memory(pid) if pid else None
     first_count = min(options.first, options.connections)
-    figures = opened(storm, options, first_count)
+    figures = open_some(storm, options, first_count)
     rates = [figures]
     light = None
     if pid:
         storm.hold(SETTLE_SECONDS)
         light = memory(pid)
     if options.connections > first_count:
-        rates.append(opened(storm, options, options.connections - first_count))
+        rates.append(open_some(storm, options, options.connections - first_count))
     storm.hold(max(options.hold, SETTLE_SECONDS if pid else 0.0))
     closed = storm.hold(0.0)
     seconds = sum(part["seconds"] for part in rates)

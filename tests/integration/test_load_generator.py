@@ -186,9 +186,23 @@ def test_nothing_listens() -> None:
 
 def test_contradictions_are_refused() -> None:
     for given, text in (({"topics": "pairs", "subs": 2}, "as many"), ({"topics": "fresh"}, "wildcard|--filter"),
-                        ({"properties": True}, "version 5"), ({"groups": 2}, "groups"), ({"addr": "x"}, "HOST:PORT")):
+                        ({"properties": True}, "version 5"), ({"groups": 2}, "groups"), ({"addr": "x"}, "HOST:PORT"),
+                        ({"sub_addrs": ("x:1", "y")}, "HOST:PORT, not 'y'")):
         with pytest.raises(OptionsError, match=text):
             run_load(LoadOptions(**given))
+
+
+def test_subscribers_elsewhere(tmp_path: Path) -> None:
+    """Two brokers that know nothing of each other: publishers on one, subscribers on both in turn."""
+    with start_broker("fluxmq", Needs(folder=tmp_path)) as one:
+        other = tmp_path / "other"
+        other.mkdir()
+        with start_broker("fluxmq", Needs(folder=other)) as two:
+            addrs = one.addresses["tcp"], two.addresses["tcp"]
+            figures = run_load(LoadOptions(**SHORT | {"addr": addrs[0], "sub_addrs": addrs, "subs": 4, "window": 10,
+                                                      "drain": 0.5}))
+    total = figures["total"]
+    assert total["delivered"] == total["lost"] == total["expected"] / 2 > 0
 
 
 class FaultyBroker:

