@@ -99,7 +99,7 @@ class ClusterRuntime:
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
         node = ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
                            clock_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
-        node.on_vote = None if self.own is None else self.own.add
+        node.votes.on_asked = None if self.own is None else self.own.add
         return node
 
     async def join(self, node: ClusterNode, listeners: Listeners) -> None:

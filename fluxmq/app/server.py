@@ -47,7 +47,8 @@ from fluxmq.app.queue_setup import Queues
 from fluxmq.app.recording import Recording
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.cluster.solo import SoloOverview, solo
-from fluxmq.edge.mqtt.clients import MqttClients
+from fluxmq.edge.mqtt.clients import MqttClients, send_away
+from fluxmq.edge.mqtt.connection import Client
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
@@ -59,6 +60,7 @@ from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model.cluster_addresses import addresses
 from fluxmq.model.config import Config
+from fluxmq.model.mqtt import ReasonCode
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
 
@@ -112,7 +114,7 @@ async def _serve(config: Config, runtime: ClusterRuntime | None = None) -> Serve
         gc.disable()  # objects loaded from disk stay; collecting while loading finds nothing
         server.initialize()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stopped.set)
+            loop.add_signal_handler(number, server.on_signal)
         await _unless_stopped(server.start(), server.stopped)
         gc.set_threshold(*GC_THRESHOLDS)
         gc.freeze()
@@ -163,6 +165,7 @@ class Server:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
+        self.hurried = asyncio.Event()  # nothing is to be handed over to other nodes (any more)
         self.status = exit_codes.OK
         self.notes = Notes("fluxmq.mqtt", time.monotonic)
         self.cluster = cluster if cluster is not None else solo()
@@ -171,6 +174,7 @@ class Server:
         self.runtime = runtime
         self.node: ClusterNode | None = None  # made by initialize(), of a runtime
         self.fenced = False
+        self.away = ReasonCode.USE_ANOTHER_SERVER  # what clients are told when this node leaves
         self.listeners = Listeners()
         self.tally = Tally()
         self.heap = HeapKeeper()
@@ -202,6 +206,7 @@ class Server:
         self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
         if self.node is not None:
             self.node.attach(self.broker)
+            self.node.on_leave = self.leave
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.queues = Queues(self.broker, self.keeper, self.store, config, self.cluster, notes, later)
         self._closing.append(self.queues.close)
@@ -368,8 +373,40 @@ class Server:
         if not problems:
             log.info("reloaded certificates, users and ACL")
 
+    def on_signal(self) -> None:
+        """SIGTERM or SIGINT; the second one means that there is no time."""
+        if self.stopped.is_set():
+            self.hurried.set()
+        self.stopped.set()
+
+    def leave(self) -> None:
+        """An operator takes this node out of its cluster: clients are told that it has moved for good."""
+        self.away = ReasonCode.SERVER_MOVED
+        self.stopped.set()
+
+    async def _hand_over(self, node: ClusterNode) -> None:
+        """Gives the sessions to the other nodes of the cluster, as long as there is time."""
+        limit_s, left = self.config.cluster.leave_timeout, len(self.broker.sessions)
+        if not limit_s or not node.others:
+            return
+        self.notes.log.info("handing sessions over", extra={"sessions": left, "nodes": ", ".join(node.others)})
+        work, hurry = asyncio.ensure_future(node.leave(self._send_away)), asyncio.ensure_future(self.hurried.wait())
+        await asyncio.wait({work, hurry}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if node.leaving is not None:
+            node.leaving.give_up()
+        if not work.done() or work.result():
+            self.notes.log.warning("not all sessions were handed over: the rest stays on this disk",
+                                   extra={"limit_s": limit_s})
+        work.cancel()
+
+    def _send_away(self, client: Any, node: str) -> None:
+        """client: of a session, which goes to that node."""
+        if isinstance(client, Client) and self.node is not None:
+            send_away(client, self.away, self.node.listeners_of(node))
+
     async def stop(self) -> None:
-        """Stops in order: listeners, clients, disk."""
+        """Stops in order: listeners, sessions to other nodes, clients, disk."""
         self.listeners.close()
         if self._initialized:
             await self._end_service()
@@ -378,6 +415,9 @@ class Server:
                 closing.callback(close)
 
     async def _end_service(self) -> None:
+        if self._started and self.node is not None and not self.fenced and not self.status:
+            self.admission.gate.shut = "this node is leaving its cluster"
+            await self._hand_over(self.node)
         self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
         if self.admin is not None:
@@ -415,8 +455,12 @@ class Server:
         self.notes.log.info("stopping", extra={"connections": len(self.poller.connections)})
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
+        node = self.node if not self.status else None
         for connection in list(self.poller.connections.values()):
-            if connection.state is not None:
+            if node is not None and node.others and isinstance(connection.state, Client):
+                # It has no session that could be handed over: any node will do.
+                self._send_away(connection.state, node.successor((b"", connection.state.name)))
+            elif connection.state is not None:
                 connection.state.shut_down()
             connection.end()
             connection.deadline_ms = self.hub.mono_ms + int(self.config.server.shutdown_timeout * 1000)

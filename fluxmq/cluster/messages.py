@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeoverCall", "answer_of",
-           "control_of", "encode", "hello_of", "tail_of", "takeover_of"]
+__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeCall", "TakeoverCall", "answer_of",
+           "control_of", "encode", "hello_of", "tail_of", "take_of", "takeover_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -62,6 +62,17 @@ class TakeoverCall(msgspec.Struct, frozen=True, kw_only=True):
     clean: bool
 
 
+class TakeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of the call "take": the caller leaves, and asks to have a session taken from it."""
+
+    cluster: str
+    node: str
+    epoch: int
+    to_epoch: int
+    namespace: bytes
+    client_id: bytes
+
+
 class TailCall(msgspec.Struct, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
     empty."""
@@ -79,6 +90,7 @@ class TailCall(msgspec.Struct, frozen=True, kw_only=True):
 hello_of = msgspec.msgpack.Decoder(Hello).decode
 answer_of = msgspec.msgpack.Decoder(Answer).decode
 control_of = msgspec.msgpack.Decoder(Switch | Cut).decode
+take_of = msgspec.msgpack.Decoder(TakeCall).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
 tail_of = msgspec.msgpack.Decoder(TailCall).decode
 encode = msgspec.msgpack.encode

@@ -1,6 +1,7 @@
 """This node in the cluster: what the engine asks of it (`Directory`, `Peers`), and the order of its life.
 
     NEW ──start(): register, load, streams to all, own sessions──► SERVING ──stop()──► STOPPED
+                                                                     │  └── leave(): hand sessions over ──► LEAVING ──►
                                                                      └── fenced ──► on_fenced, once
 
 One per life: a node that was fenced is built anew, over the same store and transport.
@@ -12,12 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from fluxmq._core.errors import FluxError, UsageError
-from fluxmq._core.hub.targets import PeerHop
+from fluxmq._core.errors import UsageError
 from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.hops import Hops
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept import KeptSessions
+from fluxmq.cluster.leaving import TAKE, Leaving, SendAway, ranked, take
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.messages import Cut, Switch
 from fluxmq.cluster.owners import Handover, Owners, Session
@@ -36,6 +38,7 @@ from fluxmq.cluster.ports import (
 from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.solo import SoloReplicator
 from fluxmq.cluster.takeover import TAIL, TAKEOVER, Takeovers
+from fluxmq.cluster.votes import VOTE, Votes
 from fluxmq.cluster.wills import Wills
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
@@ -47,7 +50,6 @@ __all__ = ["ClusterNode", "Phase", "Settings"]
 
 T = TypeVar("T")
 RETRY_S = 0.5
-VOTE, VOTE_S = "vote", 25.0  # method of Transport.call, and its limit
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
 Log = Callable[[str, str, str, dict[str, Any]], None]
 
@@ -58,6 +60,7 @@ class Phase(Enum):
     NEW = "new"
     JOINING = "joining"
     SERVING = "serving"
+    LEAVING = "leaving"
     FENCED = "fenced"
     STOPPED = "stopped"
 
@@ -86,15 +89,17 @@ class ClusterNode:
                  clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log) -> None:
         self.phase = Phase.NEW
         self.settings = settings
-        self.services = Cluster(self, _Hops(self), SoloReplicator())
+        self.services = Cluster(self, Hops(lambda: self.peers), SoloReplicator())
         self.interest = Interest()
         self.cluster = ""  # its name, when this node has joined
         self.why_fenced = ""
         self.peers: Peers | None = None
         self.log = log
-        self.on_vote: Callable[[], Awaitable[None]] | None = None  # another node wants this one to get a vote in etcd
+        self.leaving: Leaving | None = None
+        self.on_leave: Callable[[], None] | None = None  # an operator wants the process to leave, and to stop
+        self.votes = Votes(self)
         self._store = store
-        self._transport = transport
+        self.transport = transport
         self._driver = driver
         self._on_fenced = on_fenced
         self._broker: Broker | None = None
@@ -113,7 +118,7 @@ class ClusterNode:
                            log=log)
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
-            is_leader=lambda: self.membership.is_leader, sources=self._addresses, log=log)
+            is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
         self._takeovers: Takeovers | None = None
 
     def attach(self, broker: Broker) -> None:
@@ -123,7 +128,7 @@ class ClusterNode:
         self.wills.attach(broker)
         self.kept.attach(broker)
         self._takeovers = Takeovers(
-            broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self._transport,
+            broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self.transport,
             driver=self._driver, limit_s=self.settings.limit_s, log=self.log)
 
     @property
@@ -152,11 +157,11 @@ class ClusterNode:
         self.cluster = await self._patiently(self._name)
         self.peers = Peers(
             name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub,
-            broker=broker, membership=self.membership, transport=self._transport, driver=self._driver,
+            broker=broker, membership=self.membership, transport=self.transport, driver=self._driver,
             interest=self.interest, known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
             on_known=self._known, on_appeared=self.takeovers.greet, on_gone=self.takeovers.on_gone,
             on_message=self._on_message, log=self.log)
-        await self._transport.start(self)
+        await self.transport.start(self)
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
@@ -195,11 +200,37 @@ class ClusterNode:
         if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
             self._all_known.set_result(None)
 
+    @property
+    def others(self) -> list[str]:
+        """Names of the nodes that might take sessions over."""
+        return [] if self.peers is None else [peer.name for peer in self.peers.peers.values() if peer.known]
+
+    async def leave(self, send_away: SendAway) -> int:
+        """Hands the sessions over to the other nodes (leaving.py); stop() is to follow. send_away: called with the
+        connection of a client and the node that will have its session, before that is asked to take it. Returns the
+        number of sessions that nobody has taken. Does nothing unless this node serves, with others."""
+        if self.phase is Phase.SERVING:
+            self.phase = Phase.LEAVING
+        if self.phase is not Phase.LEAVING or self.peers is None or not self.others:
+            return 0
+        self.leaving = Leaving(broker=self.broker, owners=self.owners, peers=self.peers, takeovers=self.takeovers,
+                               transport=self.transport, driver=self._driver, send_away=send_away, log=self.log)
+        return await self.leaving.run()
+
+    def successor(self, session: Session) -> str:
+        """Which of `others`, of which there is one at least, is to have a session of this node."""
+        return ranked(self.others, session)[0]
+
+    def listeners_of(self, node: str) -> dict[str, str]:
+        """host:port for clients of a node, by listener."""
+        known = self.membership.nodes.get(node)
+        return known.registration.clients if known is not None else {}
+
     async def stop(self) -> None:
         """Leaves the cluster; clients are gone already."""
         former, self.phase = self.phase, Phase.STOPPED
         self._close("this node stops")
-        await self._transport.stop()
+        await self.transport.stop()
         if former is not Phase.FENCED:
             try:
                 await self.membership.leave()
@@ -250,7 +281,7 @@ class ClusterNode:
         if self.peers is not None:
             self.peers.on_node(node, appeared)
 
-    def _addresses(self, first: str) -> list[str]:
+    def addresses(self, first: str) -> list[str]:
         """Of the transports of the other nodes; that of one of them first."""
         nodes = [node for node in self.membership.nodes.values() if node.name != self.settings.name]
         return [self.settings.known.get(node.name) or node.registration.address
@@ -349,49 +380,16 @@ class ClusterNode:
     def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
         if method == "retained" and self._broker is not None:
             return self.retained.payloads.serve(body)
-        if method == TAKEOVER and self.phase is Phase.SERVING:
+        if method == TAKEOVER and self.phase in (Phase.SERVING, Phase.LEAVING):
             return self.takeovers.hand_over(body)
-        if method == TAIL and self.phase is Phase.SERVING:
+        if method == TAIL and self.phase in (Phase.SERVING, Phase.LEAVING):
             return self.takeovers.take_tail(body)
+        if method == TAKE and self.phase is Phase.SERVING:
+            return take(body, self.peers, self.owners)
         if method == VOTE:
-            return self._vote(body)
+            return self.votes.answer(body)
         return self._unknown(method)
-
-    async def ask_for_vote(self, node: str) -> None:
-        """Asks another node to get a vote in etcd. Raises CallFailed, also when it does not get one."""
-        known = self.membership.nodes.get(node)
-        if known is None:
-            raise CallFailed(f"there is no node {node} with a lease in the cluster: start it first", reached=False)
-        address = self.settings.known.get(node) or known.registration.address
-        async for _ in self._transport.call(address, VOTE, self.cluster.encode(), VOTE_S):
-            pass
-
-    async def _vote(self, body: bytes) -> AsyncIterator[bytes]:
-        if self.on_vote is None or body != self.cluster.encode():
-            raise CallFailed(f"node {self.settings.name} has no etcd member of its own (cluster.etcd.endpoints), or is "
-                             "in another cluster", reached=False)
-        try:
-            await self.on_vote()
-        except FluxError as error:
-            raise CallFailed(str(error)) from None
-        return
-        yield b""
 
     async def _unknown(self, method: str) -> AsyncIterator[bytes]:
         raise CallFailed(f"node {self.settings.name} is {self.phase.value}, or knows no call {method!r}", reached=False)
         yield b""
-
-
-class _Hops:
-    """`engine.ports.cluster.Peers` over the streams, which a node has when it has joined."""
-
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
-
-    def hop(self, node: str) -> PeerHop:
-        if self._node.peers is None:
-            raise UsageError(f"there is no node {node!r} before this one has joined")
-        return self._node.peers.hop(node)
-
-    def reference(self, node: str) -> str:
-        return "" if self._node.peers is None else self._node.peers.reference(node)

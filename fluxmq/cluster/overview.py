@@ -18,7 +18,7 @@ __all__ = ["Overview"]
 
 _State = Literal["joining", "serving", "without_quorum", "leaving", "fenced"]
 _STATES: dict[Phase, _State] = {Phase.NEW: "joining", Phase.JOINING: "joining", Phase.SERVING: "serving",
-                                Phase.FENCED: "fenced", Phase.STOPPED: "leaving"}
+                                Phase.LEAVING: "leaving", Phase.FENCED: "fenced", Phase.STOPPED: "leaving"}
 
 
 class Overview:
@@ -82,7 +82,7 @@ class Overview:
         """See the port."""
         try:
             if node != self._node.settings.name:
-                await self._node.ask_for_vote(node)
+                await self._node.votes.ask(node)
             elif self._own is None:
                 raise NotNow(f"node {node} uses an etcd elsewhere (cluster.etcd.endpoints): it has no member")
             else:
@@ -104,7 +104,16 @@ class Overview:
 
     def leave(self) -> None:
         """See the port."""
-        raise QueueRefused("unavailable", "this node cannot hand its sessions over yet: stop it instead (SIGTERM)")
+        node = self._node
+        if node.phase is Phase.LEAVING:
+            return
+        if node.phase is not Phase.SERVING or node.on_leave is None:
+            raise QueueRefused("conflict", f"this node is {node.phase.value}", "SIGTERM stops it")
+        if not node.others:
+            raise QueueRefused("unavailable", "there is no other node to which the sessions could go",
+                               "start another node, or stop this one with SIGTERM: its sessions wait on its disk")
+        node.phase = Phase.LEAVING
+        node.on_leave()
 
 
 def _peer(peer: Peer) -> PeerView:

@@ -99,6 +99,11 @@ class Takeovers:
         self._leaving: dict[Session, _Leaving] = {}
         self._coming: dict[Session, _Coming] = {}
 
+    @property
+    def under_way(self) -> int:
+        """Number of sessions that are being handed over, in either direction."""
+        return len(self._leaving) + len(self._coming)
+
     # ------------------------------------------------------------------ the new owner
 
     async def fetch(self, session: Session, owner: Owner, clean_start: bool) -> Arrival | None:

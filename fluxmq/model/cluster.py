@@ -118,6 +118,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     route_publish_timeout: Annotated[Seconds, Meta(ge=0.1, le=3600, description=(
         "How long a publish with QoS 1 or 2, or a subscription, waits for the other nodes that it concerns; then it "
         "is refused."))] = 15.0
+    leave_timeout: Annotated[Seconds, Meta(le=86400, description=(
+        "On SIGTERM and `fluxmq cluster leave`: how long the node hands its sessions to the other nodes before it "
+        "stops. What is left then stays on its disk. 0: nothing is handed over. A second signal ends it, too."
+    ))] = 60.0
     etcd: ClusterEtcd = ClusterEtcd()
     transport: ClusterTransport = ClusterTransport()
     raft: ClusterRaft = ClusterRaft()

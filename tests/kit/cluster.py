@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from oracle.mqtt import V5
+
 from kit.broker import Broker, free_port
 from kit.client import Client
 from kit.etcd import etcd_binary
@@ -93,9 +95,9 @@ class Cluster:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(Broker.start, self.brokers))
 
-    def client(self, number: int) -> Client:
+    def client(self, number: int, version: int = V5) -> Client:
         """A connection to a node."""
-        client = Client(self[number].addresses["mqtt/tcp/plain"])
+        client = Client(self[number].addresses["mqtt/tcp/plain"], version)
         self._clients.append(client)
         return client
 

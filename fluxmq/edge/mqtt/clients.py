@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from fluxmq._core.pubsub.session import Session
     from fluxmq.engine.broker import Broker
 
-__all__ = ["MqttClients"]
+__all__ = ["MqttClients", "send_away"]
 
 PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+
+
+def send_away(client: Client, reason: int, addresses: Mapping[str, str]) -> None:
+    """See Client.send_away. addresses: of the other node's listeners, by their names: the client's own kind is told."""
+    front = client.connection.handler
+    client.send_away(reason, addresses.get(front.name, "") if isinstance(front, Front) else "")
 
 
 class MqttClients:

@@ -24,10 +24,12 @@ __all__ = ["Client", "Login", "disconnect_bytes", "user_properties", "without_le
 REASON_STRING_MAX = 256  # limit for texts of this broker: enough for a sentence
 
 
-def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFFFFF) -> bytes:
-    """A DISCONNECT of MQTT 5.0, with the text as Reason String if the client accepts a packet of that size
-    [MQTT-3.14.2-3]."""
+def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFFFFF, reference: str = "") -> bytes:
+    """A DISCONNECT of MQTT 5.0, with the text as Reason String and the Server Reference if the client accepts a packet
+    of that size [MQTT-3.14.2-3]."""
     properties: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])] if text else []
+    if reference:
+        properties.append((Property.SERVER_REFERENCE, reference))
     data = encode_packet(Disconnect(reason_code=reason, properties=properties), 5)
     if len(data) > packet_size_max:
         data = encode_packet(Disconnect(reason_code=reason), 5)
@@ -45,6 +47,10 @@ def without_length(properties: bytes) -> bytes:
     while properties[at] & 0x80:
         at += 1
     return properties[at + 1:]
+
+
+# For DISCONNECT of a node that leaves: for now, and for good.
+SENT_AWAY = (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)
 
 
 class Login:
@@ -124,18 +130,28 @@ class Client:
         """Another connection has taken over the session, or an administrator ends this connection, [MQTT-3.1.4-3]."""
         self.ended_by = {ReasonCode.SESSION_TAKEN_OVER: "takeover", ReasonCode.NOT_AUTHORIZED: "not_authorized",
                          ReasonCode.ADMINISTRATIVE_ACTION: "administrator"}.get(ReasonCode(reason), "session_removed")
-        self.say_goodbye(reason)
+        if self.connection.end_code not in SENT_AWAY:
+            self.say_goodbye(reason)
         self.connection.end()
 
     def shut_down(self) -> None:
         """Says goodbye because the broker stops."""
-        self.ended_by = "shutdown"
-        self.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
+        if self.connection.end_code not in SENT_AWAY:
+            self.ended_by = "shutdown"
+            self.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
 
-    def say_goodbye(self, reason: int, text: str = "") -> None:
+    def send_away(self, reason: int, reference: str) -> None:
+        """Tells the client to connect to another node, and ends the connection; does nothing the second time. reason:
+        one of SENT_AWAY. reference: the address of that node, or "". MQTT 5.0 section 4.13."""
+        if self.connection.end_code not in SENT_AWAY:
+            self.ended_by = "shutdown"
+            self.say_goodbye(reason, reference=reference)
+            self.connection.end()
+
+    def say_goodbye(self, reason: int, text: str = "", reference: str = "") -> None:
         """Sends DISCONNECT if the protocol version has one for servers."""
         self.connection.end_code = reason
         if self.version == 5 and self.connection.open:
-            data = disconnect_bytes(reason, text, self.packet_size_max)
+            data = disconnect_bytes(reason, text, self.packet_size_max, reference)
             if data:
                 self.connection.write(data)

@@ -1,0 +1,135 @@
+"""A node leaves in good order: its sessions go to the others before it stops.
+
+    for each session that outlives its connection (some at a time)
+        the client is told where to go ─► call "take" to that node ─► it takes the session over (takeover.py)
+    again for those that have come meanwhile ─► wait until nothing of any session is still to be sent
+
+Which node gets a session follows from a hash of both (rendezvous), so the sessions are spread evenly. A client that
+connects elsewhere before its session has been moved takes it there itself. A node that leaves too, or does not answer,
+is passed over for the next. What nobody takes stays on this node's disk.
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq.cluster.messages import TakeCall, encode, take_of
+from fluxmq.cluster.owners import Owners, Session
+from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.takeover import Takeovers
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.ports.driver import Driver
+
+__all__ = ["TAKE", "Leaving", "SendAway", "ranked", "take"]
+
+TAKE = "take"  # method of Transport.call
+CALL_S = 20.0  # of one session, with what was queued meanwhile
+AT_ONCE = 64  # sessions on their way
+PASSES_MAX = 5  # through those that have come, or have not found a node
+PAUSE_S = 0.2
+# A client of this node, and the node that will have its session.
+SendAway = Callable[[Any, str], None]
+
+
+def ranked(nodes: Iterable[str], session: Session) -> list[str]:
+    """The nodes in the order in which they are to have a session: the same for all who ask. When a node comes or goes,
+    only its own sessions have another first one."""
+    def weight(node: str) -> bytes:
+        return hashlib.blake2b(b"\0".join((node.encode(), *session)), digest_size=8).digest()
+
+    return sorted(nodes, key=weight, reverse=True)
+
+
+async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterator[bytes]:
+    """Answers the call "take": nothing, when this node has the session. Raises CallFailed."""
+    try:
+        call = take_of(body)
+    except msgspec.MsgspecError as error:
+        raise CallFailed(f"not a request to take a session: {error}", reached=False) from None
+    caller = peers.peers.get(call.node) if peers is not None else None
+    if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
+            peers.cluster, caller.node.epoch, peers.epoch):
+        raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here", reached=False)
+    try:
+        await owners.take((call.namespace, call.client_id), False)
+    except ProtocolError as error:
+        raise CallFailed(str(error)) from None
+    return
+    yield b""
+
+
+class Leaving:
+    """The leaving node's side; one per life. left: sessions that are still to be moved."""
+
+    def __init__(self, *, broker: Broker, owners: Owners, peers: Peers, takeovers: Takeovers, transport: Transport,
+                 driver: Driver, send_away: SendAway, log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        self._broker = broker
+        self._owners = owners
+        self._peers = peers
+        self._takeovers = takeovers
+        self._transport = transport
+        self._driver = driver
+        self._send_away = send_away
+        self._log = log
+        self._waiting: list[Session] = []
+        self._unwilling: set[str] = set()  # nodes that take nothing: they leave too, or do not answer
+        self._given_up = False
+
+    async def run(self) -> int:
+        """Returns the number of sessions that nobody has taken."""
+        for _ in range(PASSES_MAX):
+            self._waiting = self._to_move()
+            if not self._waiting or self._given_up or not self._takers():
+                break
+            workers = [self._driver.start(self._work()) for _ in range(min(AT_ONCE, len(self._waiting)))]
+            for worker in workers:
+                await self._driver.end_of(worker)
+        while self._takeovers.under_way and not self._given_up:
+            await self._driver.sleep(PAUSE_S)
+        return len(self._to_move())
+
+    def give_up(self) -> None:
+        """Time is over."""
+        self._given_up = True
+
+    def _takers(self) -> list[str]:
+        return [name for name in self._peers.peers if name not in self._unwilling]
+
+    def _to_move(self) -> list[Session]:
+        """Those that outlive their connections, and are not on their way."""
+        return [address for address, session in self._broker.sessions.items()
+                if session.data.expiry_s and not session.data.frozen and self._owners.owned_epoch(address)]
+
+    async def _work(self) -> None:
+        while self._waiting and not self._given_up:
+            await self._move(self._waiting.pop())
+
+    async def _move(self, session: Session) -> None:
+        for name in ranked(self._takers(), session):
+            held, peer = self._broker.sessions.get(session), self._peers.peers.get(name)
+            if held is None or held.data.frozen or self._given_up:
+                return
+            if peer is None:
+                continue
+            if held.data.connection is not None:
+                self._send_away(held.data.connection, name)
+            try:
+                await self._ask(session, peer)
+                return
+            except CallFailed as error:
+                if not error.reached:
+                    self._unwilling.add(name)
+                self._log("warning", str(error), "a node does not take a session over; asking another",
+                          {"node": name, "client_id": session[1].decode()})
+
+    async def _ask(self, session: Session, peer: Peer) -> None:
+        peers = self._peers
+        call = TakeCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
+                        namespace=session[0], client_id=session[1])
+        async for _ in self._transport.call(peers.address_of(peer), TAKE, encode(call), CALL_S):
+            pass
