@@ -48,6 +48,7 @@ CLIENTS = 0  # source of what this node's own clients publish
 CALL_S = 10.0  # of one call
 KEY_S = 10.0  # how long the old owner waits for the change of the owner's key, after the last part
 RETRY_S = 0.2
+TURN_S = 0.001
 
 
 class _Leaving:
@@ -198,6 +199,10 @@ class Takeovers:
         except msgspec.MsgspecError as error:
             raise CallFailed(f"not a takeover: {error}", reached=False) from None
         session = call.namespace, call.client_id
+        while (coming := self._coming.get(session)) is not None:
+            # It is not whole yet: the client has moved on before that.
+            await coming.done
+            await self._driver.sleep(TURN_S)
         caller = peers.peers.get(call.node) if peers is not None else None
         if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
                 peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.cluster import Cluster
+from kit.cluster import Cluster, cluster_command
 from kit.hoppers import Publisher, Subscriber
 from oracle.mqtt import Disconnect, Packet
 
@@ -85,3 +85,23 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
         assert not any(publisher.refusals for publisher in publishers)
         for broker in cluster.brokers:
             assert "not all sessions" not in broker.stderr()
+
+
+def test_a_node_is_taken_out_by_command(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2) as cluster:
+        client, plain = cluster.client(0), cluster.client(0)
+        client.connect("c", clean_start=False, properties=KEPT)
+        client.subscribe("left/#", qos=1)
+        plain.connect("plain")
+        said = cluster_command(cluster[0], "leave", "--yes")
+        assert "n0 has left" in said and "sessions to hand over" in said
+        for each in (client, plain):
+            assert reference_of(each.expect_closed(0x9D)) == "{}:{}".format(*cluster[1].address)
+        process = cluster[0].process
+        assert process is not None and process.wait(30) == 0
+        again = cluster.client(1)
+        assert again.connect("c", clean_start=False, properties=KEPT).session_present
+        # The lease was given up, not left to end.
+        assert "n0" not in cluster.nodes(1)
+        # etcd has two members, and one of them is away now: so the other has nobody to hand its sessions to.
+        assert "no other node" in cluster_command(cluster[1], "leave", "--yes")

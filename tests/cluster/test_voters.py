@@ -3,15 +3,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 from kit.broker import Broker, BrokerDied
-from kit.cluster import Cluster
-from kit.python import environment
+from kit.cluster import Cluster, cluster_command, fluxmq
 
 VOTER = ("voter", True)
 
@@ -62,23 +59,15 @@ def test_a_node_that_has_lost_everything_is_added_anew(tmp_path: Path) -> None:
         assert "its data are gone" in cluster[1].stderr()
 
 
-def command(broker: Broker, *words: str) -> str:
-    """`fluxmq cluster …` of a node; what it says."""
-    done = subprocess.run([sys.executable, "-m", "fluxmq", "cluster", *words, "--socket",
-                           str(broker.directory / "data" / "admin.sock")], capture_output=True, text=True, timeout=60,
-                          check=False, env=environment())
-    return done.stdout + done.stderr
-
-
 def test_votes_are_taken_and_given(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3) as cluster:
         epochs = {name: node["epoch"] for name, node in cluster.nodes(0).items()}
-        assert "n2 has no vote any more" in command(cluster[0], "voters", "remove", "n2", "--yes")
+        assert "n2 has no vote any more" in cluster_command(cluster[0], "voters", "remove", "n2", "--yes")
         without = {"n0": VOTER, "n1": VOTER, "n2": ("none", None)}
         for number in range(3):
             cluster.wait(lambda number=number: cluster.votes(number) == without)  # type: ignore[misc]
-        assert "etcd has no member n2" in command(cluster[1], "voters", "remove", "n2", "--yes")
-        assert "has a member of etcd already" in command(cluster[2], "voters", "add", "n1")
+        assert "etcd has no member n2" in cluster_command(cluster[1], "voters", "remove", "n2", "--yes")
+        assert "has a member of etcd already" in cluster_command(cluster[2], "voters", "add", "n1")
         # It serves its clients as before, in the same life, and after a restart too.
         subscriber, publisher = cluster.client(2), cluster.client(0)
         subscriber.connect("s")
@@ -90,22 +79,20 @@ def test_votes_are_taken_and_given(tmp_path: Path) -> None:
         cluster[2].restart()
         assert cluster.votes(2)["n2"] == ("none", None)
 
-        cluster.wait(lambda: "n2 has a vote" in command(cluster[0], "voters", "add", "n2"))
+        cluster.wait(lambda: "n2 has a vote" in cluster_command(cluster[0], "voters", "add", "n2"))
         for number in range(3):
             cluster.wait(lambda number=number: cluster.votes(number) == dict.fromkeys(  # type: ignore[misc]
                 cluster.names, VOTER))
         # Two that are well are the majority: neither may go.
         cluster[1].kill()
         cluster.wait(lambda: cluster.votes(0)["n1"] == ("voter", False))
-        assert "start these first" in command(cluster[0], "voters", "remove", "n2", "--yes")
-        assert "n1 has no vote any more" in command(cluster[0], "voters", "remove", "n1", "--yes")
+        assert "start these first" in cluster_command(cluster[0], "voters", "remove", "n2", "--yes")
+        assert "n1 has no vote any more" in cluster_command(cluster[0], "voters", "remove", "n1", "--yes")
 
 
 def recover(broker: Broker, *words: str) -> str:
     """`fluxmq cluster recover` with the configuration of a node that does not run; what it says."""
-    done = subprocess.run([sys.executable, "-m", "fluxmq", "cluster", "recover", *words, *broker.sets()],
-                          capture_output=True, text=True, timeout=60, check=False, env=environment())
-    return done.stdout + done.stderr
+    return fluxmq("cluster", "recover", *words, *broker.sets())
 
 
 def test_recovery_from_the_loss_of_a_majority(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
@@ -24,10 +26,23 @@ from oracle.mqtt import V5
 from kit.broker import Broker, free_port
 from kit.client import Client
 from kit.etcd import etcd_binary
+from kit.python import environment
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "cluster_command", "fluxmq"]
 
 PATIENCE_S = 60.0  # only a failing test needs it
+
+
+def fluxmq(*words: str) -> str:
+    """Runs a command; what it says."""
+    done = subprocess.run([sys.executable, "-m", "fluxmq", *words], capture_output=True, text=True, timeout=PATIENCE_S,
+                          check=False, env=environment())
+    return done.stdout + done.stderr
+
+
+def cluster_command(broker: Broker, *words: str) -> str:
+    """`fluxmq cluster …` of a node that runs; what it says."""
+    return fluxmq("cluster", *words, "--socket", str(broker.directory / "data" / "admin.sock"))
 
 
 class Cluster:

@@ -234,3 +234,35 @@ def test_a_new_owner_that_stood_still_does_not_get_what_the_old_one_has_taken_ba
         brokers.run_for(0.5)
     brokers.run_for(3.0)
     assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(10)}
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> None:
+    """The second takeover begins while the first waits for what others have sent."""
+    brokers = serving(seed)
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 2)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publishers = [connected(brokers, name, f"p-{name}") for name in NAMES]
+    sent: dict[str, list[bytes]] = {publisher.name: [] for publisher in publishers}
+
+    def publish() -> None:
+        for publisher in publishers:
+            sent[publisher.name].append(b"%s %d" % (publisher.name.encode(), len(sent[publisher.name])))
+            publisher.publish("t", sent[publisher.name][-1], 2)
+
+    publish()
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: brokers.processes["two"].cluster.takeovers.under_way)
+    publish()
+    client.connect(at="three", clean_start=False, expiry_s=1000)
+    for _ in range(20):
+        publish()
+        brokers.run_for(0.002)
+    brokers.run_until(lambda: client.at == "three" and client.connected)
+    brokers.run_until(lambda: len(client.messages) >= sum(map(len, sent.values())))
+    brokers.run_for(1.0)
+    for name, payloads in sent.items():
+        assert [payload for _, payload in client.messages if payload.startswith(name.encode())] == payloads
+    assert [(b"/", b"c") in broker.node.broker.sessions for broker in brokers.processes.values()] == [
+        False, False, True]
