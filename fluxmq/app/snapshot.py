@@ -106,7 +106,7 @@ class Snapshots:
             "fluxmq_messages_unrouted_total": c["unrouted"],
             "fluxmq_sessions": len(broker.sessions),
             "fluxmq_subscriptions": (
-                c["subscriptions"] - len(broker.groups) + sum(map(len, broker.groups.values()))),
+                c["subscriptions"] - len(broker.hub.groups) + sum(map(len, broker.hub.groups.values()))),
             "fluxmq_retained_messages": c["retained"],
             "fluxmq_retained_bytes": c["retained_bytes"],
             "fluxmq_inflight_messages": c["inflight"],

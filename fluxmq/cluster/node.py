@@ -91,6 +91,7 @@ class ClusterNode:
         self.settings = settings
         self.services = Cluster(self, Hops(lambda: self.peers), SoloReplicator())
         self.interest = Interest()
+        self.members_connected = self.interest.members_connected  # see the port
         self.cluster = ""  # its name, when this node has joined
         self.why_fenced = ""
         self.peers: Peers | None = None

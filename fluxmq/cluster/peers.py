@@ -22,7 +22,8 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
-from fluxmq.cluster.interest import Interest
+from fluxmq.cluster.interest import AWAY, Interest
+from fluxmq.cluster.lost import give_up
 from fluxmq.cluster.membership import Membership, Node
 from fluxmq.cluster.messages import (
     VERSIONS,
@@ -94,7 +95,10 @@ class Peer:
 
     def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, durable: bool) -> None:
         """How many subscriptions the node has with a filter, and whether one is of a session that outlives it."""
-        if not group:
+        if group:
+            members = (0, count & ~AWAY) if count & AWAY else (count, 0)
+            self._peers.broker.learn_group(self.name, namespace, filter_, group, *members)
+        else:
             if durable:
                 self.durable.add((namespace, filter_))
             else:
@@ -107,8 +111,8 @@ class Peer:
 
     def on_group_message(self, namespace: bytes, group: bytes, filter_: bytes, topic: bytes, payload: bytes,
                          properties: bytes, qos: int, retain: bool, expires_at: int) -> None:
-        """A message for one member of a share group of this node."""
-        raise ProtocolError(0x82, "share groups are not spread over nodes in this version")
+        """A message for one member of a share group that has none on this node any more."""
+        self._peers.broker.give_on(namespace, group, filter_, (topic, payload, properties, qos, retain, expires_at))
 
     def on_refused(self, sequence: int, why: str) -> None:
         """What a frame has caused cannot be committed here: the node must not take it for done."""
@@ -236,13 +240,7 @@ class Peers:
         self._hang_up(peer, "its lease has ended")
         peer.inbox.close()
         self.broker.forget_node(peer.name)
-        # Its clients are gone: nobody waits for what they had not got.
-        newest = peer.outbox.cut() - 1
-        for line in (peer.outbox.line, peer.outbox.interest_line):
-            line.commit(newest)
-        peer.outbox.abandon("the node has gone")
-        for line in (peer.outbox.line, peer.outbox.interest_line):
-            line.close("the node has gone")
+        give_up(peer.outbox, self.broker)
         del self.peers[peer.name]
         self.on_gone(peer)
         self.on_known()

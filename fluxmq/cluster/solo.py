@@ -50,6 +50,9 @@ class SoloDirectory:
     def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         pass
 
+    def members_connected(self, namespace: bytes, filter_: bytes, group: bytes, change: int) -> None:
+        pass
+
 
 class SoloPeers:
     """Peers."""

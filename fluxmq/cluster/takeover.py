@@ -282,6 +282,9 @@ class Takeovers:
         if not leaving.switched:
             leaving.ready = self._driver.promise()
             await leaving.ready
+        # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
+        if leaving.departure.frozen:
+            self._broker.leave_groups(leaving.departure.session)
         peers = self._peers()
         while peers is not None and leaving.departure.frozen:
             peer = peers.peers.get(leaving.to)

@@ -23,16 +23,19 @@ import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import ProtocolError, UsageError
+from fluxmq._core.hub.group_messages import give, left_behind
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.namespace import Namespace
-from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.retained_revisions import RetainedRevisions
 from fluxmq.engine.sessions.limits import Limits
+from fluxmq.engine.sessions.parked import Message, Parked, is_parked, name_of, offer
 from fluxmq.engine.sessions.state import (
     ACTIVE,
     EXPIRY_NEVER,
@@ -70,7 +73,7 @@ class Broker:
         self.revisions = RetainedRevisions(hub)
         self.sessions = SessionTable()
         self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
-        self.groups: dict[tuple[Namespace, bytes, bytes], ShareGroup] = {}  # by namespace, name, filter
+        self.parked: dict[tuple[Namespace, bytes, bytes], Parked] = {}  # by namespace, name, filter of a share group
         self.session_number_last = 0
         self.started_ms = hub.mono_ms
         self.dirty: set[Session] = set()
@@ -259,16 +262,22 @@ class Broker:
     def _release(self, session: Session) -> None:
         """The session has no connection any more."""
         session.data.connection = None
+        self._count_in_groups(session.data, False)
         self.connected -= 1
         session.namespace.connections -= 1
         if self.consumers is not None:
             self.consumers.detach(session)
 
-    def end_session(self, session: Session, *, replaced: bool = False, publish_will: bool = True) -> None:
-        """Ends a session and discards its contents; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
-        client has connected again, so this node keeps the client identifier; or another node has it now. publish_will:
-        false when the namespace ends as well, or the will is another node's."""
+    def end_session(self, session: Session, *, replaced: bool = False, publish_will: bool = True,
+                    offer_qos: int = 2) -> None:
+        """Ends a session and discards its contents, except that other members of its share groups get what it had of
+        these; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its client has connected again, so this node
+        keeps the client identifier; or another node has it now. publish_will: false when the namespace ends as well, or
+        the will is another node's. offer_qos: up to which QoS other members get what it had; 0 when another node has
+        it, or the namespace ends."""
         state: SessionState = session.data
+        groups = state.groups.copy()
+        left = left_behind(self.hub, session, offer_qos) if groups and offer_qos else []
         state.epoch += 1
         if publish_will:
             self.publish_will(session)
@@ -284,6 +293,8 @@ class Broker:
                 self.directory.release_session(*address)
             elif state.durable:
                 self.directory.kept_changed(*address, None)
+        if left:
+            self._offer_left(session, groups, left)
         self._finish(session, self.ended)
 
     def _finish(self, session: Session, ended: list[int]) -> None:
@@ -428,6 +439,7 @@ class Broker:
         for filter_ in state.consumes or ():
             if filter_ in session.subscriptions and filter_ not in state.resting:
                 self.route(session, filter_, *session.subscriptions[filter_])
+        self._count_in_groups(state, True)
 
     def route(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
         if is_queue_filter(filter_):
@@ -436,13 +448,14 @@ class Broker:
             return
         share = split_share(filter_)
         if share:
-            key = session.namespace, *share
-            group = self.groups.get(key)
-            if group is None:
-                group = self.groups[key] = ShareGroup(*share)
-                self.hub.add_group(group, session.namespace)
+            state: SessionState = session.data
+            group = self._group(session.namespace, *share)
             if group.join(session, options, identifier):
-                self.directory.announce(session.namespace.name, share[1], share[0], session.data.durable)
+                state.groups[filter_] = group
+                if state.here:
+                    group.connected += 1
+                    self.directory.members_connected(session.namespace.name, share[1], share[0], 1)
+                self.directory.announce(session.namespace.name, share[1], share[0], state.durable)
         elif self.hub.subscribe(session, filter_, options, identifier):
             self.directory.announce(session.namespace.name, filter_, b"", session.data.durable)
 
@@ -456,21 +469,123 @@ class Broker:
             if self.hub.unsubscribe(session, filter_):
                 self.directory.withdraw(session.namespace.name, filter_, b"", session.data.durable)
             return
-        key = session.namespace, *share
-        group = self.groups[key]
-        left = group.leave(session)
-        if not len(group):
-            self.hub.remove_group(group, session.namespace)
-            del self.groups[key]
-        if left:
-            self.directory.withdraw(session.namespace.name, share[1], share[0], session.data.durable)
+        state: SessionState = session.data
+        group = state.groups.pop(filter_, None)
+        if group is None:
+            return  # it has left already: leave_groups
+        group.leave(session)
+        self._end_group_if_empty(group, session.namespace)
+        if state.here:
+            group.connected -= 1
+            self.directory.members_connected(session.namespace.name, share[1], share[0], -1)
+        self.directory.withdraw(session.namespace.name, share[1], share[0], state.durable)
+
+    # ------------------------------------------------------------------ share groups
+
+    def _group(self, namespace: Namespace, name: bytes, filter_: bytes) -> ShareGroup:
+        group = self.hub.groups.get((namespace, name, filter_))
+        if group is None:
+            group = ShareGroup(name, filter_)
+            self.hub.add_group(group, namespace)
+        return group
+
+    def _end_group_if_empty(self, group: ShareGroup, namespace: Namespace) -> None:
+        if not len(group) and not group.takers:
+            self.hub.remove_group(group, namespace)
+
+    def _count_in_groups(self, state: SessionState, here: bool) -> None:
+        """The client of a session has come, or has gone."""
+        if here != state.here:
+            state.here = here
+            change = 1 if here else -1
+            for group in state.groups.values():
+                group.connected += change
+                self.directory.members_connected(state.session.namespace.name, group.filter, group.name, change)
+
+    def leave_groups(self, session: Session) -> None:
+        """A frozen session that another node has taken over is no member of its share groups here any more: what this
+        node is told to give to one of their members goes elsewhere. `unfreeze` reverts it."""
+        for filter_ in list(session.data.groups):
+            self.unroute(session, filter_)
+
+    def _offer_left(self, session: Session, groups: dict[bytes, ShareGroup],
+                    left: list[tuple[int, Message]]) -> None:
+        """A member has ended, and left messages behind. MQTT 5.0 section 4.8.2: QoS 1 should be sent to another one."""
+        by_mark = {group.mark: group for group in groups.values()}
+        touched: set[ShareGroup] = set()
+        for mark, message in left:
+            group = by_mark.get(mark)
+            if group is not None:  # else it had unsubscribed
+                offer(self.hub, group, session.namespace, message, partial(self._park, session.namespace, group))
+                touched.add(group)
+        self._pump(session.namespace, touched)
+
+    def _park(self, namespace: Namespace, group: ShareGroup, message: Message) -> None:
+        key = namespace, group.name, group.filter
+        parked = self.parked.get(key)
+        if parked is None:
+            session = self._make(name_of(group.name, group.filter), namespace, recorded=True, kept=True)
+            session.queue_max, session.queue_bytes_max = 0xFFFFFFFF, 1 << 62    # other sessions, or nodes, had them
+            session.data.expiry_s = EXPIRY_NEVER
+            parked = self.parked[key] = Parked(self.hub, session)
+            self.record_head(session)
+        parked.keep(message)
+
+    def _pump(self, namespace: Namespace, groups: Iterable[ShareGroup]) -> None:
+        for group in groups:
+            parked = self.parked.get((namespace, group.name, group.filter))
+            if parked is not None:
+                parked.pump()
+
+    def give_again(self, namespace: bytes, name: bytes, filter_: bytes, message: Message) -> None:
+        """For the cluster: a message of a share group was forwarded to a node that is gone. It goes to another member,
+        with tickets; if there is none on any node, one of QoS 1 or 2 is kept until there is."""
+        space, group = self._group_of(namespace, name, filter_)
+        if give(self.hub, group, space, message) is None and message[3]:
+            self._park(space, group, message)
+
+    def give_on(self, namespace: bytes, name: bytes, filter_: bytes, message: Message) -> None:
+        """For the cluster: a message of a share group was forwarded to this node, which has no member of it any more.
+        It goes to another node; one of QoS 1 or 2 is kept until that one has it, so the node that forwarded it need not
+        wait for both."""
+        space, group = self._group_of(namespace, name, filter_)
+        if message[3] == 0:
+            give(self.hub, group, space, message)
+        else:
+            self._park(space, group, message)
+            self._pump(space, (group,))
+
+    def _group_of(self, namespace: bytes, name: bytes, filter_: bytes) -> tuple[Namespace, ShareGroup]:
+        """One that has ended is made anew, empty, and not put into the index."""
+        space = self.hub.namespaces.add(namespace)
+        group = self.hub.groups.get((space, name, filter_))
+        return space, ShareGroup(name, filter_) if group is None else group
+
+    def end_groups(self, namespace: Namespace) -> None:
+        """The namespace ends, and has no sessions any more: forgets its share groups on other nodes, and what waits for
+        their members."""
+        for key, group in list(self.hub.groups.items()):
+            if key[0] is namespace:
+                self.hub.remove_group(group, namespace)
+        for key, parked in list(self.parked.items()):
+            if key[0] is namespace:
+                del self.parked[key]
+                self._finish(parked.session, self.ended)
+
+    def _pump_parked(self) -> None:
+        for key, parked in list(self.parked.items()):
+            parked.pump()
+            if parked.empty:
+                del self.parked[key]
+                self._finish(parked.session, self.ended)
 
     # ------------------------------------------------------------------ sessions of other nodes
 
     def surrender(self, namespace: bytes, client_id: bytes) -> None:
         """For the Directory: another node owns the session now, or nobody. Disconnects its client (0x8E) and ends the
         session here without its will and without release_session. Does nothing if there is none; an arrival is not
-        concerned."""
+        concerned. What it had of share groups with QoS 1 is offered to their members; with QoS 2 the other node may
+        have delivered it."""
         session = self.sessions.get((namespace, client_id))
         if session is None:
             return
@@ -478,7 +593,7 @@ class Broker:
         if former is not None:
             self._release(session)
             session.detach()
-        self.end_session(session, replaced=True, publish_will=False)
+        self.end_session(session, replaced=True, publish_will=False, offer_qos=1)
         if former is not None:
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
 
@@ -528,13 +643,16 @@ class Broker:
         state: SessionState = session.data
         if state.frozen:
             state.frozen = False
+            for filter_, (options, identifier) in list(session.subscriptions.items()):
+                if filter_.startswith(b"$share/") and filter_ not in state.resting:
+                    self.route(session, filter_, options, identifier)
             self._begin_timers(session)
 
     def end_moved(self, session: Session) -> None:
         """A frozen session ends here, because another node has all of it. Its will is that node's now: it is neither
         published nor discarded, and release_session is not called."""
         self._keep_will(session.data, None)
-        self.end_session(session, replaced=True, publish_will=False)
+        self.end_session(session, replaced=True, publish_will=False, offer_qos=0)
 
     def arrive(self, name: bytes, namespace: Namespace) -> Session:
         """A session that comes from another node, empty and not active; one that has not become active is dropped. Its
@@ -584,10 +702,34 @@ class Broker:
         elif namespace in self.hub.namespaces:
             self.hub.targets.remove_peer(hop, filter_, self.hub.namespaces[namespace])
 
+    def learn_group(self, node: str, namespace: bytes, filter_: bytes, group: bytes, connected: int,
+                    away: int) -> None:
+        """For the Directory: how many members of a share group are connected to another node; if none is, how many are
+        there and away. Both 0: it has none any more. Raises UsageError for an unknown node."""
+        if connected or away:
+            space = self.hub.namespaces.add(namespace)
+            self._tell_group(self._group(space, group, filter_), space, self.peers.hop(node), connected, away)
+        elif namespace in self.hub.namespaces:
+            space = self.hub.namespaces[namespace]
+            known = self.hub.groups.get((space, group, filter_))
+            if known is not None:
+                self._tell_group(known, space, self.peers.hop(node), 0, 0)
+
+    def _tell_group(self, group: ShareGroup, namespace: Namespace, hop: PeerHop, connected: int, away: int) -> None:
+        before = len(group.takers)
+        group.tell(hop, connected, away)
+        if bool(before) != bool(group.takers):
+            self.hub.add_group(group, namespace)  # changes what it is in the index
+        self._end_group_if_empty(group, namespace)
+
     def forget_node(self, node: str) -> None:
         """For the Directory, before a node is removed: forwards nothing to it from now on. The owner of the connection
-        to it decides about messages that its hop already has."""
-        self.hub.targets.remove_peer(self.peers.hop(node))
+        to it decides about messages that its hop already has (give_again)."""
+        hop = self.peers.hop(node)
+        self.hub.targets.remove_peer(hop)
+        for (namespace, _, _), group in list(self.hub.groups.items()):
+            if hop in group.takers:
+                self._tell_group(group, namespace, hop, 0, 0)
 
     # ------------------------------------------------------------------ time
 
@@ -612,6 +754,8 @@ class Broker:
             _, _, epoch, session, call = heapq.heappop(self._timers)
             if session.data is not None and session.data.epoch == epoch:
                 call(session.data)
+        if self.parked and not self.joining:
+            self._pump_parked()
 
     def _will_due(self, state: SessionState) -> None:
         self.publish_will(state.session)
@@ -647,6 +791,10 @@ class Broker:
         active are put into `arrivals`: the other node may have them still."""
         for session in sessions:
             state: SessionState = session.data
+            if is_parked(session.name):
+                parked = Parked(self.hub, session, restored=True)
+                self.parked[parked.key] = parked
+                continue
             if state.moved is not None and state.moved.stage != ACTIVE:
                 self._configure(session)
                 self.arrivals[session.namespace.name, session.name] = session

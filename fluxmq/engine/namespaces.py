@@ -111,6 +111,7 @@ class NamespaceAdmin:
             if address in self._queues.queues:
                 self._queues.delete(address)
         self._exchanges.end_vhost(namespace.name)
+        self._broker.end_groups(namespace)
         self._hub.namespaces.end(namespace)
         return gone
 
@@ -126,7 +127,7 @@ class NamespaceAdmin:
                 broker.disconnect(session, connection, publish_will=False)
                 connection.displaced(ReasonCode.ADMINISTRATIVE_ACTION)
             if session.data is not None:
-                broker.end_session(session, publish_will=False)
+                broker.end_session(session, publish_will=False, offer_qos=0)
 
     def _end_connections(self, namespace: Namespace) -> None:
         """Ends the remaining connections: those without a session."""

@@ -1,7 +1,7 @@
 """What the other nodes are told of this node's subscriptions."""
 from __future__ import annotations
 
-from fluxmq.cluster.interest import Interest
+from fluxmq.cluster.interest import AWAY, Interest
 
 
 class Told:
@@ -44,13 +44,29 @@ def test_the_first_durable_subscription_is_news_and_so_is_its_end() -> None:
     assert told.take() == [(b"f", b"", 0, False, False)] and not interest.filters()
 
 
-def test_a_group_is_told_of_at_every_change() -> None:
+def test_of_a_group_the_connected_members_are_told_and_of_an_absent_one_the_absent() -> None:
     interest, told = Interest(), Told()
     interest.add("n", told)
     interest.announce(b"/", b"f", b"g", True)
-    interest.announce(b"/", b"f", b"g", False)
+    interest.announce(b"/", b"f", b"g", True)
+    assert told.take() == [(b"f", b"g", 1 | AWAY, True, True), (b"f", b"g", 2 | AWAY, True, True)]
+    interest.members_connected(b"/", b"f", b"g", 1)
+    interest.members_connected(b"/", b"f", b"g", 1)
+    assert told.take() == [(b"f", b"g", 1, True, False), (b"f", b"g", 2, True, False)]
+    interest.announce(b"/", b"f", b"g", False)          # a third one, which is away
+    assert told.take() == [("barrier",)]
+    late = Told()
+    interest.add("late", late)
+    assert late.take() == [(b"f", b"g", 2, True, False)]
+    interest.members_connected(b"/", b"f", b"g", -1)
     interest.withdraw(b"/", b"f", b"g", True)
-    assert told.take() == [(b"f", b"g", 1, True, True), (b"f", b"g", 2, True, True), (b"f", b"g", 1, False, False)]
+    assert told.take() == late.take() == [(b"f", b"g", 1, True, False)]
+    interest.members_connected(b"/", b"f", b"g", -1)
+    interest.withdraw(b"/", b"f", b"g", True)
+    interest.withdraw(b"/", b"f", b"g", False)
+    assert told.take() == [(b"f", b"g", 2 | AWAY, True, False), (b"f", b"g", 1 | AWAY, False, False),
+                           (b"f", b"g", 0, False, False)]
+    assert not interest.filters()
 
 
 def test_topics_of_each_node_are_its_own() -> None:

@@ -94,6 +94,9 @@ class FakeDirectory:
     def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         self.told.append(("withdraw", namespace, filter_, group))
 
+    def members_connected(self, namespace: bytes, filter_: bytes, group: bytes, change: int) -> None:
+        self.told.append(("connected", namespace, filter_, group, change))
+
     def interest(self) -> list[tuple[object, ...]]:
         """What was announced and withdrawn since the last call, and by that forgotten."""
         found = [(what[0], *what[2:]) for what in self.told if what[0] in ("announce", "withdraw")]

@@ -214,7 +214,7 @@ def state_of(server: Any, name: str) -> dict[str, Any]:
         "sessions": {client: (dict(session.subscriptions), session.queued)
                      for (where, client), session in server.broker.sessions.items() if where == raw},
         "groups": sorted((group, filter_) for where, group, filter_
-                         in server.broker.groups if where.name == raw),
+                         in server.broker.hub.groups if where.name == raw),
         "retained": sorted((topic, kept.payload.split(b"|")[1:]) for topic, kept
                            in server.hub.namespaces[raw].topics.retained),
         "queues": {queue: (state.queue.depth, len(state.queue.delays or ()), sorted(state.groups), sorted(

@@ -157,7 +157,7 @@ class House:
             left = self.node.call(lambda server: {one.text: (one.sessions, one.queues, list(one.topics.retained))
                                                   for one in server.hub.namespaces.values()})
             assert left == {name: (0, 0, []) for name in TENANTS}
-            assert self.node.call(lambda server: (len(server.broker.sessions), len(server.broker.groups),
+            assert self.node.call(lambda server: (len(server.broker.sessions), len(server.broker.hub.groups),
                                                   len(server.queues.manager.queues))) == (0, 0, 0)
         finally:
             self.stop()

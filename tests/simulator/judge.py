@@ -124,7 +124,7 @@ class Books:
             raise Wrong("wrong topic", f"{message} was sent to {message.topic} and came on {topic}")
         if message.withheld and not self.losses_allowed:
             raise Wrong("will", f"{message} came to {session.client}, and its connection is there or was ended")
-        shared = self._came_by_share(session, message)
+        shared, given_on = self._came_by_share(session, message, qos)
         if not any(matches(plain_filter(each), topic) for each in [*session.subscriptions, *session.asked]):
             raise Wrong("not subscribed", f"{message} on {topic} came to {session.client}")
         if retain:
@@ -134,7 +134,7 @@ class Books:
         refused = self.was_full and message.places
         if qos == 2 and session.received[message] > 1 and not refused and not self.losses_allowed:
             raise Wrong("twice", f"{message} of QoS 2 came to {session.client} again")
-        if qos and session.received[message] == 1 and message.sends == 1:
+        if qos and session.received[message] == 1 and message.sends == 1 and not given_on:
             stream = message.publisher, topic, message.qos
             last = session.last.setdefault(stream, {})
             # What a crash took from the broker is published again, in order, and a share chooses its members anew: this
@@ -145,17 +145,21 @@ class Books:
                 raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind m{behind}")
             last[self.starts] = max(message.number, last.get(self.starts, -1))
 
-    def _came_by_share(self, session: SessionBook, message: Message) -> bool:
-        """Whether it came by one."""
-        shared = False
+    def _came_by_share(self, session: SessionBook, message: Message, qos: int) -> tuple[bool, bool]:
+        """Whether it came by one; whether another member may have left it behind when its session ended. Then it comes
+        behind later messages; and again, but not if both deliveries had QoS 2 [MQTT-4.8.2-5]."""
+        shared = given_on = False
         for share in self.shares.values():
             if share.namespace == session.namespace and matches(share.filter, message.topic):
                 shared = True
-                former = share.got.setdefault(message, session.client)
-                if former != session.client and message.tries == 1 and not self.losses_allowed:
+                left = share.disturbed_at > message.sent_at
+                given_on = given_on or left
+                former, former_qos = share.got.setdefault(message, (session.client, qos))
+                if former != session.client and message.tries == 1 and not self.losses_allowed and (
+                        not left or not qos or not former_qos or qos == former_qos == 2):
                     raise Wrong("twice", f"{message} came to {session.client} by {share.pattern}, and had come to "
                                          f"{former}")
-        return shared
+        return shared, given_on
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────
 

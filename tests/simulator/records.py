@@ -83,7 +83,7 @@ class ShareBook:
         self.filter = pattern.split("/", 2)[2]
         self.disturbed_at = 0       # when a member last left, perhaps with what was meant for it
         self.required: set[Message] = set()
-        self.got: dict[Message, str] = {}
+        self.got: dict[Message, tuple[str, int]] = {}       # client, and with which QoS
 
 
 class QueueBook:

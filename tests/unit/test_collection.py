@@ -10,7 +10,7 @@ from kit.python import environment
 BEGIN = """
 import gc
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.pubsub.routes import ShareGroup
+from fluxmq._core.pubsub.share_group import ShareGroup
 
 def make():
     hub = Hub(None, 64)

@@ -363,7 +363,7 @@ def test_tls_ends_with_a_close_notify(bench: Bench, tmp_path: Path, unread: int)
 LIFETIMES = """
 import gc
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.pubsub.routes import ShareGroup
+from fluxmq._core.pubsub.share_group import ShareGroup
 class Cold: pass
 hub = Hub(None)
 for qos in (1, 2):

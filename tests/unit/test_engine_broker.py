@@ -147,7 +147,7 @@ def test_what_was_subscribed_goes_with_the_session() -> None:
     assert world.hub.publish_message(b"x/1", b"kept", 1) == 1 and session.queued == 1
     world.after(5)
     assert world.hub.counters()["subscriptions"] == before - 3
-    assert world.broker.groups == {}
+    assert world.broker.hub.groups == {}
     assert world.hub.publish_message(b"x/1", b"", 1) == 0
     assert world.hub.counters()["queued"] == 0
 

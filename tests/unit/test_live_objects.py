@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
 from fluxmq._core.testing.probes import live_objects
 
 SMALL, LARGE = b"x" * 100, b"x" * 100_000

@@ -117,7 +117,7 @@ def test_all_that_is_in_it_goes_and_nothing_else(node: Node) -> None:
         assert [one.told for one in carriers] == [[ReasonCode.ADMINISTRATIVE_ACTION], []]
         assert broker.wills_published == wills and broker.state_bytes == state_bytes
         assert port.list_namespaces() == before and not any(one.told for one in others)
-        assert not [key for key in broker.groups if key[0] is former]
+        assert not [key for key in broker.hub.groups if key[0] is former]
         assert not [key for key in (*broker.sessions, *server.queues.manager.queues) if key[0] == b"shop"]
         assert b"shop" not in server.amqp091.exchanges.vhosts and server.amqp091.find_virtual_host("shop") is None
         # another one of this name is empty, and is another one

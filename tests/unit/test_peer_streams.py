@@ -563,7 +563,7 @@ def test_what_is_left_of_its_time_goes_with_it() -> None:
 
 
 def test_a_message_of_a_peer_goes_to_sessions_only() -> None:
-    from fluxmq._core.pubsub.routes import ShareGroup
+    from fluxmq._core.pubsub.share_group import ShareGroup
 
     a, b, wire = pair()
     b.to("a", b"#")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.connection import Connection
-from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
 
 PACKET_BYTES = 5        # PUBLISH of QoS 0 to topic "t" without payload, MQTT 3.1.1
 

@@ -10,7 +10,8 @@ replay when the view's copy of that session already holds its batch.
     4 UNSUBSCRIBE  u64 session, filter
     5 MESSAGE      u64 message, i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
                    u32 targets, topic, properties, payload, then per target:
-                   u64 session, u64 sequence, u16 packet id (0 = waiting), u8 first byte, u8 n, n x u32 identifiers
+                   u64 session, u64 sequence, u16 packet id (0 = waiting), u8 first byte, u8 n, n x u32 identifiers;
+                   the last of these may be the mark of a share group (GROUP_MARK)
     6 SENT         u64 session, u64 sequence, u16 packet id      left the queue, is in flight under this id; sequence
                                                                  0: ids up to this one may be in use
     7 SETTLED      u64 session, u64 sequence                     acknowledged, expired or evicted

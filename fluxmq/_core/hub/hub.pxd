@@ -20,6 +20,7 @@ from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.pubsub.routes cimport hop_t, route_t
 from fluxmq._core.pubsub.session cimport Session
+from fluxmq._core.pubsub.share_group cimport ShareGroup
 
 cdef struct limits_t:               # limits for clients, from the configuration: Hub.set_limits
     uint8_t qos_max
@@ -40,6 +41,7 @@ cdef class Hub(Waiter):
     cdef readonly Namespace root                # "/"
     cdef readonly RetainedStore retained
     cdef readonly Targets targets
+    cdef readonly dict groups                   # (Namespace, name, filter) -> ShareGroup
     cdef readonly DiskPressure disk
     cdef node_t* node
     cdef readonly limits_t limits
@@ -70,6 +72,8 @@ cdef class Hub(Waiter):
     # Only to sessions that were adopted from this life of a node (hub/moving.pxd).
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
+    # Delivers a message to one member of a group: of this node, or of any. 0: there is none, or it was dropped.
+    cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1
     cdef uint64_t next_passing(self) noexcept
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1

@@ -10,8 +10,8 @@ from fluxmq._core.memory.commits import Commits, Line, Waiter
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.net.connection import Connection
-from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
 
 __all__ = ["Hub"]
 
@@ -34,6 +34,8 @@ class Hub(Waiter):
     def retained(self) -> RetainedStore: ...
     @property
     def targets(self) -> Targets: ...
+    @property
+    def groups(self) -> dict[tuple[Namespace, bytes, bytes], ShareGroup]: ...
     @property
     def disk(self) -> DiskPressure: ...
     @property

@@ -21,9 +21,10 @@ from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
-    HOP_EXCHANGE, HOP_GROUP, HOP_MOVING, HOP_PEER, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, hop_target, route_enter,
+    HOP_EXCHANGE, HOP_GROUP, HOP_MOVING, HOP_PEER, HOP_QUEUE, HOP_SESSION, HOP_SPREAD, Routes, hop_target, route_enter,
     route_leave,
 )
+from fluxmq._core.pubsub.share_group cimport ShareGroup
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_WIDE
 from fluxmq._core.queue.queue cimport Queue
@@ -66,6 +67,7 @@ cdef class Hub(Waiter):
         self.closed = []
         self.due = []
         self.deferred_publishes = []
+        self.groups = {}
         self.unsealed = []
         self.eased = []
         self.positions = {}
@@ -191,6 +193,30 @@ cdef class Hub(Waiter):
                     moving.session.deliver(pub, route.hops[i].options, route.hops[i].ids)
         return 0
 
+    cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1:
+        cdef bint own_blob = 0
+        cdef int taken
+        self.node.work += 1 + WORK_HOP
+        if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL:
+            pub.body.blob = blob_copy(pub.body.payload, pub.body.payload_length)
+            pub.body.payload = pub.body.blob.data
+            own_blob = 1
+        try:
+            taken = group.deliver(pub) if here else group.spread(pub)
+            if self.ledger.targets_count:
+                self.ledger.write_message(pub_own(pub))
+        except BaseException:
+            self.ledger.targets_count = 0
+            raise
+        finally:
+            if pub.owned != NULL:
+                self.ledger.forget(pub.owned)
+                pub.owned = NULL
+            if own_blob:
+                blob_drop(pub.body.blob)
+                pub.body.blob = NULL
+        return taken
+
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i
         cdef hop_t* hop
@@ -268,6 +294,9 @@ cdef class Hub(Waiter):
         elif hop.kind == HOP_MOVING:
             moving = <MovingSession>hop_target(hop, HOP_MOVING)
             return moving.deliver(pub, hop.options, hop.ids)
+        elif hop.kind == HOP_SPREAD:
+            if not pub.from_peer:
+                return (<ShareGroup>hop_target(hop, HOP_SPREAD)).spread(pub)
         elif not pub.from_peer:
             peer = <PeerHop>hop_target(hop, HOP_PEER)
             peer.forward(pub)
@@ -352,14 +381,17 @@ cdef class Hub(Waiter):
                                                  <void*>session) == 1
 
     def add_group(self, ShareGroup group not None, Namespace namespace=None):
-        """Puts a share group into the index. The caller keeps it alive until remove_group. namespace: None is "/"."""
-        trie_of(self.root if namespace is None else namespace).add(
-            <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0,
-            HOP_GROUP * SUB_KIND_UNIT)
+        """Puts a share group into the index and into `groups`; again when another node is the first to have members of
+        it, or the last one has none any more. namespace: None is "/"."""
+        cdef Namespace space = self.root if namespace is None else namespace
+        self.groups[space, group.name, group.filter] = group
+        trie_of(space).add(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0,
+                           (HOP_SPREAD if group.takers else HOP_GROUP) * SUB_KIND_UNIT)
 
     def remove_group(self, ShareGroup group not None, Namespace namespace=None):
-        trie_of(self.root if namespace is None else namespace).remove(
-            <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
+        cdef Namespace space = self.root if namespace is None else namespace
+        self.groups.pop((space, group.name, group.filter), None)
+        trie_of(space).remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
     def spend(self, uint64_t units):
         """Adds work of the cold half beyond the fixed cost of the packet that caused it (memory/node.pxd)."""

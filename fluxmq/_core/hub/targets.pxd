@@ -6,6 +6,7 @@ per filter, whether the filter is the queue's own or comes from bindings of amq.
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.pubsub.share_group cimport GroupTaker
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.pubsub.trie cimport Trie
 from fluxmq._core.queue.queue cimport Queue
@@ -15,8 +16,9 @@ cdef class ExchangeHop:
     cdef readonly Namespace namespace
     cdef int forward(self, pub_t* pub) except -1
 
-cdef class PeerHop:
-    """Another node with subscribers to a topic: forwards each message once, however many filters match."""
+cdef class PeerHop(GroupTaker):
+    """Another node with subscribers to a topic: forwards each message once, however many filters match; and those for
+    one member of a share group (forward_group)."""
     cdef readonly dict paused       # connections that are not read because of it: Transport.yield_to_peer; None: none
     # pub.body and what it points to are valid during this call; to keep them use pub_own. For QoS 1 and 2 forward()
     # calls Commits.give for the peer's commit line, so that the publisher's answer waits for it; QoS 0 gets no ticket.

@@ -5,6 +5,7 @@ from typing_extensions import disjoint_base
 
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.memory.namespace import Namespace
+from fluxmq._core.pubsub.share_group import GroupTaker
 from fluxmq._core.queue.queue import Queue
 
 __all__ = ["ExchangeHop", "PeerHop", "Targets"]
@@ -15,7 +16,7 @@ class ExchangeHop:
     def namespace(self) -> Namespace | None: ...
 
 @disjoint_base
-class PeerHop:
+class PeerHop(GroupTaker):
     @property
     def paused(self) -> dict[Any, None] | None: ...
 

@@ -22,7 +22,7 @@ cdef class ExchangeHop:
         return 0
 
 
-cdef class PeerHop:
+cdef class PeerHop(GroupTaker):
     """Machine. A base class."""
 
     cdef int forward(self, pub_t* pub) except -1:

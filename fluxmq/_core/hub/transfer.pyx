@@ -8,7 +8,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.memory.message cimport (
-    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_hold, ids_new, msg_hold, msg_new,
+    BLOB_BYTES_MIN, GROUP_MARK, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_hold, ids_new, msg_hold,
+    msg_new,
 )
 from fluxmq._core.mqtt.consts cimport PUBLISH, REASON_MALFORMED_PACKET, REASON_PROTOCOL_ERROR
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
@@ -225,7 +226,8 @@ cdef str entry_problem(const read_t* entry, uint64_t before):
     if entry.state > MOVED_RELEASED or (entry.state == MOVED_QUEUED) != (entry.packet_id == 0):
         return "has no such state"
     for i in range(entry.ids_count):
-        if not 0 < peek_u32(entry.ids + 4 * i) <= VARINT_MAX:
+        if not 0 < peek_u32(entry.ids + 4 * i) <= VARINT_MAX and not (
+                i + 1 == entry.ids_count and peek_u32(entry.ids + 4 * i) >= <uint32_t>GROUP_MARK):
             return "has a subscription identifier that there is not"
     if entry.state == MOVED_RELEASED:
         if qos != 2 or entry.qos or entry.ids_count or body_bytes(&entry.body) or entry.left_ms != -1:

@@ -269,7 +269,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
                 left = <uint32_t>((body.expires_at - link.node.steady_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
-            for i in range(ids.count):
+            for i in range(ids.shown):
                 properties += 1 + varint_size(ids.items[i])
         if link.aliases != NULL and 3 < topic_length <= ALIAS_TOPIC_BYTES_MAX:
             slot = alias_slot(link, body.topic, topic_length)
@@ -311,7 +311,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
             at[0] = EXPIRY_PROPERTY
             at = put_u32(at + 1, left)
         if ids != NULL:
-            for i in range(ids.count):
+            for i in range(ids.shown):
                 at[0] = SUBSCRIPTION_ID_PROPERTY
                 at = put_varint(at + 1, ids.items[i])
         if alias:

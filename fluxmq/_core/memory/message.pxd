@@ -4,7 +4,8 @@
     pub_t    a message while it is being published: borrows from the read buffer, copied to a msg_t on first need
     msg_t    a message that must outlive its turn: counted, immutable
     blob_t   a payload too large to copy: counted, immutable; msg_t and outbound chunks point into it
-    ids_t    the subscription identifiers that one delivery carries: counted, immutable
+    ids_t    the subscription identifiers that one delivery carries, and the share group it came through: counted,
+             immutable
 
 All counts are plain integers: one loop, one thread, one node.
 """
@@ -61,9 +62,15 @@ cdef struct pub_t:
     uint8_t refused         # a queue refused it: the MQTT 5 reason code for the answer
     uint8_t from_peer       # not 0: another node forwarded it (PeerInbox.slot); it is not forwarded to peers again
 
+cdef enum:
+    # The last identifier of a delivery may be no identifier, but the mark of the share group that it came through
+    # (ShareGroup.mark). It has this bit, and is not sent to the client.
+    GROUP_MARK = 0x80000000
+
 cdef struct ids_t:
     uint32_t refs
-    uint32_t count
+    uint32_t count          # of items
+    uint32_t shown          # those of them that are identifiers
     uint32_t* items
 
 cdef live_t live            # changed under the interpreter's lock only
@@ -87,6 +94,10 @@ cdef inline void msg_hold(msg_t* msg) noexcept:
 cdef inline void ids_hold(ids_t* ids) noexcept:
     if ids != NULL:
         ids.refs += 1
+
+# The mark of the share group through which a delivery came; 0: through none.
+cdef inline uint32_t mark_of(const ids_t* ids) noexcept:
+    return ids.items[ids.shown] if ids != NULL and ids.shown < ids.count else 0
 
 cdef inline void blob_hold(blob_t* blob) noexcept:
     if blob != NULL:

@@ -93,6 +93,7 @@ cdef ids_t* ids_new(const uint32_t* items, uint32_t count) except NULL:
     count_live(live.identifiers, 1)
     ids.refs = 1
     ids.count = count
+    ids.shown = count - (1 if count and items[count - 1] >= <uint32_t>GROUP_MARK else 0)
     ids.items = <uint32_t*>(<uint8_t*>ids + sizeof(ids_t))
     memcpy(ids.items, items, count * sizeof(uint32_t))
     return ids

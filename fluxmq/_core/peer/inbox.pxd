@@ -11,10 +11,12 @@ comes again to a new life of this node it has AGAIN, or was never seen.
 
 Directed messages go only to sessions that were adopted from a life of a node (hub/moving.pxd). The others
 are published like those of a client, but to no other node and to no share group; they are not retained here.
+A message for a share group goes to one of this node's members. If there is none any more, the handler gets it.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport Topics
@@ -53,6 +55,8 @@ cdef class PeerInbox:
     cdef int apply_records(self, const frame_t* frame, Cursor records) except -1
     cdef int apply_record(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int publish_to_group(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef bint begin(self, pub_t* pub, const frame_t* frame, const peer_record_t* record) except -1
     cdef int find_topics(self, uint32_t number) except -1
     cdef int64_t expiry_of(self, const frame_t* frame, const peer_record_t* record) noexcept
     cdef int note_position(self) except -1

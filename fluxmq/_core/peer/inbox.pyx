@@ -10,7 +10,8 @@ What the cold half must provide (`handler`):
     on_interest_end()           its interest is whole
     on_control(data)            a message of its cold half
     on_group_message(namespace, group, filter, topic, payload, properties, qos, retain, expires_at)
-                                a message for one member of a share group; expires_at as in Hub.publish_message
+                                a message for one member of a share group, of which this node has none (any more);
+                                expires_at as in Hub.publish_message
     on_refused(sequence, why)   a commit line of this node gave up what a frame caused: it is never acknowledged
 """
 cimport cython
@@ -29,6 +30,7 @@ from fluxmq._core.peer.frames cimport (
     PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_QOS, PEER_RETAIN, checks_t, next_record, open_frame, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_drop
+from fluxmq._core.pubsub.share_group cimport ShareGroup
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.wire.primitives cimport put_u64
 
@@ -228,12 +230,7 @@ cdef class PeerInbox:
         elif record.kind == PEER_CONTROL:
             self.handler.on_control(taken(&record.payload))
         elif record.kind == PEER_GROUP_MESSAGE:
-            expires_at = self.expiry_of(frame, record)
-            if expires_at >= 0 and (record.flags & PEER_QOS or not frame.flags & FRAME_AGAIN):
-                self.handler.on_group_message(
-                    self.names[record.namespace - 1], taken(&record.name), taken(&record.filter), taken(&record.topic),
-                    taken(&record.payload), taken(&record.properties), record.flags & PEER_QOS,
-                    record.flags & PEER_RETAIN != 0, expires_at)
+            self.publish_to_group(frame, record)
         return 0
 
     cdef int64_t expiry_of(self, const frame_t* frame, const peer_record_t* record) noexcept:
@@ -246,15 +243,52 @@ cdef class PeerInbox:
             return -1
         return max(self.hub.node.steady_ms + left, <int64_t>1)
 
+    cdef int publish_to_group(self, const frame_t* frame, const peer_record_t* record) except -1:
+        cdef pub_t pub
+        cdef ShareGroup group = None
+        cdef bytes name = taken(&record.name)
+        cdef bytes filter = taken(&record.filter)
+        cdef bint due = self.begin(&pub, frame, record)
+        if self.topics is not None:
+            group = self.hub.groups.get((self.topics.namespace, name, filter))
+        self.number = 0                 # it is looked up for each of these; the handler may change namespaces
+        if due and group is not None and len(group.sessions):
+            self.hub.publish_to_group(&pub, group, True)
+        elif due:
+            self.handler.on_group_message(
+                self.names[record.namespace - 1], name, filter, taken(&record.topic), taken(&record.payload),
+                taken(&record.properties), pub.qos, pub.retain != 0, pub.body.expires_at)
+        return 0
+
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1:
         cdef pub_t pub
         cdef route_t* route = self.route
-        cdef uint8_t qos = record.flags & PEER_QOS
-        if qos == 0 and frame.flags & FRAME_AGAIN:
+        if not self.begin(&pub, frame, record) or self.topics is None:
             return 0
+        if (route == NULL or self.route_topics is not self.topics or route.topic_length != pub.body.topic_length
+                or memcmp(route.topic, pub.body.topic, route.topic_length) != 0
+                or route.generation != self.topics.trie.generation):
+            self.hub.node.work += WORK_ROUTE
+            route = self.topics.routes.find(pub.body.topic, pub.body.topic_length)
+            if route != self.route:
+                route.refs += 1
+                self.forget_route()
+                self.route = route
+                self.route_topics = self.topics
+        else:
+            self.topics.routes.hits += 1
+        if record.kind == PEER_DIRECTED:
+            self.hub.publish_to_life(&pub, route, record.life)
+        else:
+            self.hub.publish(&pub, route)
+        return 0
+
+    cdef bint begin(self, pub_t* pub, const frame_t* frame, const peer_record_t* record) except -1:
+        """Fills pub from a message. 0: it has expired on the way, or it may have come to a former life with QoS 0."""
+        cdef uint8_t qos = record.flags & PEER_QOS
         if record.namespace != self.number:
             self.find_topics(record.namespace)
-        if self.topics is None:
+        if qos == 0 and frame.flags & FRAME_AGAIN:
             return 0
         pub.body.topic = record.topic.at
         pub.body.topic_length = record.topic.length
@@ -278,23 +312,7 @@ cdef class PeerInbox:
         pub.retain = record.flags & PEER_RETAIN != 0
         pub.refused = 0
         pub.from_peer = self.slot
-        if (route == NULL or self.route_topics is not self.topics or route.topic_length != pub.body.topic_length
-                or memcmp(route.topic, pub.body.topic, route.topic_length) != 0
-                or route.generation != self.topics.trie.generation):
-            self.hub.node.work += WORK_ROUTE
-            route = self.topics.routes.find(pub.body.topic, pub.body.topic_length)
-            if route != self.route:
-                route.refs += 1
-                self.forget_route()
-                self.route = route
-                self.route_topics = self.topics
-        else:
-            self.topics.routes.hits += 1
-        if record.kind == PEER_DIRECTED:
-            self.hub.publish_to_life(&pub, route, record.life)
-        else:
-            self.hub.publish(&pub, route)
-        return 0
+        return 1
 
     cdef int find_topics(self, uint32_t number) except -1:
         """Looks a namespace up. If this node does not have it, nobody here has subscribed in it."""

@@ -63,6 +63,7 @@ cdef class PeerOutbox(PeerHop):
     cdef uint64_t kept_room             # a power of two
     cdef uint64_t kept_bytes
     cdef readonly uint64_t acknowledged_upto
+    cdef readonly uint64_t group_frame  # number of the frame with the last message for a share group
     # numbers of namespaces in this stream
     cdef dict numbers                   # name -> number, in the order of the numbers
     cdef Topics topics                  # of the last message, and its number
@@ -89,8 +90,6 @@ cdef class PeerOutbox(PeerHop):
                           list names) except -1
     cdef uint32_t number_of(self, bytes name) except 0
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1
-    # A message for one share group of the other node, which chooses the member.
-    cdef int forward_group(self, pub_t* pub, bytes group, bytes filter) except -1
     cdef int seal(self) except -1
     cdef int seal_if_any(self) except -1
     cdef int keep(self, bytes frame) except -1

@@ -13,9 +13,9 @@ from fluxmq._core.memory.message cimport body_t, live
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE,
-    PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, control_bytes, group_bytes, interest_bytes, message_bytes,
-    namespace_bytes, next_record, open_frame, peer_record_t, put_control, put_directed, put_group_message, put_header,
-    put_interest, put_message, put_namespace, read_header,
+    PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, control_bytes, group_bytes,
+    interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, put_control, put_directed,
+    put_group_message, put_header, put_interest, put_message, put_namespace, read_header, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport topics_of
@@ -28,6 +28,10 @@ cdef enum:
     SEAL_BYTES = 262144             # when so many have gathered, a frame is made also if the stream is not idle
     WRONG = 0x82                    # MQTT 5.0 section 2.4: Protocol Error; the cold half shows the text only
     AGE_MAX_S = 65535
+
+
+cdef inline bytes taken(const span_t* span):
+    return PyBytes_FromStringAndSize(<const char*>span.at, span.length)
 
 
 @cython.final
@@ -266,6 +270,7 @@ cdef class PeerOutbox(PeerHop):
         if group is None:
             at = put_message(at, self.number, body, flags, left_ms)
         else:
+            self.group_frame = self.newest() + 1
             at = put_group_message(at, self.number, <const uint8_t*><const char*>group, <uint16_t>len(group),
                                    <const uint8_t*><const char*>filter, <uint16_t>len(filter), body, flags, left_ms)
         self.put(at, 1)
@@ -406,6 +411,39 @@ cdef class PeerOutbox(PeerHop):
     def unacknowledged(self) -> list:
         """The frames that are kept, oldest first."""
         return [<object>self.kept[(self.kept_head + i) & (self.kept_room - 1)].frame for i in range(self.kept_count)]
+
+    def group_messages(self) -> list:
+        """What the other node may not have, of QoS 1 and 2 for share groups, for members on other nodes: [(namespace,
+        group, filter, (topic, payload, properties, QoS, retain, expires_at))]. Without messages of QoS 2 that were
+        handed to a connection, because a client may have got them. What gathers is not among them: see cut()."""
+        cdef list names = list(self.numbers)
+        cdef list found = []
+        cdef bytes frame
+        cdef frame_t header
+        cdef Cursor records
+        cdef peer_record_t record
+        cdef kept_t* kept
+        cdef int64_t expires_at
+        cdef uint8_t qos
+        cdef uint64_t i
+        for i in range(self.kept_count):
+            kept = &self.kept[(self.kept_head + i) & (self.kept_room - 1)]
+            frame = <bytes>kept.frame
+            open_frame(<const uint8_t*>PyBytes_AS_STRING(frame), <size_t>len(frame), &header, &records)
+            while next_record(&records, &record, NULL):
+                qos = record.flags & PEER_QOS
+                if record.kind != PEER_GROUP_MESSAGE or qos == 0 or (
+                        qos == 2 and self.acknowledged_upto + 1 + i <= self.handed_ever):
+                    continue
+                expires_at = 0
+                if record.left_ms >= 0:
+                    expires_at = max(kept.since_ms + record.left_ms, <int64_t>1)
+                    if expires_at <= self.hub.node.steady_ms:
+                        continue
+                found.append((names[record.namespace - 1], taken(&record.name), taken(&record.filter),
+                              (taken(&record.topic), taken(&record.payload), taken(&record.properties), qos,
+                               record.flags & PEER_RETAIN != 0, expires_at)))
+        return found
 
     # ---------------------------------------------------------------- acknowledgements
 

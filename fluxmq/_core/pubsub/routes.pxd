@@ -1,4 +1,4 @@
-"""Routes of topics: the cache of match results, and share groups.
+"""Routes of topics: the cache of match results.
 
 A route is the merged match of one topic: one hop per target however many of its filters match, for a session with the
 highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. It is valid for one generation of the trie;
@@ -12,17 +12,17 @@ The target of a hop may publish or subscribe while a route is being walked. So t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.debug cimport check
-from fluxmq._core.memory.message cimport ids_t, pub_t
-from fluxmq._core.pubsub.session cimport Session
+from fluxmq._core.memory.message cimport ids_t
 from fluxmq._core.pubsub.trie cimport Trie, subs_t
 
 cdef enum:                  # kind of a hop's target: hop_t.kind. Only Hub.deliver_hop switches on it
     HOP_SESSION = 0         # Session
-    HOP_GROUP = 1           # ShareGroup
+    HOP_GROUP = 1           # ShareGroup of this node only
     HOP_QUEUE = 2           # Queue
     HOP_EXCHANGE = 3        # ExchangeHop: bindings of amq.topic to other exchanges
     HOP_PEER = 4            # PeerHop: another node
     HOP_MOVING = 5          # MovingSession: a session between two nodes
+    HOP_SPREAD = 6          # ShareGroup that has members on other nodes
 
 cdef struct hop_t:
     void* target            # as the kind says; alive while the generation stands
@@ -43,20 +43,6 @@ cdef struct route_t:
     uint32_t capacity
     uint16_t topic_length
     uint8_t kinds           # 1 << HOP_* of each hop
-
-cdef struct member_t:
-    ids_t* ids
-    uint8_t options
-
-cdef class ShareGroup:
-    cdef readonly bytes name
-    cdef readonly bytes filter
-    cdef readonly list sessions         # Session objects; members[i] belongs to sessions[i]
-    cdef member_t* members
-    cdef uint32_t capacity
-    cdef uint32_t turn                  # where the next choice starts
-
-    cdef int deliver(self, pub_t* pub) except -1
 
 cdef class Routes:
     cdef readonly Trie trie

@@ -1,26 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machines. Route cache and share groups; see pubsub/routes.pxd."""
+"""Machine. Route cache; see pubsub/routes.pxd."""
 cimport cython
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.debug cimport count_live, ensure
-from fluxmq._core.memory.message cimport ids_drop, ids_hold, ids_new, live
+from fluxmq._core.memory.message cimport ids_drop, ids_new, live
 from fluxmq._core.pubsub.trie cimport (
     SUB_KIND_MASK, SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
 )
 from fluxmq._core.wire.hash cimport hash_bytes
 
-__all__ = ["Routes", "ShareGroup"]
+__all__ = ["Routes"]
 
 cdef enum:
     WAYS = 4
     KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would need 4 GiB
     IDENTIFIERS_MAX = 255       # of one delivery; identifiers of further overlapping filters are omitted
-
-
-
-
 
 
 cdef int by_target(const void* a, const void* b) noexcept nogil:
@@ -182,91 +178,3 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
     if (b & SUB_QOS_MASK) > qos:
         qos = b & SUB_QOS_MASK
     return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & SUB_RETAIN_AS_PUBLISHED)
-
-
-# Its deallocation needs the list of sessions.
-@cython.no_gc_clear
-@cython.final
-@cython.no_gc_clear     # __dealloc__ counts by `sessions`
-cdef class ShareGroup:
-    """Machine. The members of one `$share/<name>/<filter>`, MQTT 5.0 section 4.8.2.
-
-    Each message goes to one member: in turn over those that can take it now, else in turn over the connected ones,
-    else (QoS 1 and 2) in turn over the sessions that are away.
-    """
-
-    def __cinit__(self, bytes name not None, bytes filter not None):
-        self.name = name
-        self.filter = filter
-        self.sessions = []
-
-    def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(len(self.sessions)):
-            ids_drop(self.members[i].ids)
-        free(self.members)
-
-    def __len__(self):
-        return len(self.sessions)
-
-    def join(self, Session session not None, uint8_t options, uint32_t identifier) -> bool:
-        """Adds a member, or changes its options. Returns whether it is new."""
-        cdef member_t* grown
-        cdef Py_ssize_t i
-        for i in range(len(self.sessions)):
-            if self.sessions[i] is session:
-                ids_drop(self.members[i].ids)
-                self.members[i].ids = ids_new(&identifier, 1) if identifier else NULL
-                self.members[i].options = options
-                return False
-        if <uint32_t>len(self.sessions) == self.capacity:
-            grown = <member_t*>realloc(self.members, (self.capacity * 2 + 4) * sizeof(member_t))
-            if grown == NULL:
-                raise MemoryError()
-            self.members = grown
-            self.capacity = self.capacity * 2 + 4
-        i = len(self.sessions)
-        self.members[i].ids = ids_new(&identifier, 1) if identifier else NULL
-        self.members[i].options = options
-        self.sessions.append(session)
-        return True
-
-    def leave(self, Session session not None) -> bool:
-        """Removes a member. Returns whether it was one."""
-        cdef Py_ssize_t i, j
-        for i in range(len(self.sessions)):
-            if self.sessions[i] is session:
-                ids_drop(self.members[i].ids)
-                for j in range(i, len(self.sessions) - 1):
-                    self.members[j] = self.members[j + 1]
-                del self.sessions[i]
-                return True
-        return False
-
-    cdef int deliver(self, pub_t* pub) except -1:
-        cdef uint32_t count = <uint32_t>len(self.sessions)
-        cdef uint32_t i, at
-        cdef uint32_t connected = count
-        cdef uint32_t away = count
-        cdef uint32_t chosen = count
-        cdef Session session
-        for i in range(count):
-            at = (self.turn + i) % count
-            session = <Session>self.sessions[at]
-            if session.link == NULL:
-                if away == count:
-                    away = at
-                continue
-            if connected == count:
-                connected = at
-            if session.link.pending <= session.link.high and not session.queued and (
-                    pub.qos == 0 or session.outstanding < session.window):
-                chosen = at
-                break
-        if chosen == count:
-            chosen = connected if connected < count else away
-        if chosen == count:
-            return 0
-        self.turn = chosen + 1
-        session = <Session>self.sessions[chosen]
-        return session.deliver(pub, self.members[chosen].options, self.members[chosen].ids)

@@ -137,6 +137,10 @@ class Directory(Protocol):
         """The end of one announce, with the same arguments, after the subscription was removed from the index. No
         answer waits for it."""
 
+    def members_connected(self, namespace: bytes, filter_: bytes, group: bytes, change: int) -> None:
+        """One member more (change 1) of a share group is connected to this node, or one less (-1): its client came or
+        went, or it joined or left the group while it was connected; before announce, and before withdraw."""
+
 
 class Peers(Protocol):
     """The other nodes, by name."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 
 __all__ = ["ACTIVE", "ARRIVING", "EXPIRY_NEVER", "ORIGINS_MAX", "WHOLE", "ClientConnection", "Consume", "Head", "Link",
@@ -131,14 +132,17 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "consumers", "consumes", "durable", "epoch", "expiry_s", "frozen", "keep_alive_s",
-                 "kept", "moved", "resting", "restored", "session", "since_ms", "username", "version", "will")
+    __slots__ = ("connection", "consumers", "consumes", "durable", "epoch", "expiry_s", "frozen", "groups", "here",
+                 "keep_alive_s", "kept", "moved", "resting", "restored", "session", "since_ms", "username", "version",
+                 "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.connection: ClientConnection | None = None
         self.consumes: dict[bytes, Consume] | None = None  # by filter: options of subscriptions to queues
         self.consumers: dict[bytes, Any] | None = None  # filter -> consumer, while the client is connected
+        self.groups: dict[bytes, ShareGroup] = {}  # by filter, `$share/…/` included: of which it is a member
+        self.here = False  # its client is connected and CONNACK has been written: it counts as such in its groups
         self.version = 4  # 0: no client has connected yet, the session was made from what other nodes knew of it
         self.expiry_s = 0
         self.keep_alive_s = 0

@@ -160,6 +160,8 @@ class Client:
         self.messages: list[tuple[str, bytes]] = []
         self.packet_id = 0
         self.connacks: list[Connack] = []  # of all connections
+        self.acks = True  # whether it acknowledges
+        self.refuses = 0  # the reason code with which it does
 
     def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None,
                 will: Will | None = None) -> None:
@@ -223,10 +225,10 @@ class Client:
                 self.connacks.append(packet)
             if isinstance(packet, Publish):
                 self.messages.append((packet.topic, packet.payload))
-                if packet.qos == 1:
-                    self.send(Puback(packet_id=packet.packet_id))
-                elif packet.qos == 2:
-                    self.send(Pubrec(packet_id=packet.packet_id))
+                if packet.qos == 1 and self.acks:
+                    self.send(Puback(packet_id=packet.packet_id, reason=self.refuses))
+                elif packet.qos == 2 and self.acks:
+                    self.send(Pubrec(packet_id=packet.packet_id, reason=self.refuses))
             elif isinstance(packet, Pubrec):
                 self.send(Pubrel(packet_id=packet.packet_id))
             elif isinstance(packet, Pubrel):

@@ -1,0 +1,134 @@
+"""Messages of one share group that wait for a member, perhaps on another node.
+
+    a session has ended, or a node ─► keep ─► on disk ─► mark_given ─► on disk ─► give ─┬─► a session here: settled
+                                        ▲                                               ├─► another node: settled when
+                                        └─────── no member anywhere: waits ◄────────────┘   that has it durably
+
+The messages are in a session that no client has (its name begins with NUL, which no client identifier does
+[MQTT-1.5.4-2]), so journal and view keep them like those of any session. What is given is marked first. So after a
+crash a message of QoS 1 is given again, and one of QoS 2 that may have been given is not: it reaches one at most.
+
+A message that has found no member for UNWANTED_S is dropped: its group has ended, or its members do not come back.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.hub.group_messages import give, keep, kept, mark_given, settle
+from fluxmq._core.memory.namespace import Namespace
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
+
+if TYPE_CHECKING:
+    from fluxmq._core.hub.hub import Hub
+
+__all__ = ["UNWANTED_S", "Message", "Parked", "is_parked", "name_of", "offer"]
+
+Message = tuple[bytes, bytes, bytes, int, bool, int]  # topic, payload, properties, QoS, retain, expires_at
+UNWANTED_S = 3600
+GIVEN_MAX = 1000  # that are under way at a time
+
+
+def name_of(group: bytes, filter_: bytes) -> bytes:
+    """The name of the session that keeps a group's messages."""
+    return b"\0$share/" + group + b"/" + filter_
+
+
+def is_parked(name: bytes) -> bool:
+    """Whether it is such a name."""
+    return name.startswith(b"\0")
+
+
+class Parked:
+    """Of one group. session: has the messages. restored: it comes from disk, so those that are marked may have been
+    given by the former life of this node."""
+
+    def __init__(self, hub: Hub, session: Session, *, restored: bool = False) -> None:
+        self.hub = hub
+        self.session = session
+        self.since_ms = hub.steady_ms  # when a member was last seen
+        self._given: dict[int, tuple[Any, int]] = {}  # sequence -> the stream to a node, number of the frame
+        self._marked: dict[int, Message] = {}  # those that were marked, and are not given
+        for sequence, marked, message in kept(session) if restored else ():
+            if marked and message[3] == 2:
+                settle(session, sequence)
+            elif marked:
+                self._marked[sequence] = message
+        self._waiting = False
+
+    @property
+    def key(self) -> tuple[Namespace, bytes, bytes]:
+        """In Hub.groups."""
+        group, _, filter_ = self.session.name[len(b"\0$share/"):].partition(b"/")
+        return self.session.namespace, group, filter_
+
+    @property
+    def empty(self) -> bool:
+        """Whether it keeps nothing."""
+        return not self.session.inflight and not self.session.queued
+
+    def keep(self, message: Message) -> bool:
+        """Keeps one more message. False: there was no room."""
+        return keep(self.hub, self.session, message)
+
+    def pump(self) -> None:
+        """Gives what can be given, and settles what has arrived."""
+        for sequence, (stream, frame) in list(self._given.items()):
+            if stream.acknowledged_upto >= frame or stream.gone is not None:    # gone: what it had was given again
+                del self._given[sequence]
+                settle(self.session, sequence)
+        group = self.hub.groups.get(self.key)
+        if group is None:
+            self._look_at_age()
+            return
+        self.since_ms = self.hub.steady_ms
+        if self._waiting or len(self._given) + len(self._marked) >= 2 * GIVEN_MAX:
+            return
+        since = self.hub.commits.mark
+        for sequence, _, message in kept(self.session, GIVEN_MAX, False):
+            mark_given(self.session, sequence)
+            self._marked[sequence] = message
+        if self._marked:
+            self._waiting = True
+            self.hub.ledger.rely_on_earlier(since)
+            self.hub.when_durable(self._give, since, self._refused)
+
+    def _refused(self, why: str) -> None:
+        self._waiting = False
+
+    def _give(self) -> None:
+        self._waiting = False
+        group: ShareGroup | None = self.hub.groups.get(self.key)
+        now = self.hub.steady_ms
+        for sequence, message in list(self._marked.items()):
+            if group is None or self.session.data is None:
+                return
+            if message[5] and message[5] <= now:
+                settle(self.session, sequence)
+                del self._marked[sequence]
+                continue
+            taker: Any = give(self.hub, group, self.session.namespace, message)
+            if taker is None:
+                return
+            del self._marked[sequence]
+            if taker is True:
+                settle(self.session, sequence)
+            else:
+                self._given[sequence] = taker, taker.group_frame
+
+    def _look_at_age(self) -> None:
+        if self.hub.steady_ms - self.since_ms > UNWANTED_S * 1000:
+            for sequence, _, _ in kept(self.session):
+                settle(self.session, sequence)
+            self._marked.clear()
+
+
+def offer(hub: Hub, group: ShareGroup, namespace: Namespace, message: Message,
+          park: Callable[[Message], object]) -> None:
+    """Gives a message whose member is gone to another one: at once if that is on this node and nothing can be lost or
+    doubled by it, otherwise by way of `park`."""
+    if message[3] == 1 and (group.connected or not group.takers) and give(hub, group, namespace, message, True):
+        return
+    if len(group) or group.takers:
+        park(message)

@@ -1,0 +1,319 @@
+"""Share groups whose members are on several nodes: each message reaches one of them. MQTT 5.0 section 4.8.2."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from oracle.mqtt import Puback
+from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.test_brokers import connected, serving
+
+NAMES = ("one", "two", "three")
+SHARE = "$share/g/t/#"
+
+
+def member(brokers: Brokers, at: str, name: str, qos: int = 1, **how: Any) -> Client:
+    client = connected(brokers, at, name, **how)
+    join(brokers, client, qos)
+    return client
+
+
+def join(brokers: Brokers, client: Client, qos: int = 1) -> None:
+    packet_id = client.subscribe(SHARE, qos)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+
+
+def publish(brokers: Brokers, client: Client, payload: bytes, qos: int = 1) -> int:
+    """Waits until it is acknowledged."""
+    packet_id = client.publish("t/x", payload, qos)
+    if qos:
+        brokers.run_until(lambda: client.acknowledged(packet_id))
+    return packet_id
+
+
+def got(*clients: Client) -> list[bytes]:
+    return sorted(payload for client in clients for _, payload in client.messages)
+
+
+def known(brokers: Brokers, at: str) -> dict[str, tuple[int, int]]:
+    """(connected, away) members by node, as one of them knows it; of itself the connected ones and all others."""
+    hub = brokers.processes[at].node.hub
+    group = hub.groups.get((hub.root, b"g", b"t/#"))
+    if group is None:
+        return {}
+    found = {taker.node: (here, away) for taker, here, away in group.told()}  # type: ignore[attr-defined]
+    if len(group):
+        found[at] = group.connected, len(group) - group.connected
+    return found
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_message_reaches_one_member_of_the_whole_cluster(qos: int) -> None:
+    brokers = serving(*NAMES)
+    members = [member(brokers, at, f"{at}-{number}", qos) for at in NAMES for number in range(2)]
+    publishers = [connected(brokers, at, f"p-{at}") for at in NAMES]
+    sent = []
+    for number in range(90):
+        sent.append(b"%d" % number)
+        publishers[number % 3].publish("t/x", sent[-1], qos)
+    brokers.run_for(2.0)
+    assert got(*members) == sorted(sent)
+    assert all(client.messages for client in members)
+
+
+@pytest.mark.parametrize("at", NAMES)
+def test_each_node_gets_its_share(at: str) -> None:
+    brokers = serving(*NAMES)
+    members = {name: [member(brokers, name, f"{name}-{number}") for number in range(count)]
+               for name, count in zip(NAMES, (1, 2, 3), strict=True)}
+    publisher = connected(brokers, at, "p")
+    for number in range(600):
+        publisher.publish("t/x", b"%d" % number, 1)
+        if number % 50 == 49:
+            brokers.run_for(0.2)
+    brokers.run_for(1.0)
+    for name, share in zip(NAMES, (100, 200, 300), strict=True):
+        assert abs(len(got(*members[name])) - share) < share // 10
+        each = [len(client.messages) for client in members[name]]
+        assert max(each) - min(each) <= share // 10
+    assert len(got(*(client for clients in members.values() for client in clients))) == 600
+
+
+def test_every_node_knows_who_is_connected_where() -> None:
+    brokers = serving(*NAMES)
+    kept = member(brokers, "one", "kept", expiry_s=1000)
+    other = member(brokers, "two", "other")
+    brokers.run_for(0.5)
+    for at in NAMES:
+        assert known(brokers, at) == {"one": (1, 0), "two": (1, 0)}
+    kept.leave()
+    brokers.run_for(0.5)
+    for at in NAMES:
+        assert known(brokers, at) == {"one": (0, 1), "two": (1, 0)}
+    kept.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: kept.connected)
+    brokers.run_for(1.0)
+    for at in NAMES:
+        assert known(brokers, at) == {"three": (1, 0), "two": (1, 0)}
+    other.leave()
+    kept.unsubscribe(SHARE)
+    brokers.run_for(0.5)
+    assert [known(brokers, at) for at in NAMES] == [{}, {}, {}]
+
+
+def test_counts_are_right_after_a_node_has_come_back() -> None:
+    brokers = serving(*NAMES)
+    for number in range(3):
+        member(brokers, "one", f"m{number}", expiry_s=1000)
+    member(brokers, "two", "m3")
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(1.0)
+    assert known(brokers, "three") == {"one": (3, 0)}
+    brokers.start("two")
+    assert known(brokers, "two") == {"one": (3, 0)}
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    assert known(brokers, "two") == known(brokers, "three") == {}
+    brokers.start("one")
+    brokers.run_for(1.0)
+    assert known(brokers, "two") == known(brokers, "three") == {"one": (0, 3)}
+    brokers.break_streams()
+    member(brokers, "one", "m9")
+    brokers.run_for(1.0)
+    assert known(brokers, "two") == known(brokers, "three") == {"one": (1, 0)}
+
+
+def test_the_connected_go_before_the_absent_wherever_they_are() -> None:
+    brokers = serving(*NAMES)
+    away = member(brokers, "one", "away", expiry_s=1000)
+    away.leave()
+    here = member(brokers, "two", "here")
+    publisher = connected(brokers, "one", "p")
+    brokers.run_for(0.5)
+    for number in range(10):
+        publish(brokers, publisher, b"%d" % number)
+    brokers.run_for(0.5)
+    assert len(here.messages) == 10
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_with_nobody_connected_an_absent_member_keeps_it_and_takes_it_along(qos: int) -> None:
+    brokers = serving(*NAMES)
+    members = [member(brokers, at, f"m-{at}", qos, expiry_s=1000) for at in ("one", "two")]
+    for client in members:
+        client.leave()
+    brokers.run_for(0.5)
+    publisher = connected(brokers, "three", "p")
+    for number in range(10):
+        publish(brokers, publisher, b"%d" % number, qos)
+    assert publish(brokers, publisher, b"to nobody", 0) is not None
+    for client in members:
+        client.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_for(3.0)
+    assert got(*members) == [b"%d" % number for number in range(10)]
+    assert all(client.messages for client in members)
+
+
+# ---------------------------------------------------------------- a member does not acknowledge
+
+def unacknowledged(brokers: Brokers, qos: int, expiry_s: int = 0) -> tuple[Client, Client]:
+    """A member that has got a message and not acknowledged it, and one on another node."""
+    silent = member(brokers, "one", "silent", qos, expiry_s=expiry_s)
+    silent.acks = False
+    publish(brokers, connected(brokers, "one", "p"), b"x", qos)
+    brokers.run_until(lambda: silent.messages)
+    return silent, member(brokers, "two", "other", qos)
+
+
+@pytest.mark.parametrize("expiry_s", [0, 1])
+def test_what_a_session_that_ended_had_not_acknowledged_goes_to_another_node(expiry_s: int) -> None:
+    brokers = serving(*NAMES)
+    silent, other = unacknowledged(brokers, 1, expiry_s)
+    silent.leave()
+    brokers.run_until(lambda: other.messages, 5.0)
+    brokers.run_for(2.0)
+    assert got(other) == [b"x"]
+    assert not brokers.processes["one"].node.broker.parked
+
+
+def test_it_waits_for_its_member_as_long_as_the_session_lives() -> None:
+    brokers = serving(*NAMES)
+    silent, other = unacknowledged(brokers, 1, 1000)
+    silent.leave()
+    brokers.run_for(5.0)
+    assert not other.messages
+    silent.acks = True
+    silent.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_for(2.0)
+    assert got(silent) == [b"x", b"x"] and not other.messages
+
+
+def test_a_delivery_of_qos_2_ends_with_the_session_of_its_member() -> None:
+    brokers = serving(*NAMES)
+    silent, other = unacknowledged(brokers, 2)
+    silent.leave()
+    brokers.run_for(5.0)
+    assert not other.messages
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_member_refuses_goes_to_nobody(qos: int) -> None:
+    brokers = serving(*NAMES)
+    picky = member(brokers, "one", "picky", qos)
+    picky.refuses = 0x97
+    publisher = connected(brokers, "three", "p")
+    publish(brokers, publisher, b"x", qos)
+    brokers.run_until(lambda: picky.messages)
+    other = member(brokers, "two", "other", qos)
+    brokers.run_for(0.5)
+    picky.leave()
+    brokers.run_for(3.0)
+    assert not other.messages
+
+
+def test_it_is_kept_until_the_other_node_has_it() -> None:
+    brokers = serving(*NAMES)
+    silent, other = unacknowledged(brokers, 1)
+    brokers.network.stall("one", "two")
+    silent.leave()
+    brokers.run_for(1.0)
+    assert brokers.processes["one"].node.broker.parked
+    brokers.kill("one")
+    brokers.network.heal()
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    brokers.start("one")
+    brokers.run_until(lambda: other.messages, 10.0)
+    brokers.run_for(1.0)
+    assert set(got(other)) == {b"x"}
+    assert not brokers.processes["one"].node.broker.parked
+
+
+def test_messages_for_a_member_that_has_left_meanwhile_are_given_on() -> None:
+    brokers = serving(*NAMES)
+    leaver = member(brokers, "two", "leaver")
+    publisher = connected(brokers, "one", "p")
+    stays = member(brokers, "three", "stays")
+    brokers.network.stall("two", "one")         # node one does not hear that it leaves
+    packet_id = leaver.unsubscribe(SHARE)
+    brokers.run_for(0.3)
+    for number in range(10):
+        publisher.publish("t/x", b"%d" % number, number % 3)
+    brokers.run_for(0.5)
+    brokers.network.heal()
+    brokers.run_for(3.0)
+    assert leaver.acknowledged(packet_id) and not leaver.messages
+    assert got(stays) == [b"%d" % number for number in range(10)]
+
+
+# ---------------------------------------------------------------- nodes that die
+
+def test_what_a_dead_node_had_not_acknowledged_goes_to_other_members() -> None:
+    brokers = serving(*NAMES)
+    lost = [member(brokers, "two", f"lost{number}", expiry_s=1000) for number in range(2)]
+    stays = member(brokers, "three", "stays")
+    publisher = connected(brokers, "one", "p")
+    brokers.kill("two")
+    ids = [publisher.publish("t/x", b"%d" % number, 1) for number in range(30)]
+    brokers.run_for(1.0)
+    assert not all(publisher.acknowledged(packet_id) for packet_id in ids)
+    assert not got(*lost)
+    brokers.end_lease_of("two")
+    brokers.run_until(lambda: all(publisher.acknowledged(packet_id) for packet_id in ids), 5.0)
+    brokers.run_for(1.0)
+    assert got(stays) == sorted(b"%d" % number for number in range(30))
+    assert {ack.reason for ack in publisher.of(Puback)} == {0}
+
+
+def test_qos_2_that_may_have_been_delivered_is_not_given_to_another() -> None:
+    brokers = serving(*NAMES)
+    member(brokers, "two", "lost", 2)
+    publisher = connected(brokers, "one", "p")
+    brokers.network.stall("one", "two")
+    publisher.publish("t/x", b"handed over", 2)
+    brokers.run_for(0.5)
+    stays = member(brokers, "three", "stays", 2)
+    brokers.kill("two")
+    brokers.network.heal()
+    brokers.end_lease_of("two")
+    brokers.run_for(3.0)
+    assert not stays.messages
+
+
+def test_what_nobody_can_get_waits_for_the_first_member() -> None:
+    brokers = serving(*NAMES)
+    member(brokers, "two", "lost", expiry_s=1000)
+    publisher = connected(brokers, "one", "p")
+    brokers.kill("two")
+    packet_id = publisher.publish("t/x", b"x", 1)
+    brokers.run_for(0.5)
+    brokers.end_lease_of("two")
+    brokers.run_until(lambda: publisher.acknowledged(packet_id), 5.0)
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    brokers.start("one")
+    late = member(brokers, "three", "late")
+    brokers.run_until(lambda: late.messages, 5.0)
+    assert got(late) == [b"x"]
+    brokers.run_for(1.0)
+    assert not brokers.processes["one"].node.broker.parked
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_only_member_moves_while_messages_come(seed: int) -> None:
+    brokers = serving(*NAMES, seed=seed)
+    client = member(brokers, "one", "c", expiry_s=1000)
+    publishers = [connected(brokers, at, f"p-{at}") for at in NAMES]
+    sent = []
+    for number in range(60):
+        sent.append(b"%02d" % number)
+        publishers[number % 3].publish("t/x", sent[-1], 1)
+        if number % 15 == 7:
+            client.connect(at=NAMES[(number // 15 + 1) % 3], clean_start=False, expiry_s=1000)
+        brokers.run_for(brokers.world.chance.choice((0, 0.001, 0.05)))
+    brokers.run_for(3.0)
+    assert client.connected
+    assert set(got(client)) == set(sent)
