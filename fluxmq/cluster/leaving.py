@@ -125,7 +125,7 @@ class Leaving:
                 if not error.reached:
                     self._unwilling.add(name)
                 self._log("warning", str(error), "a node does not take a session over; asking another",
-                          {"node": name, "client_id": session[1].decode()})
+                          {"node": name, "client_id": session[1].decode(), "why": str(error)})
 
     async def _ask(self, session: Session, peer: Peer) -> None:
         peers = self._peers

@@ -236,7 +236,8 @@ class ClusterNode:
             try:
                 await self.membership.leave()
             except StoreError as error:
-                self.log("warning", str(error), "could not leave the cluster: others wait until the lease ends", {})
+                self.log("warning", str(error), "could not leave the cluster: others wait until the lease ends",
+                         {"why": str(error)})
 
     def _fenced(self, why: str) -> None:
         self.phase, self.why_fenced = Phase.FENCED, why

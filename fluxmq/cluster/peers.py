@@ -312,7 +312,7 @@ class Peers:
         peer.stream = None
         peer.outbox.detach()
         if why != peer.last_error:
-            self.log("warning", why, "no stream to a node; trying again", {"node": peer.name})
+            self.log("warning", why, "no stream to a node; trying again", {"node": peer.name, "why": why})
         peer.errors += 1
         peer.last_error = why
         self.driver.start(self._redial(peer))
@@ -375,7 +375,7 @@ class Peers:
         """Closes the stream that a peer has opened."""
         stream, peer.incoming = peer.incoming, None
         if stream is not None:
-            self.log("error", why, "the stream of a node was closed", {"node": peer.name})
+            self.log("error", why, "the stream of a node was closed", {"node": peer.name, "why": why})
             peer.errors += 1
             peer.last_error = why
             del self._of_incoming[stream]

@@ -209,7 +209,8 @@ class RetainedMessages:
         except StoreError as error:
             del self._under_way[topic]
             if not self._trouble and not self._closed:
-                self._log("error", str(error), "retained messages could not be written to the cluster's store", {})
+                self._log("error", str(error), "retained messages could not be written to the cluster's store",
+                          {"why": str(error)})
             self._trouble = str(error)
             return
         if self._closed:

@@ -303,7 +303,7 @@ class Takeovers:
                 break
             except CallFailed as error:
                 self._log("warning", str(error), "the rest of a session could not be handed over; trying again",
-                          {"client_id": session[1].decode(), "node": leaving.to})
+                          {"client_id": session[1].decode(), "node": leaving.to, "why": str(error)})
                 await self._driver.sleep(RETRY_S)
         leaving.moving.restore()
         leaving.departure.end()

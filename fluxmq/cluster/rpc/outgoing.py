@@ -33,6 +33,23 @@ _NO_CONNECTION = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.St
 _ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 
+# What gRPC says when there is no connection, and what that means.
+_MEANINGS = (
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of the authority in cluster.transport.tls.ca_file, or out of "
+                                  "date"),
+    ("WRONG_VERSION_NUMBER", "it speaks without TLS"),
+    ("Hostname Verification Check failed", "its certificate is not made for the address that is dialled"),
+    ("Socket closed", "it closed the connection at once: perhaps it refuses this node's certificate, or expects TLS"),
+)
+
+
+def _plain(details: str) -> str:
+    """gRPC tells a chain, the last of which is what the system or TLS said."""
+    last = details.rsplit("last error: ", 1)[-1]
+    meaning = next((f"{said} ({last})" for text, said in _MEANINGS if text in last), "")
+    return meaning or last
+
+
 def _in_words(address: str, code: Any, details: str | None, connected: bool) -> str:
     """Why a call ended, for a log. The sentence of the other node stands for itself."""
     if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED):
@@ -41,7 +58,7 @@ def _in_words(address: str, code: Any, details: str | None, connected: bool) -> 
         return f"{address} has ended the stream"
     text = f": {details}" if details and code is not grpc.StatusCode.INTERNAL else ""
     if not connected and code in _NO_CONNECTION:
-        return f"{address} cannot be reached{text}"
+        return f"{address} cannot be reached{': ' if details else ''}{_plain(details or '')}"
     if code in _NO_CONNECTION:
         return f"the connection to {address} broke{text}"
     return f"{address} answered {code.name}{text}"

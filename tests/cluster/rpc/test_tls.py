@@ -99,14 +99,15 @@ def test_a_node_speaks_to_no_stranger(run: Run, authorities: Authorities) -> Non
     async def test() -> None:
         async with Node(tls=tls(authorities.ours)) as node:
             async with Node(tls=tls(authorities.theirs, trusts=authorities.ours)) as impostor:
-                assert "cannot be reached" in await node.refused(impostor.address)
+                assert "not of the authority" in await node.refused(impostor.address)
+                assert "perhaps it refuses" in await impostor.refused(node.address)
                 assert not (await failure_of(node, impostor.address)).reached
                 assert impostor.streams == {} and impostor.calls == []
             async with Node() as plain:
-                assert "cannot be reached" in await node.refused(plain.address)
+                assert "cannot be reached: it speaks without TLS" in await node.refused(plain.address)
                 assert plain.streams == {}
             async with Node(tls=tls(authorities.ours, "broker-2", ip=["192.0.2.7"])) as elsewhere:
-                assert "cannot be reached" in await node.refused(elsewhere.address)
+                assert "not made for the address" in await node.refused(elsewhere.address)
                 assert elsewhere.streams == {}
     run(test())
 
