@@ -18,14 +18,17 @@ from fluxmq.cluster.etcd.binary import check_version, find_binary, version_of
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endpoints import Tls as EtcdTls
 from fluxmq.cluster.etcd.joining import Joiner
+from fluxmq.cluster.etcd.local_member import EtcdLocalMember
 from fluxmq.cluster.etcd.own_member import OwnMember
 from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, MemberTls
+from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.messages import VERSIONS
 from fluxmq.cluster.node import ClusterNode, Settings
 from fluxmq.cluster.overview import Overview
 from fluxmq.cluster.rpc.channels import Tls as TransportTls
 from fluxmq.cluster.rpc.transport import GrpcTransport
+from fluxmq.engine.ports.driver import Work
 from fluxmq.model.address import parse_address
 from fluxmq.model.cluster import ClusterTls
 from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
@@ -46,6 +49,8 @@ class ClusterRuntime:
         self.addresses: ClusterAddresses = addresses(config)
         self.log = log
         self.own: OwnMember | None = None  # of etcd; None: it is elsewhere
+        self.watch: LeaderWatch | None = None  # of that member
+        self._watching: Work[None] | None = None
         self.on_failed: Callable[[FluxError], None] = lambda error: None  # of the present life of the server
         self.store = EtcdStore(self.addresses.endpoints, tls=_etcd_tls(config), on_log=log)
 
@@ -61,6 +66,9 @@ class ClusterRuntime:
                                    memory=Path(self.config.storage.dir) / MEMBERS_FILE, log=self.log,
                                    on_failed=lambda error: self.on_failed(error))
         own.start()
+        # Others ask this node whether its member knows a leader.
+        self.watch = LeaderWatch(EtcdLocalMember(member, self.store, self.store.endpoints[0]), LoopDriver(), _boot_s)
+        self._watching = LoopDriver().start(self.watch.keep())
 
     def binary(self) -> str:
         """Path of the etcd that is to be used. Raises ConfigError."""
@@ -86,6 +94,8 @@ class ClusterRuntime:
     async def stop(self) -> None:
         """Stops the member, and the client of etcd."""
         self.on_failed = lambda error: None
+        if self.watch is not None:
+            self.watch.close()
         await self.store.close()
         if self.own is not None:
             await self.own.stop()
@@ -98,7 +108,7 @@ class ClusterRuntime:
                             retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
         node = ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
-                           clock_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+                           clock_s=_boot_s, watch=self.watch)
         node.votes.on_asked = None if self.own is None else self.own.add
         return node
 
@@ -123,6 +133,11 @@ class ClusterRuntime:
             draft.write_text(uuid.uuid4().hex, "ascii")
             draft.replace(file)
         return file.read_text("ascii").strip()
+
+
+def _boot_s() -> float:
+    """A clock that nobody sets and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _client_addresses(listeners: Listeners, where: ClusterAddresses) -> dict[str, str]:

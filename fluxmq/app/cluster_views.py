@@ -33,6 +33,8 @@ def cluster_metrics(view: ClusterView) -> dict[str, Any]:
         "fluxmq_cluster_epoch": own.epoch,
         "fluxmq_cluster_lease_left_seconds": (own.lease_left_ms or 0) / 1000,
         "fluxmq_cluster_revisions_behind": view.behind,
+        "fluxmq_cluster_without_quorum_seconds": view.without_quorum_ms / 1000,
+        "fluxmq_cluster_quorum_lost_total": view.quorum_lost,
         "fluxmq_cluster_retained_pending": view.retained_pending,
         "fluxmq_cluster_retained_left_out_total": view.retained_left_out,
         "fluxmq_cluster_sessions": {(node.id,): node.sessions for node in view.nodes},

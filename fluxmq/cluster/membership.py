@@ -4,12 +4,15 @@
                       │
                       └── no renewal in time, or its key is gone or not its own ──► FENCED
 
+Without quorum nothing is renewed, and no lease can end: quorum.py decides whether the node serves on (serve_on).
+
 A renewal counts from when it was sent, and only if a linearizable read that was sent after its answer succeeds in the
 same raft term and still shows this node's key with this lease: a leader of etcd that stood still may confirm renewals
 that its successor does not know (etcd issues 12528 and 15247).
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -23,8 +26,11 @@ from fluxmq.engine.ports.driver import Driver
 
 __all__ = ["JoinRefused", "Membership", "Node", "Registration", "State"]
 
-RENEWALS_PER_TTL = 3
-RETRY_S = 0.2
+# So that an election of etcd, which takes one or two seconds, fits between the last renewal and the deadline.
+RENEWALS_PER_TTL = 6
+RETRY_S = 0.1  # while a renewal is late; the ones before it may be held up in etcd, and are not waited for
+RETRY_ALONE_S = 0.5  # while it is known that there is no leader
+LATE_S = 0.25  # behind the time at which a renewal was due
 # Clocks of two machines may differ in rate by this part; a lease is given up so much earlier.
 CLOCK_RATE_ERROR = 0.01
 # After a node's lease has ended, nobody takes over what it owned before this has passed: docs/internals/cluster.md,
@@ -88,11 +94,16 @@ class Membership:
         self.lease = 0
         self.epoch = 0
         self.deadline_s = 0.0  # by clock_s: may serve until then
+        self.lease_ends_s = 0.0  # by clock_s: until then the store surely has the lease
+        self.voters: dict[int, str] = {}  # of the store, as of the last renewal: number and name
         self.nodes: dict[str, Node] = {}  # with a lease, this one too
         self.leader = ""
-        self.silent = ""  # why the last renewal did not count; "": it did
         self.newest = 0  # revision of the store when it last answered
-        self.last_end_s = -TAKEOVER_DELAY_S  # by the driver's clock: when another node was seen to have lost its lease
+        # By the driver's clock: when another node was seen to have lost its lease, or may have before this one looked.
+        self.last_end_s = -TAKEOVER_DELAY_S
+        self._renewed_s = 0.0  # by clock_s: when the last renewal that counts was sent
+        self._problem = ""  # of the newest attempt
+        self._attempted_s = 0.0  # by clock_s
         self._store = store
         self._driver = driver
         self._clock_s = clock_s
@@ -127,6 +138,7 @@ class Membership:
             await self._store.revoke(item.lease)
         self.lease, self.epoch = lease, result.revision
         self.state = State.MEMBER
+        self.note_end()
         self._extend(sent, self.ttl_s)
 
     async def leave(self) -> None:
@@ -148,17 +160,59 @@ class Membership:
     async def keep(self) -> None:
         """Renews the lease until the node leaves or is fenced."""
         while self.state is State.MEMBER:
-            pause = self.ttl_s / RENEWALS_PER_TTL
-            try:
-                self.silent = await self._renew()
-            except StoreError as error:
-                self.silent = str(error)
-            if self.silent:
-                pause = RETRY_S
-            if self.state is State.MEMBER and self._clock_s() >= self.deadline_s:
+            now = self._clock_s()
+            if now >= self.deadline_s:
                 self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
                 return
-            await self._driver.sleep(min(pause, max(0.01, self.deadline_s - self._clock_s())))
+            if now >= self._next_attempt_s:
+                self._attempt()
+            await self._driver.sleep(max(0.01, min(self._next_attempt_s, self.deadline_s) - self._clock_s()))
+
+    @property
+    def _next_attempt_s(self) -> float:
+        if not self.late:
+            return self._attempted_s + self.ttl_s / RENEWALS_PER_TTL
+        return self._attempted_s + (RETRY_S if self.deadline_s <= self.lease_ends_s else RETRY_ALONE_S)
+
+    def hurry(self) -> None:
+        """There is a leader: the lease may be renewed now."""
+        if self.state is State.MEMBER and self.late and self._clock_s() >= self._attempted_s + RETRY_S / 2:
+            self._attempt()
+
+    def _attempt(self) -> None:
+        self._attempted_s = self._clock_s()
+        self._driver.start(self._renew_once())
+
+    async def _renew_once(self) -> None:
+        try:
+            self._problem = await self._renew()
+        except StoreError as error:
+            self._problem = str(error)
+        if not self._problem and self.state is State.MEMBER:
+            with contextlib.suppress(StoreError):       # they stay those of the renewal before
+                self.voters = await self._store.voters()
+
+    @property
+    def late(self) -> bool:
+        """A renewal was due, and none has counted."""
+        return self.state is State.MEMBER and self.silent_s > self.ttl_s / RENEWALS_PER_TTL + LATE_S
+
+    @property
+    def silent_s(self) -> float:
+        """For how long no renewal has counted."""
+        return self._clock_s() - self._renewed_s
+
+    @property
+    def silent(self) -> str:
+        """Why no renewal counts; "": they do."""
+        return (self._problem or "etcd does not answer") if self.late else ""
+
+    def serve_on(self, until_s: float) -> None:
+        """The store cannot end the lease before that, and nobody takes over then: the node may serve, if it still
+        does. Decided by quorum.py."""
+        if self.state is State.MEMBER and self._clock_s() < self.deadline_s < until_s:
+            self.deadline_s = until_s
+            self._on_deadline(until_s)
 
     async def _renew(self) -> str:
         """One attempt. Returns why it does not count; "": it does."""
@@ -184,10 +238,11 @@ class Membership:
             # Too late, although the store has the lease: something may have been refused or left undone meanwhile.
             self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
             return
-        deadline = sent_s + ttl_s * (1 - CLOCK_RATE_ERROR)
-        if deadline > self.deadline_s:
-            self.deadline_s = deadline
-            self._on_deadline(deadline)
+        self._renewed_s = max(self._renewed_s, sent_s)
+        self.lease_ends_s = max(self.lease_ends_s, sent_s + ttl_s * (1 - CLOCK_RATE_ERROR))
+        if self.lease_ends_s > self.deadline_s:
+            self.deadline_s = self.lease_ends_s
+            self._on_deadline(self.deadline_s)
 
     def fence(self, why: str) -> None:
         """The node must not serve any more: it has lost its lease. Does nothing the second time."""
@@ -213,7 +268,7 @@ class Membership:
         if known is not None and (event.value is None or event.created != known.epoch):
             del self.nodes[name]
             if name != self.name:
-                self.last_end_s = self._driver.now()
+                self.note_end()
             self._on_node(known, False)
             known = None
         if event.value is not None:
@@ -235,6 +290,9 @@ class Membership:
             return
         self._campaigning = True
         try:
+            await self.wait_takeover_delay()        # the former leader may still act
+            if self.leader or self.state is not State.MEMBER:
+                return
             await self._store.transact([Compare(LEADER, 0), Compare(self._key, self.epoch)],
                                        [Change(LEADER, self.name.encode(), self.lease)])
         except StoreError:
@@ -247,9 +305,19 @@ class Membership:
         """Whether this node is the leader, by its key and its lease."""
         return self.leader == self.name and self.may_serve()
 
+    def note_end(self) -> None:
+        """A lease of another node may just have ended."""
+        self.last_end_s = self._driver.now()
+
+    @property
+    def takeover_delay_s(self) -> float:
+        """How long nothing may be taken over yet; 0 or less: it may. The node whose lease has ended may serve on for a
+        moment: quorum.py."""
+        return self.last_end_s + TAKEOVER_DELAY_S - self._driver.now()
+
     async def wait_takeover_delay(self) -> None:
         """Until enough time has passed since a lease of another node ended."""
-        while (left := self.last_end_s + TAKEOVER_DELAY_S - self._driver.now()) > 0:
+        while (left := self.takeover_delay_s) > 0:
             await self._driver.sleep(max(left, 0.001))      # a clock of ms may not move in less
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeCall", "TakeoverCall", "answer_of",
-           "control_of", "encode", "hello_of", "tail_of", "take_of", "takeover_of"]
+__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeCall", "TakeoverCall", "VoterAnswer",
+           "answer_of", "control_of", "encode", "hello_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -87,10 +87,23 @@ class TailCall(msgspec.Struct, frozen=True, kw_only=True):
     part: bytes
 
 
+class VoterAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to the call "voter", whose body is empty: what the node knows of its member of etcd. member: its number.
+    leaderless_s: for how long it has known no leader, without a break, until age_s ago; None: it knows one, or cannot
+    tell. period: distinguishes one such time from another. voters: the members with a vote, as this node knows them."""
+
+    member: int
+    leaderless_s: float | None
+    age_s: float
+    period: int
+    voters: dict[int, str]
+
+
 hello_of = msgspec.msgpack.Decoder(Hello).decode
 answer_of = msgspec.msgpack.Decoder(Answer).decode
 control_of = msgspec.msgpack.Decoder(Switch | Cut).decode
 take_of = msgspec.msgpack.Decoder(TakeCall).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
+voter_answer_of = msgspec.msgpack.Decoder(VoterAnswer).decode
 tail_of = msgspec.msgpack.Decoder(TailCall).decode
 encode = msgspec.msgpack.encode

@@ -19,6 +19,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.hops import Hops
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept import KeptSessions
+from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaving, SendAway, ranked, take
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.messages import Cut, Switch
@@ -35,6 +36,7 @@ from fluxmq.cluster.ports import (
     StreamOut,
     Transport,
 )
+from fluxmq.cluster.quorum import VOTER, Quorum
 from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.solo import SoloReplicator
 from fluxmq.cluster.takeover import TAIL, TAKEOVER, Takeovers
@@ -82,11 +84,12 @@ class ClusterNode:
     """A Directory; `services` has it with Peers and Replicator.
 
     clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_fenced: called with the reason when this node must stop at
-    once. log: as Broker's on_log.
+    once. log: as Broker's on_log. watch: of this node's member of etcd; None: it has none.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, transport: Transport, driver: Driver, *,
-                 clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log) -> None:
+                 clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log,
+                 watch: LeaderWatch | None = None) -> None:
         self.phase = Phase.NEW
         self.settings = settings
         self.services = Cluster(self, Hops(lambda: self.peers), SoloReplicator())
@@ -109,8 +112,10 @@ class ClusterNode:
         self.feed = Feed(store, driver, self._on_events)
         self.membership = Membership(
             settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
-            on_deadline=self._on_deadline, on_fenced=self._fenced, on_node=self._on_node)
+            on_deadline=lambda at_s: self.broker.hub.serve_until(int(at_s * 1000)), on_fenced=self._fenced,
+            on_node=self._on_node)
         self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s)
+        self.quorum = Quorum(self.membership, watch, transport, driver, clock_s=clock_s, known=settings.known, log=log)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
                              complete=self._complete, on_lost=self._lost, keys=self.kept,
                              is_here=lambda session: session in self.broker.sessions)
@@ -154,19 +159,19 @@ class ClusterNode:
         must run meanwhile. Raises JoinRefused, BindFailed, StoreError."""
         settings, broker = self.settings, self.broker
         self.phase = Phase.JOINING
+        await self.transport.start(self)   # others may ask about this node's member of etcd before it has joined
         await self._patiently(lambda: self.membership.join(registration))
         self.cluster = await self._patiently(self._name)
         self.peers = Peers(
-            name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub,
-            broker=broker, membership=self.membership, transport=self.transport, driver=self._driver,
-            interest=self.interest, known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
-            on_known=self._known, on_appeared=self.takeovers.greet, on_gone=self.takeovers.on_gone,
-            on_message=self._on_message, log=self.log)
-        await self.transport.start(self)
+            name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub, broker=broker,
+            membership=self.membership, transport=self.transport, driver=self._driver, interest=self.interest,
+            known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s, on_known=self._known,
+            on_appeared=self.takeovers.greet, on_gone=self.takeovers.on_gone, on_message=self._on_message, log=self.log)
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
-        for task in (self.feed.follow(), self.membership.keep(), self.peers.keep_limits()):
+        for task in (self.feed.follow(), self.membership.keep(), self.quorum.keep(), self.owners.takes.keep_limits(),
+                     self.peers.keep_limits()):
             self._driver.start(task)
         self._known()
         await self._all_known
@@ -252,9 +257,6 @@ class ClusterNode:
         self.retained.close(why)
         self.wills.close()
         self.kept.close()
-
-    def _on_deadline(self, deadline_s: float) -> None:
-        self.broker.hub.serve_until(int(deadline_s * 1000))
 
     # ------------------------------------------------------------------ what the feed reports
 
@@ -380,6 +382,8 @@ class ClusterNode:
             self.peers.on_closed(stream, why)
 
     def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
+        if method == VOTER:
+            return self.quorum.answer()
         if method == "retained" and self._broker is not None:
             return self.retained.payloads.serve(body)
         if method == TAKEOVER and self.phase in (Phase.SERVING, Phase.LEAVING):

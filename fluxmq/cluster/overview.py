@@ -42,6 +42,8 @@ class Overview:
         return ClusterView(
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
             local=member.name, state=state, reason=self._reason(state), leader=member.leader,
+            without_quorum_ms=int(member.silent_s * 1000) if state == "without_quorum" else 0,
+            quorum_lost=node.quorum.lost,
             revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
             retained_pending=node.retained.waiting, retained_left_out=node.retained.payloads.left_out, peers=peers)
 
@@ -52,10 +54,18 @@ class Overview:
                 return f"joins etcd: {self._own.joiner.waits}"
             waits = [] if node.peers is None else node.peers.unknown()
             return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"
-        return node.membership.silent if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
+        return self._without_quorum() if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
 
     def _votes(self) -> dict[str, Vote]:
         return {} if self._own is None else self._own.votes
+
+    def _without_quorum(self) -> str:
+        member, quorum = self._node.membership, self._node.quorum
+        if quorum.serves_on:
+            return (f"for {member.silent_s:.1f} s, {quorum.reason}: this node serves on what it owns, and nothing "
+                    f"changes hands")
+        return (f"for {member.silent_s:.1f} s, {member.silent}. It is not certain that no lease can end "
+                f"({quorum.reason}): this node stops in {member.lease_left_s():.1f} s")
 
     def _of(self, name: str, sessions: int, state: _State) -> NodeView:
         view = self._node_of(name, sessions, state)

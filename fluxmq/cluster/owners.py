@@ -20,6 +20,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, Name, client_key
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
+from fluxmq.cluster.takes import Takes
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise, Work
@@ -114,8 +115,7 @@ class Owners:
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
         self._unused: set[Session] = set()  # owned, and not claimed since
-        self._taking: dict[Session, Work[Owner]] = {}
-        self._callers: dict[Session, int] = {}  # of take
+        self.takes = Takes(membership, driver, self._try, self._taken)
         self._releasing: dict[Session, Work[None]] = {}
         self._leaving: dict[Session, Promise[None]] = {}  # they are being handed over
         self._changed: dict[Session, list[Promise[None]]] = {}  # who waits for the key's next change
@@ -125,26 +125,19 @@ class Owners:
     def claim(self, session: Session) -> Owner | None:
         """See Directory.claim_session."""
         self._unused.discard(session)
-        return None if session in self._leaving or session in self._taking else self._owned.get(session)
+        return None if session in self._leaving or self.takes.under_way(session) else self._owned.get(session)
 
     async def take(self, session: Session, clean_start: bool) -> Owner:
-        """See Directory.take_session. Callers that come meanwhile share one attempt."""
-        work = self._taking.get(session)
-        if work is None:
-            work = self._taking[session] = self._driver.start(self._take(session, clean_start))
-            # Its client may have gone before it fails.
-            work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        self._callers[session] = self._callers.get(session, 0) + 1
-        try:
-            return await self._driver.result_of(work)
-        finally:
-            self._callers[session] -= 1
-            if not self._callers[session]:
-                del self._callers[session]
+        """See Directory.take_session. Callers that come meanwhile share one attempt. None of them waits for more than
+        some seconds for a quorum that is lost."""
+        return await self.takes.take(session, clean_start)
 
     async def reclaim(self, sessions: Iterable[Session]) -> list[Session]:
         """For a start: takes the sessions that are stored here, if no other node has them. Returns those that it did
         not get. Raises StoreError."""
+        sessions = list(sessions)
+        if sessions:
+            await self._membership.wait_takeover_delay()
         works = [(session, self._driver.start(self._reclaim(session))) for session in sessions]
         return [session for session, work in works if not await self._driver.result_of(work)]
 
@@ -188,17 +181,9 @@ class Owners:
 
     # ------------------------------------------------------------------ take
 
-    async def _take(self, session: Session, clean_start: bool) -> Owner:
-        try:
-            owner = await self._try(session, clean_start)
-        except StoreError as error:
-            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE,
-                                f"the cluster's store does not answer: {error}") from None
-        finally:
-            del self._taking[session]
+    def _taken(self, session: Session, owner: Owner) -> None:
         self._unused.add(session)
         self._driver.start(self._release_unused(session, owner))
-        return owner
 
     async def _try(self, session: Session, clean_start: bool) -> Owner:
         member = self._membership
@@ -222,12 +207,13 @@ class Owners:
             elif entry.lease == member.lease:
                 return self._own(session, entry.revision)       # an earlier attempt whose answer was lost
             elif entry.node in member.nodes and member.nodes[entry.node].lease == entry.lease:
+                await self.takes.await_quorum()
                 try:
                     handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start)
                 except NotHandedOver as error:
                     await self._change_of(session, ASK_AGAIN_S)
                     # For a client that has gone nothing is taken from a node that may come back with it.
-                    if self._driver.now() >= late or session not in self._callers:
+                    if self._driver.now() >= late or not self.takes.wanted(session):
                         raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from None
                     continue
                 revision = entry.revision
@@ -264,7 +250,9 @@ class Owners:
     def _found(self, session: Session, item: Item | None) -> None:
         """What a transaction has found is as good as what the feed reports, and newer."""
         if item is None:
-            self._entries.pop(session, None)
+            former = self._entries.pop(session, None)
+            if former is not None and former.node != self._membership.name:
+                self._membership.note_end()         # perhaps with its node's lease: the feed has not told yet
         else:
             self._entries[session] = _Entry(item.value.decode(), item.revision, item.lease)
 
@@ -303,6 +291,17 @@ class Owners:
         if promise is not None:
             promise.set_result(None)
 
+    def handed_over(self, session: Session, to: Owner, lease: int) -> None:
+        """Another node, with this lease, owns a session that was this one's; the feed may not have told yet."""
+        owned = self._owned.get(session)
+        if owned is None or owned.epoch < to.epoch:
+            self._owned.pop(session, None)
+            entry = self._entries.get(session)
+            if entry is None or entry.revision < to.epoch:
+                self._entries[session] = _Entry(to.node, to.epoch, lease)
+                self._feed.note(client_key(OWNER, *session), to.epoch)
+            self._wake(session)
+
     async def confirm(self, session: Session) -> bool:
         """Owns a session anew, with another epoch, so that nobody can take it who saw the former one. Returns whether
         this node still owned it."""
@@ -310,6 +309,7 @@ class Owners:
 
     async def retake(self, session: Session) -> bool:
         """Owns a session again whose new owner has gone. Returns whether nobody else has it."""
+        await self._membership.wait_takeover_delay()
         return await self._renew(session, 0)
 
     async def _renew(self, session: Session, revision: int) -> bool:
@@ -345,7 +345,9 @@ class Owners:
             return                          # only when the node ends; the key ends with its lease
         else:
             entry = self._entries.get(session)
-            if result.done and entry is not None and entry.revision == owner.epoch:
+            if not result.done:
+                self._found(session, result.found[0])
+            elif entry is not None and entry.revision == owner.epoch:
                 del self._entries[session]
                 self._feed.note(key, result.revision)
         finally:
@@ -377,6 +379,9 @@ class Owners:
             self._unused.discard(session)
             self._keys.lost(session)
             self._on_lost(session, event.value.decode() if event.value is not None else "")
+        self._wake(session)
+
+    def _wake(self, session: Session) -> None:
         for promise in self._changed.pop(session, ()):
             if not promise.done():
                 promise.set_result(None)

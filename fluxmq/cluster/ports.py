@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 from fluxmq._core.errors import FluxError
 
 __all__ = [
-    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "MetadataStore", "Range",
-    "Renewal", "StoreError", "StreamIn", "StreamOut", "TransactionResult", "Transport", "TransportHandler", "Watch",
-    "WatchBatch",
+    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LocalMember", "MemberLook",
+    "MetadataStore", "Range", "Renewal", "StoreError", "StreamIn", "StreamOut", "TransactionResult", "Transport",
+    "TransportHandler", "Watch", "WatchBatch",
 ]
 
 
@@ -136,6 +136,38 @@ class MetadataStore(Protocol):
 
     async def revoke(self, lease: int) -> None:
         """Ends a lease and deletes its keys. No error if it does not exist."""
+
+    async def voters(self) -> dict[int, str]:
+        """The members with a vote, as the member that is asked knows them: number and name."""
+
+
+class MemberLook(NamedTuple):
+    """What a member of etcd says of itself. member: its number. leader: it knows a leader. leaders_seen: how often it
+    has come to know one since its process began; None: it was not asked for, which is allowed while it knows one."""
+
+    member: int
+    leader: bool
+    leaders_seen: int | None
+
+
+class LocalMember(Protocol):
+    """The process of this node's member of etcd."""
+
+    @property
+    def life(self) -> int:
+        """How often it was started."""
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process. False is certain: it has ended, and nothing of it acts any more."""
+
+    @property
+    def ended_with(self) -> int | None:
+        """As MemberLook.leaders_seen, of the last life when that has ended; None: nobody knows."""
+
+    async def look(self) -> MemberLook:
+        """Asks it, also when it has no leader or has not found one since its start. Raises StoreError when it does not
+        answer at once."""
 
 
 class StreamOut(Protocol):

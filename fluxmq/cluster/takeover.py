@@ -98,6 +98,7 @@ class Takeovers:
         self._limit_s = limit_s
         self._log = log
         self._leaving: dict[Session, _Leaving] = {}
+        self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
         self._coming: dict[Session, _Coming] = {}
 
     @property
@@ -208,10 +209,12 @@ class Takeovers:
                 peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
             raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here, or is mistaken about this "
                              f"node", reached=False)
+        if peers.membership.late:
+            raise CallFailed("etcd has no quorum, so the session cannot change hands", reached=False)
         owner = owners.owned_epoch(session)
         if owner != call.owner_epoch:
             raise CallFailed(f"this node does not own the session with epoch {call.owner_epoch}", reached=False)
-        if session in self._leaving:
+        if session in self._leaving or session in self._empty:
             raise CallFailed("the session is being handed over already", reached=False)
         held = self._broker.sessions.get(session)
         departure = None
@@ -220,6 +223,8 @@ class Takeovers:
         elif held is not None:
             departure = freeze(self._broker, held)
         if departure is None:
+            owners.begin_leaving(session)
+            self._empty.add(session)
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
         moving = MovingSession(departure.session, _plain(departure.session.subscriptions), True)
@@ -271,6 +276,7 @@ class Takeovers:
         handed over, so that it must not be given up at once."""
         leaving = self._leaving.get(session)
         if leaving is None:
+            self._end_empty(session)
             return False
         if not leaving.settled.done():
             leaving.to = to or leaving.to
@@ -324,8 +330,14 @@ class Takeovers:
         """There was nothing to hand over. If the other node does not take the session, its key must not stay."""
         await self._driver.sleep(KEY_S)
         owners = self._owners()
-        if owners.owned_epoch(session) == epoch and session not in self._broker.sessions:
+        if session in self._empty and owners.owned_epoch(session) == epoch:
             owners.release(session)
+            self._end_empty(session)
+
+    def _end_empty(self, session: Session) -> None:
+        if session in self._empty:
+            self._empty.discard(session)
+            self._owners().end_leaving(session)
 
     # ------------------------------------------------------------------ what streams and calls bring
 
@@ -375,8 +387,10 @@ class Takeovers:
         leaving = self._leaving.get(session)
         if leaving is None or leaving.switched:
             return
+        # The stream may be faster than the feed.
+        self._owners().handed_over(session, Owner(peer.name, switch.epoch), peer.node.lease)
         if not leaving.settled.done():
-            leaving.settled.set_result(True)        # the stream was faster than the feed
+            leaving.settled.set_result(True)
         leaving.switched = True
         for source in range(256):
             leaving.moving.accept(source, False)

@@ -286,7 +286,7 @@ class Wills:
             for life in self._of_life:
                 if not self._lives(*life):
                     self._dead.setdefault(life, now)
-            if self._membership.is_leader and not self._closed:
+            if self._membership.is_leader and not self._closed and self._membership.takeover_delay_s <= 0:
                 self._publish_due(now)
 
     def _publish_due(self, now: float) -> None:

@@ -101,12 +101,12 @@ def test_a_node_takes_the_place_of_its_former_life(world: World) -> None:
 
 def test_there_is_exactly_one_leader_and_then_another(world: World) -> None:
     members = [world.member(name) for name in ("one", "two", "three")]
-    world.run(100)
+    world.run(1000)
     assert [member.membership.leader for member in members] == ["one"] * 3
     assert [member.membership.is_leader for member in members] == [True, False, False]
     members[0].kill()
     world.store.end_lease(members[0].membership.lease)
-    world.run(500)
+    world.run(1500)
     assert members[1].membership.leader == members[2].membership.leader in ("two", "three")
     assert sum(member.membership.is_leader for member in members[1:]) == 1
     assert world.store.items[LEADER].value.decode() == members[1].membership.leader

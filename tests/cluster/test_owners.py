@@ -133,7 +133,7 @@ def test_what_a_dead_node_owned_is_free_when_its_lease_has_ended_and_a_little_la
 def test_two_that_ask_at_once_do_not_both_own(world: World) -> None:
     one, two = world.member("one"), world.member("two")
     works = [world.start(member.owners.take(SESSION, False)) for member in (one, two)]
-    world.run(200)
+    world.run(1000)
     owners = [work.result() for work in works]
     assert {owner.node for owner in owners} == {"one", "two"}       # the second took it over
     assert owners[0].epoch != owners[1].epoch
@@ -146,7 +146,7 @@ def test_two_that_ask_at_once_do_not_both_own(world: World) -> None:
 def test_two_connects_at_one_node_share_an_attempt(world: World) -> None:
     one = world.member("one")
     works = [world.start(one.owners.take(SESSION, False)) for _ in range(2)]
-    world.run(50)
+    world.run(1000)
     assert works[0].result() == works[1].result()
     assert len([1 for _, changes in world.store.transactions for change in changes if change.key == KEY]) == 1
 

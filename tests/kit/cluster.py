@@ -4,10 +4,15 @@
         client = cluster.client(0); client.connect("c")
         cluster[1].kill(); cluster[1].start()
         cluster.pause(2); cluster.resume(2)
+        cluster.kill_member(1)                          # the node's etcd
+
+    with Cluster(tmp_path, 3, can_hold=True) as cluster:
+        cluster.hold_member(1); cluster.release_member(1)
 """
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -47,33 +52,38 @@ def cluster_command(broker: Broker, *words: str) -> str:
 
 class Cluster:
     """count: of nodes, named n0, n1, … ttl_s: of their leases. settings: of every node, besides. scheme: of the members
-    of etcd; https needs the files in settings."""
+    of etcd; https needs the files in settings. can_hold: for hold_member."""
 
     def __init__(self, directory: Path, count: int, *, ttl_s: int = 8, settings: dict[str, object] | None = None,
-                 scheme: str = "http") -> None:
+                 scheme: str = "http", can_hold: bool = False) -> None:
         etcd_binary()
         self.names = [f"n{number}" for number in range(count)]
         self._directory = directory
         self._ttl_s = ttl_s
         self._scheme = scheme
         self._settings = settings or {}
+        self._can_hold = can_hold
+        self._etcd_ports: dict[str, int] = {}
         self._peers = {name: free_port() for name in self.names}
         members = self._members(self.names)
         self.brokers = [self._broker(name, {"cluster.etcd.initial_cluster": members}) for name in self.names]
         self._clients: list[Client] = []
         self._paused: set[int] = set()
+        self._paused_members: set[int] = set()
 
     def _members(self, names: Iterable[str]) -> str:
         return ",".join(f"{name}={self._scheme}://127.0.0.1:{self._peers[name]}" for name in names)
 
     def _broker(self, name: str, settings: dict[str, object]) -> Broker:
+        self._etcd_ports[name] = free_port()
+        binary: dict[str, object] = {"cluster.etcd.binary": self._etcd_of(name)} if self._can_hold else {}
         # A variable that Python reads at its start: each node is a process of its own, not forked from this one.
         return Broker(self._directory / name, {
             "cluster.enabled": True, "cluster.node_id": name, "cluster.lease_ttl": self._ttl_s,
             "cluster.etcd.bind_addr": f"127.0.0.1:{self._peers[name]}",
-            "cluster.etcd.client_addr": f"127.0.0.1:{free_port()}",
+            "cluster.etcd.client_addr": f"127.0.0.1:{self._etcd_ports[name]}",
             "cluster.transport.bind_addr": f"127.0.0.1:{free_port()}",
-        } | settings | self._settings, {"PYTHONHASHSEED": "0"})
+        } | binary | settings | self._settings, {"PYTHONHASHSEED": "0"})
 
     def add(self, through: int = 0) -> Broker:
         """A further node, not started, which joins through a node that is there."""
@@ -97,6 +107,7 @@ class Cluster:
                 ends.callback(client.close)
             for number in list(self._paused):
                 ends.callback(self.resume, number)
+            ends.callback(self.resume_members)
 
     def _stop(self) -> None:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
@@ -125,6 +136,62 @@ class Cluster:
         """SIGCONT."""
         self._paused.discard(number)
         self._signal(number, signal.SIGCONT)
+
+    # ── etcd members ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _etcd_of(self, name: str) -> str:
+        """A program that becomes etcd, unless the file .hold beside it says that it shall end."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        program = self._directory / f"{name}-etcd"
+        program.write_text(f'#!/bin/sh\n[ -e "$0.hold" ] && exit 1\nexec {etcd_binary()} "$@"\n')
+        program.chmod(0o755)
+        return str(program)
+
+    def member_pid(self, number: int) -> int:
+        """Of the etcd process of a node; 0: there is none."""
+        directory = f"--data-dir={self[number].directory}/data/etcd".encode()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and directory in (entry / "cmdline").read_bytes().split(b"\0"):
+                    return int(entry.name)
+        return 0
+
+    def kill_member(self, number: int) -> None:
+        """SIGKILL; the node starts it again, unless it is held."""
+        os.kill(self.member_pid(number), signal.SIGKILL)
+
+    def hold_member(self, number: int) -> None:
+        """Kills it. Each time that the node starts it again it ends at once, until release_member."""
+        (self._directory / f"{self.names[number]}-etcd.hold").touch()
+        self.kill_member(number)
+
+    def release_member(self, number: int) -> None:
+        """The next start succeeds."""
+        (self._directory / f"{self.names[number]}-etcd.hold").unlink()
+
+    def pause_member(self, number: int) -> None:
+        """SIGSTOP."""
+        pid = self.member_pid(number)
+        self._paused_members.add(pid)
+        os.kill(pid, signal.SIGSTOP)
+
+    def resume_members(self) -> None:
+        """SIGCONT to those that were paused."""
+        while self._paused_members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._paused_members.pop(), signal.SIGCONT)
+
+    def etcd_leader(self) -> int:
+        """The node whose member leads, as that member says; -1: there is none. Not with TLS."""
+        for number, name in enumerate(self.names):
+            connection = http.client.HTTPConnection("127.0.0.1", self._etcd_ports[name], timeout=2.0)
+            with contextlib.suppress(OSError, ValueError, KeyError, http.client.HTTPException):
+                connection.request("POST", "/v3/maintenance/status", "{}")
+                said = json.loads(connection.getresponse().read())
+                if said["leader"] == said["header"]["member_id"]:
+                    return number
+            connection.close()
+        return -1
 
     def _signal(self, number: int, what: signal.Signals) -> None:
         process = self[number].process

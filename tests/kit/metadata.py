@@ -123,6 +123,9 @@ class MetadataInMemory:
         await self._request()
         self.end_lease(lease)
 
+    async def voters(self) -> dict[int, str]:
+        return {}
+
     def end_lease(self, lease: int) -> None:
         """Deletes its keys at one revision."""
         if self.leases.pop(lease, None) is not None:

@@ -158,7 +158,7 @@ class SimDriver:
 
     def drop(self) -> None:
         """The process is gone; what was under way ends where it is."""
-        for coroutine in self._coroutines:
+        for coroutine in list(self._coroutines):     # the end of one may start another
             with contextlib.suppress(BaseException):
                 coroutine.close()
         self._coroutines.clear()

@@ -17,8 +17,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from fluxmq._core.errors import UsageError
-from fluxmq.cluster.etcd.admin import EtcdAdmin
+from fluxmq._core.errors import ConfigError, UsageError
+from fluxmq.cluster.etcd.admin import EtcdAdmin, Member
 from fluxmq.cluster.etcd.endpoints import WITH_LEADER, Endpoint, Endpoints, Log, Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdCompacted, EtcdError
 from fluxmq.cluster.etcd.stubs import rpc
@@ -47,6 +47,7 @@ class EtcdStore(EtcdAdmin):
         super().__init__(Endpoints(addresses, tls, limit_s, on_log))
         self._numbers: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._watches: list[EtcdWatch] = []
+        self._given: list[str] = self._endpoints.addresses
 
     @property
     def endpoints(self) -> list[str]:
@@ -56,6 +57,7 @@ class EtcdStore(EtcdAdmin):
     def set_endpoints(self, addresses: Sequence[str]) -> None:
         """Replaces the list; requests and watches at endpoints that are not in it go on at others."""
         self._endpoints.replace(addresses)
+        self._given = self._endpoints.addresses
 
     async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> TransactionResult:
         """As MetadataStore.transact. Raises UsageError for more compares or changes than that."""
@@ -151,6 +153,19 @@ class EtcdStore(EtcdAdmin):
         with _without(Cause.LEASE):
             await self._endpoints.ask(send, repeat=True)
 
+    async def voters(self) -> dict[int, str]:
+        """As MetadataStore.voters. The members' addresses for clients become endpoints, behind those that were given: a
+        node whose own member is down goes on as a client of the others."""
+        members = [member for member in await self.members() if not member.learner]
+        others = [url for member in members for url in _dialled(member) if url.partition("://")[2] not in self._given]
+        wanted = [*self._given, *dict.fromkeys(others)]
+        if {url.rpartition("://")[2].rstrip("/") for url in wanted} != set(self._endpoints.addresses):
+            try:
+                self._endpoints.replace(wanted)
+            except ConfigError:             # an etcd that was not started by a node: it may say anything
+                self._endpoints.replace(self._given)
+        return {member.id: member.name for member in members}
+
     async def close(self) -> None:
         """Ends watches and requests, and closes all connections. May be called twice."""
         for watch in self._watches:
@@ -176,6 +191,15 @@ def _operation(change: Change) -> Any:
     if value is None:
         return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def _dialled(member: Member) -> list[str]:
+    """Where a member serves clients, for other machines too unless all of the cluster is on one."""
+    def here(url: str) -> bool:
+        return url.rpartition("://")[2].startswith(("127.", "localhost:", "[::1]", "0.0.0.0", "[::]"))
+
+    alone = all(map(here, member.peer_urls))
+    return [url for url in member.client_urls if alone or not here(url)]
 
 
 def _item(kv: Any) -> Item:

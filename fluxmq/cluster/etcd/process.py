@@ -32,7 +32,7 @@ from fluxmq.cluster.etcd.endings import Ending, Line, ending_of, parse_line
 from fluxmq.cluster.etcd.endpoints import Log
 from fluxmq.cluster.etcd.guard import guarded
 
-__all__ = ["EtcdMember", "EtcdOptions", "Exit", "MemberState", "MemberTls"]
+__all__ = ["METRICS_SOCKET", "EtcdMember", "EtcdOptions", "Exit", "MemberState", "MemberTls"]
 
 RETRY_S = (0.5, 30.0)       # before the next start: at first, at most; doubled each time
 STEADY_S = 60.0             # one that has lived so long ended of a new cause
@@ -41,6 +41,9 @@ LINES_KEPT = (5, 50)        # the first, of an etcd that explains its arguments 
 LINE_BYTES_MAX = 64 << 10
 PIPE_BYTES = 1 << 20        # of its log, while the node stands still: then etcd waits
 READ_BYTES = 64 << 10
+METRICS_SOCKET = "metrics:1"    # in the data directory, which is etcd's working directory; etcd wants host:port
+# What it logs when it has come to know a leader, before it confirms anything to that leader.
+LEADER_SEEN = (" elected leader ", " changed leader from ")
 
 
 class MemberTls(NamedTuple):
@@ -76,7 +79,7 @@ class EtcdOptions:
     def arguments(self) -> list[str]:
         """Of the command line, without the program."""
         found = [
-            f"--name={self.name}", f"--data-dir={self.data_dir}",
+            f"--name={self.name}", f"--data-dir={self.data_dir.absolute()}",
             f"--listen-peer-urls={self.listen_peer}", f"--initial-advertise-peer-urls={self.advertise_peer}",
             f"--listen-client-urls={self.listen_client}", f"--advertise-client-urls={self.advertise_client}",
             f"--initial-cluster={self.initial_cluster}", f"--initial-cluster-state={self.state}",
@@ -86,12 +89,14 @@ class EtcdOptions:
             f"--heartbeat-interval={self.heartbeat_ms}", f"--election-timeout={self.election_ms}",
             # Off by default in 3.4: without it a member that was cut off unseats the leader when it is back.
             "--pre-vote=true",
+            f"--listen-metrics-urls=unix://{METRICS_SOCKET}",
             "--logger=zap", "--log-level=info", "--log-outputs=stderr",
         ]
         if self.tls is not None:
             for prefix in ("", "peer-"):
-                found += [f"--{prefix}cert-file={self.tls.cert}", f"--{prefix}key-file={self.tls.key}",
-                          f"--{prefix}trusted-ca-file={self.tls.ca}", f"--{prefix}client-cert-auth"]
+                cert, key, ca = (path.absolute() for path in self.tls)
+                found += [f"--{prefix}cert-file={cert}", f"--{prefix}key-file={key}",
+                          f"--{prefix}trusted-ca-file={ca}", f"--{prefix}client-cert-auth"]
         return [*found, *self.flags]
 
 
@@ -124,8 +129,9 @@ class EtcdMember:
         self.options = options
         self.state = MemberState.STOPPED
         self.starts = 0
+        self.leaders_seen = 0                   # how often it has come to know a leader, as the log of this life says
         self.last_exit: Exit | None = None
-        self._binary = binary
+        self._binary = os.path.abspath(binary) if os.sep in binary else binary
         self._log = on_log
         self._on_exit = on_exit
         self._child: subprocess.Popen[bytes] | None = None
@@ -149,7 +155,6 @@ class EtcdMember:
         can be no directory, UsageError if it was started."""
         if self.state not in (MemberState.STOPPED, MemberState.FAILED):
             raise UsageError(f"the etcd member is {self.state.value}")
-        _private(self.options.data_dir)
         self._pause = RETRY_S[0]
         self._spawn()
 
@@ -159,9 +164,13 @@ class EtcdMember:
         self._rest = b""
         self._first.clear()
         self._lines.clear()
-        child = subprocess.Popen(guarded([self._binary, *self.options.arguments()]), stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, bufsize=0,
-                                 env=_environment(os.environ))
+        self.leaders_seen = 0
+        _private(self.options.data_dir)
+        with contextlib.suppress(OSError):      # of a former life: etcd would take it for data
+            (self.options.data_dir / METRICS_SOCKET).unlink()
+        child = subprocess.Popen(guarded([self._binary, *self.options.arguments()]), cwd=self.options.data_dir,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 start_new_session=True, bufsize=0, env=_environment(os.environ))
         assert child.stdout is not None
         self._child, self._pidfd = child, os.pidfd_open(child.pid)
         self._ended.clear()
@@ -199,6 +208,8 @@ class EtcdMember:
     def _take(self, raw: bytes) -> None:
         if raw.strip():
             line = parse_line(raw)
+            if any(text in line.text for text in LEADER_SEEN):
+                self.leaders_seen += 1
             (self._first if len(self._first) < LINES_KEPT[0] else self._lines).append(line)
             self._log(line.level, "etcd", line.text, line.fields)
 
@@ -239,7 +250,11 @@ class EtcdMember:
 
     def _again(self) -> None:
         if self.state is MemberState.WAITING:
-            self._spawn()
+            try:
+                self._spawn()
+            except (StorageError, OSError) as error:
+                self._log("error", str(error), "the etcd member cannot be started; trying again", {})
+                self._timer = asyncio.get_running_loop().call_later(self._pause, self._again)
 
     async def stop(self, limit_s: float = STOP_S) -> None:
         """Asks it to end (SIGTERM: as a leader it hands over first), and kills it after limit_s. It is not started

@@ -70,6 +70,9 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     retained_pending: topics whose retained message etcd does not have yet. retained_left_out: how often a subscriber
     was not sent a retained message, because no node that is there has its payload.
 
+    without_quorum_ms: for how long etcd has not renewed this node's lease, in the state without_quorum; 0 otherwise.
+    quorum_lost: how often this node has served on without a quorum of etcd, since it has joined.
+
     state of this node: standalone (it is in no cluster); joining; serving; without_quorum (it serves, and etcd does not
     answer); leaving; fenced (it has lost its lease and serves nobody). reason: why, for the states in which something
     is wrong or going on; "" otherwise.
@@ -85,6 +88,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     behind: int = 0
     retained_pending: int = 0
     retained_left_out: int = 0
+    without_quorum_ms: int = 0
+    quorum_lost: int = 0
     peers: tuple[PeerView, ...] = ()
 
     @property

@@ -1,6 +1,7 @@
 """What is asked of a member of the simulated etcd, and what it answers. Results are those of fluxmq.cluster.ports."""
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 from fluxmq.cluster.ports import Change, Compare
 
 __all__ = ["CompactRequest", "Fault", "GrantRequest", "MemberRequest", "RangeRequest", "RenewRequest", "Request",
-           "RevokeRequest", "Status", "StatusRequest", "TxnRequest", "Why"]
+           "RevokeRequest", "Status", "StatusRequest", "TxnRequest", "VotersRequest", "Why", "number_of"]
 
 
 class TxnRequest(NamedTuple):
@@ -75,8 +76,17 @@ class Status(NamedTuple):
     learner: bool
 
 
+class VotersRequest(NamedTuple):
+    """Answer: numbers and names of the nodes of the voters, as the member knows them, also without a leader."""
+
+
+def number_of(member: str) -> int:
+    """A member's number."""
+    return zlib.crc32(member.encode()) + 1
+
+
 Request = (TxnRequest | RangeRequest | GrantRequest | RenewRequest | RevokeRequest | CompactRequest | MemberRequest
-           | StatusRequest)
+           | StatusRequest | VotersRequest)
 
 
 class Why(Enum):

@@ -39,6 +39,7 @@ from simulator.disk import Disk
 from simulator.node import Node, Options, Pipe
 
 from fluxmq._core.errors import FencedError, ProtocolError
+from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.node import ClusterNode, Phase, Settings
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
@@ -72,7 +73,7 @@ class BrokerProcess:
     def __init__(self, brokers: Brokers, name: str) -> None:
         self.brokers = brokers
         self.name = name
-        self.process = brokers.world.process(name)
+        self.process = brokers.world.processes.get(name) or brokers.world.process(name)
         self.disk = Disk(random.Random(brokers.world.chance.getrandbits(64)))
         self.log: list[tuple[str, str, dict[str, Any]]] = []
         self.started: Any = None
@@ -87,7 +88,7 @@ class BrokerProcess:
         self.cluster = ClusterNode(
             Settings(self.name, ttl_s=brokers.ttl_s),
             brokers.store_of(process), SimTransport(process, brokers.network, f"{self.name}:7948"), driver,
-            clock_s=process.now, on_fenced=self._fenced, log=self._note)
+            clock_s=process.now, on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process))
         self.node = Node(self.disk, BrokerClock(process), Options(),  # type: ignore[arg-type]
                          random.Random(brokers.world.chance.getrandbits(64)),
                          lambda level, text, fields: self.log.append((level, text, fields)), driver,
@@ -117,7 +118,7 @@ class BrokerProcess:
     async def _write(self) -> None:
         driver = self.process.driver
         while True:
-            await driver.sleep(WRITER_S)
+            await driver.sleep(self.brokers.writer_s)
             if self.node.write_journal():
                 self.turn()
 
@@ -212,7 +213,7 @@ class Client:
 
     def read(self) -> None:
         """Takes what the broker has sent."""
-        if self.pipe is None:
+        if self.pipe is None or not self.pipe.to_client:
             return
         while True:
             found = parse(bytes(self.pipe.to_client), V5)
@@ -254,13 +255,18 @@ class Client:
 
 
 class Brokers:
-    """store_of: makes the metadata store of a process, for each of its lives."""
+    """store_of: makes the metadata store of a process, for each of its lives. watch_of: the watch of its member of
+    etcd, which runs. writer_s: how often a journal is written; rarely makes a long history fast."""
 
     def __init__(self, seed: int, names: list[str], store_of: Callable[[Process], MetadataStore], *, ttl_s: int = 10,
-                 world: Machines | None = None, network: Network | None = None) -> None:
+                 world: Machines | None = None, network: Network | None = None,
+                 watch_of: Callable[[Process], LeaderWatch | None] = lambda process: None,
+                 writer_s: float = WRITER_S) -> None:
         self.world = world or Machines(seed)
         self.network = network or Network(self.world)
         self.store_of = store_of
+        self.watch_of = watch_of
+        self.writer_s = writer_s
         self.store: Any = None  # for tests that look into it
         self.ttl_s = ttl_s
         self.processes = {name: BrokerProcess(self, name) for name in names}

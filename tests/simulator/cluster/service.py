@@ -22,7 +22,9 @@ from simulator.cluster.api import (
     RevokeRequest,
     StatusRequest,
     TxnRequest,
+    VotersRequest,
     Why,
+    number_of,
 )
 from simulator.cluster.lessor import Renewed
 from simulator.cluster.network import REFUSED, Side
@@ -65,7 +67,8 @@ class Service:
     def handle(self, request: Request, reply: Reply, limit_s: float) -> None:
         """reply(answer), at most once. limit_s: of the client."""
         member = self.member
-        local = isinstance(request, StatusRequest) or (isinstance(request, RangeRequest) and request.local)
+        local = (isinstance(request, StatusRequest | VotersRequest)
+                 or (isinstance(request, RangeRequest) and request.local))
         if member.removed:
             reply(Fault(Why.UNREACHABLE))
         elif not local and member.is_learner:
@@ -87,6 +90,8 @@ class Service:
             self._renew(request.lease, reply, limit_s)
         elif isinstance(request, StatusRequest):
             reply(member.status())
+        elif isinstance(request, VotersRequest):
+            reply({number_of(name): name.removeprefix("etcd-") for name in sorted(member.raft.voters)})
         else:
             member.propose(self._command(request), reply, limit_s)
 

@@ -28,6 +28,7 @@ from simulator.cluster.api import (
     Status,
     StatusRequest,
     TxnRequest,
+    VotersRequest,
     Why,
 )
 from simulator.cluster.etcd import SimEtcd
@@ -112,6 +113,10 @@ class SimStore:
         except _Failed as failed:
             if failed.why is not Why.LEASE:
                 raise
+
+    async def voters(self) -> dict[int, str]:
+        result: dict[int, str] = await self._ask(VotersRequest(), repeat=True)
+        return result
 
     # ── beyond it ────────────────────────────────────────────────────────────────────────────────────────
 

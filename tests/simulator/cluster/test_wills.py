@@ -25,7 +25,9 @@ def died(brokers: Brokers, name: str) -> None:
 
 
 def leader_first(brokers: Brokers) -> list[str]:
-    leader = brokers.processes["one"].cluster.membership.leader
+    member = brokers.processes["one"].cluster.membership
+    brokers.run_until(lambda: member.leader)
+    leader = member.leader
     return [leader, *(name for name in brokers.processes if name != leader)]
 
 
