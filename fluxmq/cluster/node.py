@@ -170,8 +170,7 @@ class ClusterNode:
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
-        for task in (self.feed.follow(), self.membership.keep(), self.quorum.keep(), self.owners.takes.keep_limits(),
-                     self.peers.keep_limits()):
+        for task in (self.feed.follow(), self.membership.keep(), self.quorum.keep(), self.peers.keep_limits()):
             self._driver.start(task)
         self._known()
         await self._all_known

@@ -149,7 +149,8 @@ class Quorum:
         former = self._words.get(number)
         if answer.member != number or answer.leaderless_s is None:
             self._words.pop(number, None)
-            self._silent[number] = "it knows a leader" if answer.member == number else "it is another member"
+            self._silent[number] = ("it knows a leader" if answer.member == number
+                                    else "it has not said anything to its node yet")
             if answer.member == number:
                 self._membership.hurry()
             return

@@ -40,6 +40,7 @@ class Takes:
         self._attempt = attempt
         self._on_taken = on_taken
         self._attempts: dict[Session, _Attempt] = {}
+        self._limited = False  # _keep_limit runs
 
     def under_way(self, session: Session) -> bool:
         """Whether there is an attempt."""
@@ -59,6 +60,9 @@ class Takes:
             self._driver.start(self._run(session, clean_start, attempt))
         elif attempt.promise.done():
             attempt.promise = self._driver.promise()
+        if not self._limited:
+            self._limited = True
+            self._driver.start(self._keep_limit())
         attempt.callers += 1
         try:
             return await self._driver.result_of(attempt.promise)
@@ -95,17 +99,16 @@ class Takes:
             self._refuse_without_quorum()
             await self._driver.sleep(RETRY_S)
 
-    async def keep_limits(self) -> None:
-        """Ends the waits of clients for a quorum that is lost, until the node leaves or is fenced."""
-        while self._membership.state is State.MEMBER:
+    async def _keep_limit(self) -> None:
+        """Ends the waits of clients for a quorum that is lost."""
+        while self._attempts and self._membership.state is State.MEMBER:
             await self._driver.sleep(PERIOD_S)
-            if not self._attempts:
-                continue
             try:
                 self._refuse_without_quorum()
             except ProtocolError as error:
                 for attempt in self._attempts.values():
                     _fail(attempt.promise, error)
+        self._limited = False
 
 
 def _fail(promise: Promise[Owner], why: ProtocolError | str) -> None:

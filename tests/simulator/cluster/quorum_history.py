@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 
 from oracle.mqtt import Puback
+from simulator.cluster.api import number_of
 from simulator.cluster.brokers import Brokers
 from simulator.cluster.faults import Faults
 from simulator.cluster.local_member import SimLocalMember
@@ -131,6 +132,7 @@ class QuorumHistory:
             return None
         watch = LeaderWatch(SimLocalMember(self._store_of(process), self.cluster.member(process.name)), process.driver,
                             process.now)
+        watch.number = number_of(self.cluster.member(process.name))     # a watch outlives a fence
         process.driver.start(watch.keep())
         return watch
 
@@ -257,8 +259,9 @@ class QuorumHistory:
         after = self._serving()
         for name in names if self.own_only else ():
             before[name.removeprefix("etcd-")] = after[name.removeprefix("etcd-")]
-        if not self.cluster.etcd.options.raft.check_quorum:
-            return          # a leader that has not noticed anything ends leases at once
+        raft = self.cluster.etcd.options.raft
+        if not raft.check_quorum or not raft.pre_vote:
+            return      # one that has not noticed anything ends leases at once; one is unseated before it renews any
         assert after == before, f"{after}: a node has stopped when the quorum was back"
 
     def _leader_dies(self) -> None:
@@ -272,6 +275,8 @@ class QuorumHistory:
         self.cluster.etcd.restart(leader.name)
         self.run(self.ttl_s)
         after = self._serving()
+        if not self.cluster.etcd.options.raft.pre_vote:
+            return
         assert {name: count for name, count in after.items() if name != node} == {
             name: count for name, count in before.items() if name != node}, f"{after}: more than {node} has stopped"
         self.counts["leaders"] += 1
@@ -378,7 +383,9 @@ def play(seed: int, options: EtcdOptions | None = None) -> QuorumHistory:
     try:
         history.play()
     except AssertionError as error:
-        trace = "\n".join(history.faults.trace)
+        trace = "\n".join([*history.faults.trace, *(
+            f"{name}: {level}: {text} {fields}" for name, broker in history.brokers.processes.items()
+            for level, text, fields in broker.log if level != "info")])
         raise Wrong(f"seed {seed}: {error} (lease {history.ttl_s} s)\n{trace}") from error
     history.counts["fences"] = sum(broker.fences for broker in history.brokers.processes.values())
     return history
