@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.client import Nothing
 from kit.cluster import Cluster
 from oracle.mqtt import Publish
 
@@ -59,6 +60,34 @@ def test_a_client_that_connects_elsewhere_is_disconnected_where_it_was(cluster: 
     first.connect("twice")
     second.connect("twice")
     first.expect_closed(0x8E)
+
+
+def test_a_shared_subscription_has_members_on_every_node(cluster: Cluster) -> None:
+    members = {name: cluster.client(number) for name, number in
+               (("m0", 0), ("m1", 1), ("m2", 1), ("m3", 2), ("m4", 2), ("m5", 2))}
+    for name, member in members.items():
+        member.connect(name, properties={"receive_maximum": 1000})
+        member.subscribe("$share/g/share/#", qos=1)
+    publisher = cluster.client(0)
+    publisher.connect("share-publisher")
+    for count in range(60):
+        publisher.publish("share/x", b"%d" % count, 1)
+    came: dict[str, list[bytes]] = {}
+    for name, member in members.items():
+        came[name] = []
+        with contextlib.suppress(Nothing):
+            while True:
+                packet = member.recv(0.5)
+                assert isinstance(packet, Publish)
+                came[name].append(packet.payload)
+    everything = [payload for some in came.values() for payload in some]
+    assert sorted(everything) == sorted(b"%d" % count for count in range(60))
+    assert all(8 <= len(some) <= 12 for some in came.values()), came        # ten each, more or less
+    for name in ("m1", "m2", "m3", "m4", "m5"):
+        members[name].drop()                            # without having acknowledged anything
+    left = set(everything) - set(came["m0"])
+    again = {members["m0"].receive("share/x").payload for _ in left}
+    assert again == left
 
 
 def test_a_killed_node_is_given_up_and_comes_back(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.connection import Connection
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import ShareGroup
+from fluxmq._core.testing.peer_probe import PeerProbe
 
 PACKET_BYTES = 5        # PUBLISH of QoS 0 to topic "t" without payload, MQTT 3.1.1
 
@@ -116,6 +117,102 @@ def test_one_whose_window_is_full_is_passed_over_until_all_are() -> None:
         assert small.queued == large.queued == 0
         got = group.publish(10, qos=1)                  # nobody can take it now: in turn, into their lines
         assert got == {small: 5, large: 5} and small.queued == large.queued == 5
+    finally:
+        group.close()
+
+
+# ---------------------------------------------------------------- other nodes
+
+class Spread(Group):
+    """A group that other nodes have members of, as they say."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
+        self.nodes = [PeerProbe(self.hub) for _ in range(nodes)]
+
+    def tell(self, node: int, connected: int, away: int = 0) -> None:
+        self.group.tell(self.nodes[node], connected, away)
+        self.hub.add_group(self.group)
+
+    def here(self, connected: int, away: int = 0) -> None:
+        while self.members:
+            self.leave(self.members[-1])
+        for number in range(connected + away):
+            self.join(connected=number < connected, window=1000)
+        self.group.connected = connected
+
+    def spread(self, count: int, qos: int = 1) -> list[int]:
+        """How many of the messages this node got, and each other one."""
+        before = [len(node.grouped) for node in self.nodes]
+        got = sum(self.publish(count, qos).values())
+        return [got, *(len(node.grouped) - former for node, former in zip(self.nodes, before, strict=True))]
+
+
+WEIGHTS = st.lists(st.integers(0, 5), min_size=2, max_size=5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(WEIGHTS, st.integers(0, 20)), min_size=1, max_size=4), st.integers(0, 2))
+def test_each_node_gets_its_share_whatever_the_weights_were_before(changes: list[tuple[list[int], int]],
+                                                                   qos: int) -> None:
+    group = Spread(4)
+    try:
+        for weights, count in changes:
+            weights = [*weights, *[0] * (5 - len(weights))]
+            group.here(weights[0])
+            for node, weight in enumerate(weights[1:]):
+                group.tell(node, weight)
+            total = sum(weights)
+            group.spread(count, qos)                    # wherever in its turn it stands then
+            got = group.spread(total * 10, qos)
+            assert sum(got) == total * 10
+            for share, weight in zip(got, weights, strict=True):
+                assert (share == 0) == (weight == 0) and abs(share - 10 * weight) <= 25     # of what was owed before
+            assert group.spread(total * 10, qos) == [10 * weight for weight in weights]
+    finally:
+        group.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(WEIGHTS, st.integers(0, 4))
+def test_the_absent_of_all_nodes_take_turns_when_nobody_is_there(weights: list[int], at: int) -> None:
+    group = Spread(4)
+    try:
+        group.here(0, weights[0])
+        for node, weight in enumerate(weights[1:]):
+            group.tell(node, 0, weight)
+        total = sum(weights)
+        assert group.spread(total * 10)[:len(weights)] == [10 * weight for weight in weights]
+        assert sum(group.spread(10, 0)) == 0
+        if at:
+            group.tell(at - 1, 1)                       # somebody comes: nobody else gets anything
+            assert group.spread(10) == [10 * (node == at) for node in range(5)]
+    finally:
+        group.close()
+
+
+def test_a_message_for_another_node_names_the_group() -> None:
+    group = Spread(1)
+    try:
+        group.tell(0, 1)
+        group.hub.publish_message(b"t", b"x", 2)
+        assert group.nodes[0].grouped == [(b"g", b"t", b"x", 2)]
+        assert group.group.told() == [(group.nodes[0], 1, 0)]
+        group.tell(0, 0)
+        assert group.group.told() == []
+        group.hub.publish_message(b"t", b"y", 2)
+        assert len(group.nodes[0].grouped) == 1
+    finally:
+        group.close()
+
+
+def test_what_another_node_forwards_goes_to_no_group() -> None:
+    group = Spread(1)
+    try:
+        group.here(1)
+        group.tell(0, 1)
+        group.hub.publish_message(b"t", b"x", 1, from_peer=True)
+        assert group.nodes[0].grouped == [] and not group.members[0].inflight
     finally:
         group.close()
 

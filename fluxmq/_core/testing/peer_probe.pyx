@@ -84,17 +84,24 @@ cdef class PeerProbe(PeerHop):
     """Machine. line: where it gives what it took of QoS 1 and 2; None: nowhere.
 
     forwarded: of each message (topic, payload, qos, retain, properties, expires_at, the publisher's client identifier
-    or None, whether it was published by AMQP). then: called for each, with the topic, after it was noted.
+    or None, whether it was published by AMQP). grouped: of each for a share group (group, filter, payload, qos). then:
+    called for each, with the topic, after it was noted.
     """
     cdef readonly Hub hub
     cdef readonly Line line
     cdef readonly list forwarded
+    cdef readonly list grouped
     cdef public object then
 
     def __init__(self, Hub hub not None, Line line=None):
         self.hub = hub
         self.line = line
         self.forwarded = []
+        self.grouped = []
+
+    cdef int forward_group(self, pub_t* pub, bytes group, bytes filter) except -1:
+        self.grouped.append((group, filter, (<const char*>pub.body.payload)[:pub.body.payload_length], pub.qos))
+        return 0
 
     cdef int forward(self, pub_t* pub) except -1:
         cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]

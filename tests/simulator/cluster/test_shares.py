@@ -1,10 +1,12 @@
 """Share groups whose members are on several nodes: each message reaches one of them. MQTT 5.0 section 4.8.2."""
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
-from oracle.mqtt import Puback
+from oracle.mqtt import Puback, Pubcomp
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
@@ -317,3 +319,182 @@ def test_the_only_member_moves_while_messages_come(seed: int) -> None:
     brokers.run_for(3.0)
     assert client.connected
     assert set(got(client)) == set(sent)
+
+
+# ---------------------------------------------------------------- histories
+
+class History:
+    """Members on three nodes that come and go, nodes that are killed, streams that break, from one seed. All sessions
+    are persistent, but their clients leave them behind with Clean Start now and then.
+
+    What is acknowledged with QoS 1 must come to a member; what is sent with QoS 2 to one at most. While nothing has
+    failed yet (no session was left behind, no node killed) each comes once."""
+
+    MEMBERS = 5
+
+    def __init__(self, seed: int, steps: int = 50) -> None:
+        self.chance = random.Random(seed)
+        self.brokers = serving(*NAMES, seed=seed)
+        self.calm = self.chance.random() < 0.3      # nothing fails
+        self.members = [member(self.brokers, NAMES[number % 3], f"m{number}", 2, expiry_s=1000)
+                        for number in range(self.MEMBERS)]
+        self.sent: dict[bytes, tuple[Client, int, int]] = {}      # payload: publisher, identifier, QoS
+        self.publishers: list[Client] = []
+        self.failed = self.left = False
+        self.down: list[str] = []
+        self.rejoins: set[Client] = set()
+        for _ in range(steps):
+            self.step()
+            self.brokers.run_for(self.chance.choice((0, 0.001, 0.01, 0.1, 0.5)))
+            self.join_again()
+        self.end()
+
+    # ------------------------------------------------------------------ steps
+
+    def step(self) -> None:
+        self.chance.choices((self.publish, self.leave, self.come, self.left_behind, self.kill, self.revive, self.tear,
+                             self.silence, self.all_leave), (30, 4, 8, 2, 1, 2, 2, 3, 1))[0]()
+
+    def up(self) -> list[str]:
+        return [name for name in NAMES if self.brokers.processes[name].serving]
+
+    def publisher(self) -> Client | None:
+        self.publishers = [client for client in self.publishers if client.connected]
+        up = self.up()
+        if up and (not self.publishers or self.chance.random() < 0.3):
+            client = self.brokers.client(self.chance.choice(up), f"p{len(self.brokers.clients)}")
+            client.connect()
+            self.brokers.run_for(0.3)
+            if client.connected:
+                self.publishers.append(client)
+        return self.chance.choice(self.publishers) if self.publishers else None
+
+    def publish(self) -> None:
+        client = self.publisher()
+        for _ in range(self.chance.choice((1, 3, 20)) if client else 0):
+            assert client is not None
+            qos, payload = self.chance.choice((1, 1, 2)), b"%d" % len(self.sent)
+            self.sent[payload] = client, client.publish("t/x", payload, qos), qos
+
+    def leave(self) -> None:
+        client = self.chance.choice(self.members)
+        if client.connected:
+            client.leave()
+
+    def all_leave(self) -> None:
+        for client in self.members:
+            if client.connected:
+                client.leave()
+
+    def come(self) -> None:
+        """A member connects, wherever."""
+        if up := self.up():
+            client = self.chance.choice(self.members)
+            self.go(client, self.chance.choice(up))
+
+    def go(self, client: Client, at: str, *, clean_start: bool = False) -> None:
+        """Connects. A connection that has no CONNACK yet is closed first; another one may be displaced."""
+        if client.open and (not client.connected or self.chance.random() < 0.5):
+            client.leave()
+        client.acks = True
+        client.connect(at=at, clean_start=clean_start, expiry_s=1000)
+        self.rejoins.add(client)
+
+    def left_behind(self) -> None:
+        if not self.calm and (up := self.up()):
+            client = self.chance.choice(self.members)
+            self.left = True
+            self.go(client, self.chance.choice(up), clean_start=True)
+
+    def silence(self) -> None:
+        """A member does not acknowledge any more, until it connects again."""
+        self.chance.choice(self.members).acks = False
+
+    def kill(self) -> None:
+        if not self.calm and len(self.up()) == len(NAMES):
+            name = self.chance.choice(NAMES)
+            self.brokers.kill(name)
+            self.down.append(name)
+            self.failed = True
+            if self.chance.random() < 0.7:
+                self.brokers.run_for(self.chance.random())
+                self.brokers.end_lease_of(name)
+
+    def revive(self) -> None:
+        for name in self.down:
+            self.brokers.start(name)
+        self.down.clear()
+
+    def tear(self) -> None:
+        if not self.calm:
+            self.brokers.break_streams()
+
+    def join_again(self) -> None:
+        """Who has connected subscribes: a session may have been left without."""
+        for client in list(self.rejoins):
+            if client.connected:
+                self.rejoins.discard(client)
+                client.subscribe(SHARE, 2)
+
+    # ------------------------------------------------------------------ the verdict
+
+    def end(self) -> None:
+        self.revive()
+        for again in (False, True):     # the second time nothing of an earlier connection waits any more
+            for number, client in enumerate(self.members):
+                client.acks = True
+                if again or not client.connected:
+                    self.go(client, client.at if again else NAMES[number % 3])
+            self.settle()
+        for name in NAMES:
+            assert not self.brokers.processes[name].node.broker.parked
+        came = Counter(payload for client in self.members for payload in set(payload for _, payload in client.messages))
+        for payload, (client, packet_id, qos) in self.sent.items():
+            acked = any(isinstance(packet, Puback | Pubcomp) and packet.packet_id == packet_id
+                        and packet.reason < 0x80 for packet in client.got)
+            if qos == 1 and acked:
+                assert came[payload], f"{payload!r} was acknowledged and came to no member"
+            if qos == 2 or not (self.left or self.failed):
+                assert came[payload] <= 1, f"{payload!r} with QoS {qos} came to {came[payload]} members"
+            if qos == 2 and acked and not (self.failed or self.left):
+                assert came[payload], f"{payload!r} with QoS 2 came to no member"
+        self.counts()
+        for client in self.members[self.chance.randrange(5):]:
+            client.leave()
+        self.brokers.run_for(1.0)
+        self.counts()
+
+    def settle(self) -> None:
+        """Until everybody is connected, and one second more. A CONNECT of an earlier connection that had to wait may
+        displace a client; then that connects again."""
+        calm = 0
+        for _ in range(300):
+            self.brokers.run_for(0.1)
+            self.join_again()
+            for client in self.members:
+                if not client.open:
+                    self.go(client, client.at)
+            calm = calm + 1 if not self.rejoins else 0
+            if calm == 10:
+                return
+        raise AssertionError(f"not connected: {[client.name for client in self.rejoins]}")
+
+    def counts(self) -> None:
+        """Each node knows what the others have."""
+        for at in NAMES:
+            found = known(self.brokers, at)
+            for name in NAMES:
+                here = [client.connected for client in self.members if client.at == name]
+                away = len(here) - sum(here) if at == name or not any(here) else 0
+                assert found.get(name, (0, 0)) == (sum(here), away), (at, name)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_histories(part: int, seed: int) -> None:
+    for number in range(10):
+        this = seed * 1_000_000 + part * 10 + number
+        try:
+            History(this)
+        except BaseException as error:
+            error.add_note(f"History({this})")
+            raise
