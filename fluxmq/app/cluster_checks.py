@@ -269,6 +269,6 @@ def cluster_warnings(config: Config) -> list[str]:
         lines.append(f"{_ENDPOINTS}: {', '.join(far)} without TLS: who is on the way reads and changes all that the "
                      "cluster keeps in etcd. Set cluster.etcd.tls")
     voters = len(read_members(cluster.etcd.initial_cluster))
-    if voters and voters % 2 == 0:
+    if voters and voters % 2 == 0 and cluster.etcd.bootstrap:  # otherwise it names only some of them
         lines.append(f"{_MEMBERS}: {voters} members stand no more losses than {voters - 1}: take an odd number")
     return lines

@@ -160,7 +160,12 @@ def cluster_leave(place: Place, no_wait: bool, yes: bool) -> None:
     place.client.ask("POST", "cluster", "leave")
     if not no_wait:
         _wait(place, name)
-    place.show({"node": name, "left": not no_wait}, lambda: f"{plain(name)} {'leaves' if no_wait else 'has left'}")
+    voter = next(node["etcd"] for node in view["nodes"] if node["id"] == name) == "voter"
+    text = f"{plain(name)} {'leaves' if no_wait else 'has left'}"
+    if voter:
+        text += (". Its member of etcd keeps its vote: if it does not come back, fluxmq cluster voters remove "
+                 f"{plain(name)}, on another node")
+    place.show({"node": name, "left": not no_wait}, lambda: text)
 
 
 def _wait(place: Place, name: str) -> None:

@@ -66,6 +66,7 @@ from fluxmq.storage.store import RocksStore
 
 if TYPE_CHECKING:
     from fluxmq.app.cluster import ClusterRuntime
+    from fluxmq.cluster.leaving import Leaver
     from fluxmq.cluster.node import ClusterNode
 
 __all__ = ["Server", "run"]
@@ -206,7 +207,7 @@ class Server:
         self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
         if self.node is not None:
             self.node.attach(self.broker)
-            self.node.on_leave = self.leave
+            self.node.leaver.on_leave = self.leave
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.queues = Queues(self.broker, self.keeper, self.store, config, self.cluster, notes, later)
         self._closing.append(self.queues.close)
@@ -384,17 +385,16 @@ class Server:
         self.away = ReasonCode.SERVER_MOVED
         self.stopped.set()
 
-    async def _hand_over(self, node: ClusterNode) -> None:
+    async def _hand_over(self, leaver: Leaver) -> None:
         """Gives the sessions to the other nodes of the cluster, as long as there is time."""
         limit_s, left = self.config.cluster.leave_timeout, len(self.broker.sessions)
-        if not limit_s or not node.others:
+        if not limit_s or not leaver.others:
             return
-        self.notes.log.info("handing sessions over", extra={"sessions": left, "nodes": ", ".join(node.others)})
-        work, hurry = asyncio.ensure_future(node.leave(self._send_away)), asyncio.ensure_future(self.hurried.wait())
+        self.notes.log.info("handing sessions over", extra={"sessions": left, "nodes": ", ".join(leaver.others)})
+        work, hurry = asyncio.ensure_future(leaver.leave(self._send_away)), asyncio.ensure_future(self.hurried.wait())
         await asyncio.wait({work, hurry}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        if node.leaving is not None:
-            node.leaving.give_up()
+        leaver.give_up()
         if not work.done() or work.result():
             self.notes.log.warning("not all sessions were handed over: the rest stays on this disk",
                                    extra={"limit_s": limit_s})
@@ -403,7 +403,7 @@ class Server:
     def _send_away(self, client: Any, node: str) -> None:
         """client: of a session, which goes to that node."""
         if isinstance(client, Client) and self.node is not None:
-            send_away(client, self.away, self.node.listeners_of(node))
+            send_away(client, self.away, self.node.leaver.listeners_of(node))
 
     async def stop(self) -> None:
         """Stops in order: listeners, sessions to other nodes, clients, disk."""
@@ -417,7 +417,7 @@ class Server:
     async def _end_service(self) -> None:
         if self._started and self.node is not None and not self.fenced and not self.status:
             self.admission.gate.shut = "this node is leaving its cluster"
-            await self._hand_over(self.node)
+            await self._hand_over(self.node.leaver)
         self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
         if self.admin is not None:
@@ -455,11 +455,11 @@ class Server:
         self.notes.log.info("stopping", extra={"connections": len(self.poller.connections)})
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
-        node = self.node if not self.status else None
+        leaver = self.node.leaver if self.node is not None and not self.status else None
         for connection in list(self.poller.connections.values()):
-            if node is not None and node.others and isinstance(connection.state, Client):
+            if leaver is not None and leaver.others and isinstance(connection.state, Client):
                 # It has no session that could be handed over: any node will do.
-                self._send_away(connection.state, node.successor((b"", connection.state.name)))
+                self._send_away(connection.state, leaver.successor((b"", connection.state.name)))
             elif connection.state is not None:
                 connection.state.shut_down()
             connection.end()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,13 +25,17 @@ from fluxmq.cluster.takeover import Takeovers
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
-__all__ = ["TAKE", "Leaving", "SendAway", "ranked", "take"]
+if TYPE_CHECKING:
+    from fluxmq.cluster.node import ClusterNode
+
+__all__ = ["TAKE", "Leaver", "Leaving", "SendAway", "ranked", "take"]
 
 TAKE = "take"  # method of Transport.call
 CALL_S = 20.0  # of one session, with what was queued meanwhile
 AT_ONCE = 64  # sessions on their way
 PASSES_MAX = 5  # through those that have come, or have not found a node
 PAUSE_S = 0.2
+QUORUM_S = 10.0  # how long etcd may be without a leader, as when the last node to leave had it
 # A client of this node, and the node that will have its session.
 SendAway = Callable[[Any, str], None]
 
@@ -84,7 +88,7 @@ class Leaving:
         """Returns the number of sessions that nobody has taken."""
         for _ in range(PASSES_MAX):
             self._waiting = self._to_move()
-            if not self._waiting or self._given_up or not self._takers():
+            if not self._waiting or not self._takers() or not await self._decides():
                 break
             workers = [self._driver.start(self._work()) for _ in range(min(AT_ONCE, len(self._waiting)))]
             for worker in workers:
@@ -92,6 +96,13 @@ class Leaving:
         while self._takeovers.under_way and not self._given_up:
             await self._driver.sleep(PAUSE_S)
         return len(self._to_move())
+
+    async def _decides(self) -> bool:
+        """Waits while etcd does not answer. Returns whether it does in time: without it nothing changes hands."""
+        member, ends = self._peers.membership, self._driver.now() + QUORUM_S
+        while member.silent and self._driver.now() < ends and not self._given_up:
+            await self._driver.sleep(PAUSE_S)
+        return not member.silent and not self._given_up
 
     def give_up(self) -> None:
         """Time is over."""
@@ -106,7 +117,7 @@ class Leaving:
                 if session.data.expiry_s and not session.data.frozen and self._owners.owned_epoch(address)]
 
     async def _work(self) -> None:
-        while self._waiting and not self._given_up:
+        while self._waiting and not self._given_up and not self._peers.membership.silent:
             await self._move(self._waiting.pop())
 
     async def _move(self, session: Session) -> None:
@@ -133,3 +144,43 @@ class Leaving:
                         namespace=session[0], client_id=session[1])
         async for _ in self._transport.call(peers.address_of(peer), TAKE, encode(call), CALL_S):
             pass
+
+
+class Leaver:
+    """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self.on_leave: Callable[[], None] | None = None
+        self._node = node
+        self._leaving: Leaving | None = None
+
+    @property
+    def others(self) -> list[str]:
+        """Names of the nodes that might take sessions over."""
+        peers = self._node.peers
+        return [] if peers is None else [peer.name for peer in peers.peers.values() if peer.known]
+
+    def successor(self, session: Session) -> str:
+        """Which of `others`, of which there is one at least, is to have a session of this node."""
+        return ranked(self.others, session)[0]
+
+    def listeners_of(self, name: str) -> dict[str, str]:
+        """host:port for clients of a node, by listener."""
+        known = self._node.membership.nodes.get(name)
+        return known.registration.clients if known is not None else {}
+
+    async def leave(self, send_away: SendAway) -> int:
+        """Hands the sessions over to the other nodes; ClusterNode.stop() is to follow. send_away: called with the
+        connection of a client and the node that will have its session, before that is asked to take it. Returns the
+        number of sessions that nobody has taken. Does nothing unless the node serves, with others."""
+        node = self._node
+        if not node.begin_leaving() or node.peers is None or not self.others:
+            return 0
+        self._leaving = Leaving(broker=node.broker, owners=node.owners, peers=node.peers, takeovers=node.takeovers,
+                                transport=node.transport, driver=node.driver, send_away=send_away, log=node.log)
+        return await self._leaving.run()
+
+    def give_up(self) -> None:
+        """Time is over."""
+        if self._leaving is not None:
+            self._leaving.give_up()

@@ -22,7 +22,7 @@ from fluxmq.cluster.hops import Hops
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.leaderless import LeaderWatch
-from fluxmq.cluster.leaving import TAKE, Leaving, SendAway, ranked, take
+from fluxmq.cluster.leaving import TAKE, Leaver, take
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.messages import Cut, Switch
 from fluxmq.cluster.owners import Handover, Owners, Session
@@ -101,12 +101,11 @@ class ClusterNode:
         self.why_fenced = ""
         self.peers: Peers | None = None
         self.log = log
-        self.leaving: Leaving | None = None
-        self.on_leave: Callable[[], None] | None = None  # an operator wants the process to leave, and to stop
+        self.leaver = Leaver(self)
         self.votes = Votes(self)
         self._store = store
         self.transport = transport
-        self._driver = driver
+        self.driver = driver
         self._on_fenced = on_fenced
         self._broker: Broker | None = None
         self._all_known: Promise[None] = driver.promise()
@@ -137,7 +136,7 @@ class ClusterNode:
         self.kept.attach(broker)
         self._takeovers = Takeovers(
             broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self.transport,
-            driver=self._driver, limit_s=self.settings.limit_s, log=self.log)
+            driver=self.driver, limit_s=self.settings.limit_s, log=self.log)
 
     @property
     def takeovers(self) -> Takeovers:
@@ -166,14 +165,14 @@ class ClusterNode:
         self.cluster = await self._patiently(self._name)
         self.peers = Peers(
             name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub, broker=broker,
-            membership=self.membership, transport=self.transport, driver=self._driver, interest=self.interest,
+            membership=self.membership, transport=self.transport, driver=self.driver, interest=self.interest,
             known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s, on_known=self._known,
             on_appeared=self.takeovers.greet, on_gone=self.takeovers.on_gone, on_message=self._on_message, log=self.log)
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
         for task in (self.feed.follow(), self.membership.keep(), self.quorum.keep(), self.peers.keep_limits()):
-            self._driver.start(task)
+            self.driver.start(task)
         self._known()
         await self._all_known
         for arrived in list(broker.arrivals.values()):
@@ -194,7 +193,7 @@ class ClusterNode:
                 if not error.retry or self.phase is not Phase.JOINING:
                     raise
                 self.log("warning", "cannot join", f"etcd does not answer; trying again: {error}", {})
-                await self._driver.sleep(RETRY_S)
+                await self.driver.sleep(RETRY_S)
 
     async def _name(self) -> str:
         """The cluster's name, drawn by whoever comes first."""
@@ -207,31 +206,11 @@ class ClusterNode:
         if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
             self._all_known.set_result(None)
 
-    @property
-    def others(self) -> list[str]:
-        """Names of the nodes that might take sessions over."""
-        return [] if self.peers is None else [peer.name for peer in self.peers.peers.values() if peer.known]
-
-    async def leave(self, send_away: SendAway) -> int:
-        """Hands the sessions over to the other nodes (leaving.py); stop() is to follow. send_away: called with the
-        connection of a client and the node that will have its session, before that is asked to take it. Returns the
-        number of sessions that nobody has taken. Does nothing unless this node serves, with others."""
+    def begin_leaving(self) -> bool:
+        """From now on the node takes no session. Returns whether it leaves: it serves, or has begun to leave."""
         if self.phase is Phase.SERVING:
             self.phase = Phase.LEAVING
-        if self.phase is not Phase.LEAVING or self.peers is None or not self.others:
-            return 0
-        self.leaving = Leaving(broker=self.broker, owners=self.owners, peers=self.peers, takeovers=self.takeovers,
-                               transport=self.transport, driver=self._driver, send_away=send_away, log=self.log)
-        return await self.leaving.run()
-
-    def successor(self, session: Session) -> str:
-        """Which of `others`, of which there is one at least, is to have a session of this node."""
-        return ranked(self.others, session)[0]
-
-    def listeners_of(self, node: str) -> dict[str, str]:
-        """host:port for clients of a node, by listener."""
-        known = self.membership.nodes.get(node)
-        return known.registration.clients if known is not None else {}
+        return self.phase is Phase.LEAVING
 
     async def stop(self) -> None:
         """Leaves the cluster; clients are gone already."""
@@ -275,7 +254,7 @@ class ClusterNode:
             elif name.kind == keys.WILL_DATA:
                 self.wills.on_event(name, event)
         if not self.membership.leader:
-            self._driver.start(self.membership.campaign())
+            self.driver.start(self.membership.campaign())
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         if node.name != self.settings.name:

@@ -117,13 +117,13 @@ class Overview:
         node = self._node
         if node.phase is Phase.LEAVING:
             return
-        if node.phase is not Phase.SERVING or node.on_leave is None:
+        if node.phase is not Phase.SERVING or node.leaver.on_leave is None:
             raise QueueRefused("conflict", f"this node is {node.phase.value}", "SIGTERM stops it")
-        if not node.others:
+        if not node.leaver.others:
             raise QueueRefused("unavailable", "there is no other node to which the sessions could go",
                                "start another node, or stop this one with SIGTERM: its sessions wait on its disk")
-        node.phase = Phase.LEAVING
-        node.on_leave()
+        node.begin_leaving()
+        node.leaver.on_leave()
 
 
 def _peer(peer: Peer) -> PeerView:

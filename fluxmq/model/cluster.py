@@ -51,11 +51,12 @@ class ClusterEtcd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         "IP address or localhost."))] = "127.0.0.1:2379"
     initial_cluster: Annotated[str, Meta(max_length=4096, description=(
         "The members, this one too, as name=url,name=url: cluster.node_id and the address that the other members dial, "
-        "http:// or, with tls, https://. The same on every node. Empty: this node alone, at bind_addr. Read when the "
-        "member has no data yet."))] = ""
+        "http:// or, with tls, https://. Empty: this node alone, at bind_addr. The others are read when the member "
+        "has no data yet: they are the cluster to make, or some of those to join. This node's own entry is read at "
+        "each start."))] = ""
     bootstrap: Annotated[bool, Meta(description=(
         "A member without data makes a new cluster, of all in initial_cluster. false: it joins the cluster of the "
-        "others that are named there."))] = True
+        "others that are named there. One that has known other members joins them in any case."))] = True
     hybrid_retained_size_threshold: Annotated[Bytes, Meta(le=1 << 20, description=(
         "Retained messages and wills with a payload smaller than this are kept in etcd whole; of others only what and "
         "where they are, and the payload stays on the node that received it."))] = 1024

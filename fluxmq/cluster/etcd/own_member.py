@@ -85,6 +85,10 @@ class OwnMember:
         if self.member.starts:
             return
         if not self._bootstrap:
+            if self._known:
+                self._log("info", "", "this node has been in a cluster with other members of etcd, and joins it again; "
+                                      "the file that says so may be removed if they are gone for good",
+                          {"members": ", ".join(self._known), "file": str(self._memory)})
             await self._join()
         elif why := await self.joiner.knows_us():
             raise ConfigError("cluster.etcd.bootstrap", why)

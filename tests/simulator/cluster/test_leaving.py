@@ -8,6 +8,7 @@ from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_takeover import NAMES, connected, hop, serving
 
 from fluxmq.cluster.leaving import ranked
+from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.node import Phase
 from fluxmq.cluster.ports import CallFailed
 
@@ -17,7 +18,7 @@ def leave(brokers: Brokers, *names: str) -> dict[str, Any]:
     def send_away(client: Any, node: str) -> None:
         client.send_away(0x9C, f"{node}:1883")
 
-    return {name: brokers.processes[name].process.driver.start(brokers.processes[name].cluster.leave(send_away))
+    return {name: brokers.processes[name].process.driver.start(brokers.processes[name].cluster.leaver.leave(send_away))
             for name in names}
 
 
@@ -78,7 +79,7 @@ def test_what_is_published_meanwhile_arrives_in_order() -> None:
             publisher.publish("all", payloads[publisher.name][-1], 1)
         for client in clients:
             if client.ended and client.at == "one":
-                successor = brokers.processes["one"].cluster.successor((b"/", client.name.encode()))
+                successor = brokers.processes["one"].cluster.leaver.successor((b"/", client.name.encode()))
                 client.connect(at=next(name for name in ("two", "three") if name != successor), clean_start=False,
                                expiry_s=1000)
         brokers.run_for(0.01)
@@ -153,3 +154,20 @@ def test_the_order_of_successors() -> None:
     assert all(ranked(("a", "b"), session)[0] == first
                for session, first in zip(sessions, firsts, strict=True) if first != "c")
     assert ranked((), sessions[0]) == []
+
+
+@pytest.mark.parametrize("seconds, moved", [(3.0, True), (30.0, False)])
+def test_without_etcd_nothing_is_handed_over(seconds: float, moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short silence is waited for, a long one is not: the sessions stay, with their clients."""
+    brokers = serving()
+    clients = kept(brokers, "one", 4)
+    silent = {"one": "etcd has no leader"}
+    monkeypatch.setattr(Membership, "silent", property(lambda member: silent.get(member.name, "")))
+    work = leave(brokers, "one")["one"]
+    brokers.run_for(min(seconds, 9.0))
+    assert not work.done() and all(client.open for client in clients)
+    brokers.run_for(seconds - min(seconds, 9.0))
+    silent.clear()
+    brokers.run_until(work.done)
+    assert work.result() == (0 if moved else len(clients))
+    assert all((where(brokers, client.name.encode()) != ["one"]) == moved for client in clients)
