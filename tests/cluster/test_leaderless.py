@@ -265,3 +265,13 @@ def test_a_node_without_a_member_asks_the_others(clock: Clock) -> None:
         asking.says(node, clock.now())
     clock.run(3 * TTL_S * 1000)
     assert asking.member.may_serve()
+
+
+def test_an_etcd_whose_members_are_not_of_nodes_cannot_be_asked(clock: Clock) -> None:
+    asking = Asking(clock, None)
+    asking.member.voters = {9: "etcd-1", 10: "etcd-2", 11: "etcd-3"}
+    asking.lose()
+    clock.run(TTL_S * 1000 - 500)
+    assert asking.quorum.reason.startswith("no member of etcd without a leader; etcd-1: it is not known where it is")
+    clock.run(1000)
+    assert asking.member.state is State.FENCED and not asking.nodes.asked

@@ -35,10 +35,10 @@ def test_many_histories(part: int, seed: int) -> None:
 
 
 def _serves_on_by_itself(self: Quorum, voters: frozenset[int]) -> float:
-    """A node believes its own member alone, as if that were a majority."""
+    """A node believes its own member alone, too, as if that were a majority."""
     watch = self._watch
     word = None if watch is None else self._words.get(watch.number)
-    return -quorum.VALID_S if word is None else word.upto_s
+    return max(CERTAIN(self, voters), -quorum.VALID_S if word is None else word.upto_s)
 
 
 def _serves_on_with_a_leader(self: Quorum, voters: frozenset[int]) -> float:
