@@ -8,17 +8,16 @@ former owner changes nothing. What is written is read from the session when the 
 of a session need one.
 
 Subscriptions without `data` are left when a node dies in the middle of a deletion. They mean nothing; the leader
-deletes them.
+deletes them (sweep.py).
 """
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
 from fluxmq.cluster.feed import Feed
-from fluxmq.cluster.keys import DATA, OWNER, SUBSCRIPTION, Name, client_key, parse, subscription_key
+from fluxmq.cluster.keys import DATA, OWNER, Name, client_key, parse, subscription_key
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError
@@ -33,18 +32,18 @@ __all__ = ["KeptSessions", "SessionData", "SubscriptionData", "subscription_of"]
 CHANGES_MAX = 60  # of one request: the writer takes 64
 PERIOD_S = 0.25
 RETRY_S = 0.1
-SWEEP_S = 60.0
-SWEEP_SLICE = 2000  # keys looked at in one turn
 
 
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The value of `data`. node, epoch: the life of a node that has the session. expiry: seconds after its connection.
+    identity: of no other session of this client.
     lives: epochs of dead nodes from which it was adopted, and of which something may still come. away: it was adopted,
     and its client has not connected since."""
 
     node: str
     epoch: int
     expiry: int
+    identity: str = ""
     username: str | None = None
     lives: tuple[int, ...] = ()
     away: bool = False
@@ -129,7 +128,6 @@ class KeptSessions:
             if held.data.durable or session in self._known:
                 self._change(session, None)
         self._driver.start(self._keep_time())
-        self._driver.start(self._sweep())
 
     def close(self) -> None:
         """Nothing is written any more."""
@@ -152,9 +150,10 @@ class KeptSessions:
         known = self._known.get(session)
         return 0 if known is None else known.revision
 
-    def sessions(self) -> Iterable[Session]:
-        """All that the store has."""
-        return self._known.keys()
+    def is_away(self, session: Session) -> bool:
+        """Whether it was adopted and its client has not connected since."""
+        known = self._known.get(session)
+        return known is not None and known.data.away
 
     async def subscriptions(self, session: Session) -> dict[bytes, bytes]:
         """Values of a session's subscriptions, as the store has them now. Raises StoreError."""
@@ -220,24 +219,19 @@ class KeptSessions:
             self._driver.start(self._work(session, own))
         return own
 
-    def taking(self, session: Session, *, lives: tuple[int, ...] = (), away: bool | None = None) -> list[Change]:
+    def taking(self, session: Session) -> list[Change]:
         """Changes that belong to the transaction in which this node takes a session that the store has."""
         data = self.data(session)
         if data is None:
             return []
         member = self._membership
-        value = _encode(msgspec.structs.replace(data, node=member.name, epoch=member.epoch, lives=lives,
-                                                away=data.away if away is None else away))
+        value = _encode(msgspec.structs.replace(data, node=member.name, epoch=member.epoch, lives=()))
         return [Change(client_key(DATA, *session), value)]
 
-    def taken(self, session: Session, changes: list[Change], revision: int,
-              filters: dict[bytes, bytes] | None = None) -> None:
-        """That transaction was done. filters: what the store has of its subscriptions, if that is known."""
-        own = self._own.get(session)
-        if own is None and changes:
-            own = self._own[session] = _Own(unread=filters is None)
-        if own is not None and filters is not None:
-            own.filters, own.unread = dict(filters), False
+    def taken(self, session: Session, changes: list[Change], revision: int) -> None:
+        """That transaction was done."""
+        if session not in self._own and changes:
+            self._own[session] = _Own(unread=True)
         for change in changes:
             self._feed.note(change.key, revision)
             self._note(session, change.value, revision)
@@ -247,6 +241,23 @@ class KeptSessions:
         own = self._own.pop(session, None)
         if own is not None:
             self._decide(own)
+
+    def adopted(self, session: Session, filters: dict[bytes, bytes]) -> None:
+        """The session of this node was made from these values, or has them."""
+        own = self._own.get(session)
+        if own is not None:
+            own.filters, own.unread = dict(filters), False
+            self._change(session, None)
+
+    @staticmethod
+    def encoded(data: SessionData) -> bytes:
+        """The value of `data`."""
+        return _encode(data)
+
+    def settled(self, session: Session) -> None:
+        """Nothing of a former life may come any more: `lives_of` has changed."""
+        if session in self._own:
+            self._change(session, b"")
 
     async def ending(self, session: Session) -> list[Change]:
         """A session of this node has ended: its keys are to be deleted, in this order. Raises StoreError."""
@@ -280,8 +291,8 @@ class KeptSessions:
         if state is None:
             return None
         member = self._membership
-        return SessionData(node=member.name, epoch=member.epoch, expiry=state.expiry_s, username=state.username,
-                           lives=self._lives_of(session), away=state.version == 0)
+        return SessionData(node=member.name, epoch=member.epoch, expiry=state.expiry_s, identity=state.identity,
+                           username=state.username, lives=self._lives_of(session), away=state.version == 0)
 
     def _differs(self, session: Session) -> bool:
         return self._wanted(session) != self.data(session)
@@ -363,28 +374,3 @@ class KeptSessions:
         for ticket in tickets:
             self._tickets.decide(ticket)
         return True
-
-    # ------------------------------------------------------------------ what a deletion has left
-
-    async def _sweep(self) -> None:
-        """The leader deletes subscriptions of sessions that are not there."""
-        while not self._closed:
-            await self._driver.sleep(SWEEP_S)
-            if self._membership.is_leader and not self._closed:
-                with contextlib.suppress(StoreError):       # the next time
-                    await self._sweep_once()
-
-    async def _sweep_once(self) -> None:
-        left = 0
-        for key, revision in self._feed.revisions():
-            left += 1
-            if left % SWEEP_SLICE == 0:
-                await self._driver.sleep(0)
-            name = parse(key)
-            if name is None or name.kind != SUBSCRIPTION:
-                continue
-            session = name.namespace, name.name
-            if session not in self._known and self.owners.owner(session) is None:
-                await self._writer.change(
-                    [Compare(client_key(DATA, *session), 0), Compare(client_key(OWNER, *session), 0),
-                     Compare(key, revision)], [Change(key, None)])

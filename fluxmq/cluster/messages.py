@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["VERSIONS", "Answer", "Cut", "Hello", "Switch", "TailCall", "TakeCall", "TakeoverCall", "VoterAnswer",
-           "answer_of", "control_of", "encode", "hello_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
+__all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "Control", "Cut", "Hello", "LifeCut", "ReturnCall", "Serving",
+           "Switch", "TailCall", "TakeCall", "TakeoverCall", "VoterAnswer", "answer_of", "control_of", "encode",
+           "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -47,6 +48,51 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, tag="cut"):
     namespace: bytes
     client_id: bytes
     epoch: int
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
+    """CONTROL, to every node: the sender serves clients from now on; or it leaves, and takes nothing any more."""
+
+    serves: bool = True
+
+
+class Adopting(msgspec.Struct, frozen=True, kw_only=True, tag="adopting"):
+    """CONTROL, to every node: has the receiver made all sessions of a life that it owns at this revision of the store?
+    The sender sees none without an owner there."""
+
+    life: int
+    revision: int
+
+
+class Adopted(msgspec.Struct, frozen=True, kw_only=True, tag="adopted"):
+    """CONTROL, the answer: it has, and their interest is in front of this. count: of these sessions."""
+
+    life: int
+    revision: int
+    count: int
+
+
+class LifeCut(msgspec.Struct, frozen=True, kw_only=True, tag="life-cut"):
+    """CONTROL, to every node: what the sender kept for a life has been sent. What it sends behind this is for the
+    sessions that were adopted from it, too."""
+
+    life: int
+
+
+class ReturnCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of the calls "return" (the caller has stored a session that the other node owns: that one is to fetch it)
+    and "stored" (its answer has the parts). identity: of the session."""
+
+    cluster: str
+    node: str
+    epoch: int
+    to_epoch: int
+    namespace: bytes
+    client_id: bytes
+    identity: str
+
+
+Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut
 
 
 class TakeoverCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +147,8 @@ class VoterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 hello_of = msgspec.msgpack.Decoder(Hello).decode
 answer_of = msgspec.msgpack.Decoder(Answer).decode
-control_of = msgspec.msgpack.Decoder(Switch | Cut).decode
+control_of = msgspec.msgpack.Decoder(Control).decode
+return_of = msgspec.msgpack.Decoder(ReturnCall).decode
 take_of = msgspec.msgpack.Decoder(TakeCall).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
 voter_answer_of = msgspec.msgpack.Decoder(VoterAnswer).decode

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fluxmq._core.errors import UsageError
 from fluxmq.cluster import keys
+from fluxmq.cluster.adoption import Adoption
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.hops import Hops
 from fluxmq.cluster.interest import Interest
@@ -24,7 +25,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
 from fluxmq.cluster.membership import Membership, Node, Registration
-from fluxmq.cluster.messages import Cut, Switch
+from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, LifeCut, Switch
 from fluxmq.cluster.owners import Handover, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import (
@@ -40,7 +41,9 @@ from fluxmq.cluster.ports import (
 )
 from fluxmq.cluster.quorum import VOTER, Quorum
 from fluxmq.cluster.retained import RetainedMessages
+from fluxmq.cluster.returns import RETURN, STORED, Returns
 from fluxmq.cluster.solo import SoloReplicator
+from fluxmq.cluster.sweep import Sweep
 from fluxmq.cluster.takeover import TAIL, TAKEOVER, Takeovers
 from fluxmq.cluster.votes import VOTE, Votes
 from fluxmq.cluster.wills import Wills
@@ -115,18 +118,25 @@ class ClusterNode:
             settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
             on_deadline=lambda at_s: self.broker.hub.serve_until(int(at_s * 1000)), on_fenced=self._fenced,
             on_node=self._on_node)
-        self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s)
+        self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s,
+                                 lives_of=lambda session: self.adoption.lives_of(session),
+                                 on_data=lambda *change: self.adoption.on_data(*change))
         self.quorum = Quorum(self.membership, watch, transport, driver, clock_s=clock_s, known=settings.known, log=log)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
                              complete=self._complete, on_lost=self._lost, keys=self.kept,
-                             is_here=lambda session: session in self.broker.sessions)
+                             is_here=lambda session: session in self.broker.sessions,
+                             wait=lambda session: self.adoption.wait(session),
+                             on_entry=lambda *change: self.adoption.on_entry(*change))
         self.kept.owners = self.owners
-        self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver, limit_s=settings.limit_s,
-                           log=log)
+        self.sweep = Sweep(self.feed, self.owners, self.kept, self.writer, driver, lambda: self.membership.is_leader)
+        self.wills = Wills(self.membership, self.owners, self.kept, self.feed, self.writer, driver,
+                           limit_s=settings.limit_s, log=log)
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
         self._takeovers: Takeovers | None = None
+        self._adoption: Adoption | None = None
+        self._returns: Returns | None = None
 
     def attach(self, broker: Broker) -> None:
         """The broker that has `services`; before it is loaded from its disk."""
@@ -134,9 +144,17 @@ class ClusterNode:
         self.retained.attach(broker.hub, broker.revisions)
         self.wills.attach(broker)
         self.kept.attach(broker)
-        self._takeovers = Takeovers(
+        adoption = self._adoption = Adoption(
+            broker=broker, membership=self.membership, feed=self.feed, owners=self.owners, kept=self.kept,
+            peers=lambda: self.peers, driver=self.driver, serves=lambda: self.phase is Phase.SERVING, log=self.log)
+        takeovers = self._takeovers = Takeovers(
             broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self.transport,
-            driver=self.driver, limit_s=self.settings.limit_s, log=self.log)
+            wait=adoption.wait, passed=adoption.passed, driver=self.driver, limit_s=self.settings.limit_s,
+            log=self.log)
+        self._returns = Returns(
+            broker=broker, owners=self.owners, kept=self.kept, peers=lambda: self.peers, transport=self.transport,
+            driver=self.driver, durable=takeovers.durable, is_taking=adoption.is_taking, changed=adoption.look,
+            log=self.log)
 
     @property
     def takeovers(self) -> Takeovers:
@@ -144,6 +162,20 @@ class ClusterNode:
         if self._takeovers is None:
             raise UsageError("the cluster has no broker yet")
         return self._takeovers
+
+    @property
+    def adoption(self) -> Adoption:
+        """Raises UsageError before attach()."""
+        if self._adoption is None:
+            raise UsageError("the cluster has no broker yet")
+        return self._adoption
+
+    @property
+    def returns(self) -> Returns:
+        """Raises UsageError before attach()."""
+        if self._returns is None:
+            raise UsageError("the cluster has no broker yet")
+        return self._returns
 
     @property
     def broker(self) -> Broker:
@@ -167,7 +199,7 @@ class ClusterNode:
             name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub, broker=broker,
             membership=self.membership, transport=self.transport, driver=self.driver, interest=self.interest,
             known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s, on_known=self._known,
-            on_appeared=self.takeovers.greet, on_gone=self.takeovers.on_gone, on_message=self._on_message, log=self.log)
+            on_appeared=self._on_appeared, on_gone=self._on_gone, on_message=self._on_message, log=self.log)
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
@@ -179,10 +211,14 @@ class ClusterNode:
             broker.drop_arrival(arrived)    # its owner has not changed, or has changed back: the other node has it
         for session in await self.owners.reclaim(list(broker.sessions)):
             broker.surrender(*session)
+        self.driver.start(self.returns.keep())
+        await self.adoption.begin()
         if self.phase is Phase.JOINING:
             self.wills.begin()
             self.kept.begin()
+            self.driver.start(self.sweep.keep())
             self.phase = Phase.SERVING
+            self.adoption.serving()
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         """Tries again while the store does not answer: its members may be starting, too."""
@@ -210,6 +246,7 @@ class ClusterNode:
         """From now on the node takes no session. Returns whether it leaves: it serves, or has begun to leave."""
         if self.phase is Phase.SERVING:
             self.phase = Phase.LEAVING
+            self.adoption.serving(False)
         return self.phase is Phase.LEAVING
 
     async def stop(self) -> None:
@@ -237,6 +274,11 @@ class ClusterNode:
         self.retained.close(why)
         self.wills.close()
         self.kept.close()
+        self.sweep.close()
+        if self._adoption is not None:
+            self._adoption.close()
+        if self._returns is not None:
+            self._returns.close()
 
     # ------------------------------------------------------------------ what the feed reports
 
@@ -253,6 +295,8 @@ class ClusterNode:
                 self.retained.on_event(name, event)
             elif name.kind == keys.WILL_DATA:
                 self.wills.on_event(name, event)
+        if self._adoption is not None:
+            self._adoption.on_batch()
         if not self.membership.leader:
             self.driver.start(self.membership.campaign())
 
@@ -288,6 +332,7 @@ class ClusterNode:
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         """See the port."""
+        self.adoption.ended((namespace, client_id))
         self.owners.release((namespace, client_id))
 
     def kept_changed(self, namespace: bytes, client_id: bytes, filter_: bytes | None = b"") -> None:
@@ -323,14 +368,31 @@ class ClusterNode:
         await self.takeovers.complete(session, handover, former, epoch)
 
     def _lost(self, session: Session, to: str) -> None:
+        self.adoption.ended(session)
         if not self.takeovers.on_owner_changed(session, to):
             self.broker.surrender(*session)
 
-    def _on_message(self, peer: Peer, message: Switch | Cut) -> None:
+    def _on_appeared(self, peer: Peer) -> None:
+        self.takeovers.greet(peer)
+        self.adoption.on_appeared(peer)
+
+    def _on_gone(self, peer: Peer) -> None:
+        self.takeovers.on_gone(peer)
+        self.adoption.on_gone(peer)
+
+    def _on_message(self, peer: Peer, message: Control) -> None:
         if isinstance(message, Switch):
             self.takeovers.on_switch(peer, message)
-        else:
+        elif isinstance(message, Cut):
             self.takeovers.on_cut(peer, message)
+        elif isinstance(message, Adopting):
+            self.adoption.on_adopting(peer, message)
+        elif isinstance(message, Adopted):
+            self.adoption.on_adopted(peer, message)
+        elif isinstance(message, LifeCut):
+            self.adoption.on_cut(peer, message)
+        else:
+            self.adoption.on_serving(peer, message)
 
     # ------------------------------------------------------------------ TransportHandler
 
@@ -372,6 +434,10 @@ class ClusterNode:
             return self.takeovers.take_tail(body)
         if method == TAKE and self.phase is Phase.SERVING:
             return take(body, self.peers, self.owners)
+        if method == STORED and self.phase in (Phase.JOINING, Phase.SERVING):
+            return self.returns.give(body)
+        if method == RETURN and self.phase in (Phase.JOINING, Phase.SERVING):
+            return self.returns.take_back(body)
         if method == VOTE:
             return self.votes.answer(body)
         return self._unknown(method)

@@ -8,7 +8,8 @@ An owner of this node:
     OWNED ── the feed shows that the key is gone or another's ──► (none), and the session ends at once (on_lost)
     OWNED ──begin_leaving──► being handed over: claims wait ──end_leaving──► OWNED, or another's
 
-The epoch of an owner is the revision of the last change of its key.
+The epoch of an owner is the revision of the last change of its key. It is one file because a claim has to do with every
+state: each is a reason to wait.
 """
 from __future__ import annotations
 
@@ -95,14 +96,17 @@ class Owners:
     complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
     client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
     the node that has it now, or "". is_here: whether this node has state of a session. keys: what changes with the
-    owner's key.
+    owner's key. wait: what a claim of a session must wait for, or None. on_entry: called with a session whose key
+    exists (True), or does not any more.
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
                  fetch: Callable[[Session, Owner, bool], Awaitable[Handover | None]],
                  complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
                  on_lost: Callable[[Session, str], None],
-                 is_here: Callable[[Session], bool] = lambda session: False, keys: Keys | None = None) -> None:
+                 is_here: Callable[[Session], bool] = lambda session: False, keys: Keys | None = None,
+                 wait: Callable[[Session], Promise[None] | None] = lambda session: None,
+                 on_entry: Callable[[Session, bool], None] = lambda session, present: None) -> None:
         self._membership = membership
         self._feed = feed
         self._writer = writer
@@ -112,6 +116,8 @@ class Owners:
         self._on_lost = on_lost
         self._is_here = is_here
         self._keys: Keys = keys or _NoKeys()
+        self._wait = wait
+        self._on_entry = on_entry
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
         self._unused: set[Session] = set()  # owned, and not claimed since
@@ -125,7 +131,8 @@ class Owners:
     def claim(self, session: Session) -> Owner | None:
         """See Directory.claim_session."""
         self._unused.discard(session)
-        return None if session in self._leaving or self.takes.under_way(session) else self._owned.get(session)
+        owner = None if session in self._leaving or self.takes.under_way(session) else self._owned.get(session)
+        return None if owner is None or self._wait(session) is not None else owner
 
     async def take(self, session: Session, clean_start: bool) -> Owner:
         """See Directory.take_session. Callers that come meanwhile share one attempt. None of them waits for more than
@@ -193,6 +200,9 @@ class Owners:
             if session in self._leaving:
                 await self._leaving[session]
                 continue
+            if (waiting := self._wait(session)) is not None:
+                await waiting
+                continue
             owned = self._owned.get(session)
             if owned is not None:
                 return owned
@@ -238,7 +248,7 @@ class Owners:
         """The transaction was done that makes this node the owner."""
         member = self._membership
         self._feed.note(client_key(OWNER, *session), revision)
-        self._entries[session] = _Entry(member.name, revision, member.lease)
+        self._enter(session, _Entry(member.name, revision, member.lease))
         owner = self._own(session, revision)
         self._keys.taken(session, others, revision)
         return owner
@@ -249,12 +259,17 @@ class Owners:
 
     def _found(self, session: Session, item: Item | None) -> None:
         """What a transaction has found is as good as what the feed reports, and newer."""
-        if item is None:
-            former = self._entries.pop(session, None)
-            if former is not None and former.node != self._membership.name:
-                self._membership.note_end()         # perhaps with its node's lease: the feed has not told yet
+        former = self._entries.get(session)
+        if item is None and former is not None and former.node != self._membership.name:
+            self._membership.note_end()             # perhaps with its node's lease: the feed has not told yet
+        self._enter(session, None if item is None else _Entry(item.value.decode(), item.revision, item.lease))
+
+    def _enter(self, session: Session, entry: _Entry | None) -> None:
+        if entry is None:
+            self._entries.pop(session, None)
         else:
-            self._entries[session] = _Entry(item.value.decode(), item.revision, item.lease)
+            self._entries[session] = entry
+        self._on_entry(session, entry is not None)
 
     async def _change_of(self, session: Session, limit_s: float = 0.0) -> None:
         """Waits until the feed reports a change of the key; not longer than that, unless it is 0."""
@@ -307,10 +322,17 @@ class Owners:
         this node still owned it."""
         return await self._renew(session, self.owned_epoch(session))
 
-    async def retake(self, session: Session) -> bool:
-        """Owns a session again whose new owner has gone. Returns whether nobody else has it."""
-        await self._membership.wait_takeover_delay()
-        return await self._renew(session, 0)
+    async def obtain(self, session: Session, compares: list[Compare], others: list[Change]) -> bool:
+        """Owns a session that nobody has, if these compares hold, too, and makes the other changes with it. Returns
+        whether it was done. Raises StoreError."""
+        member, key = self._membership, client_key(OWNER, *session)
+        result = await self._writer.change([Compare(key, 0), *compares],
+                                           [Change(key, member.name.encode(), member.lease), *others])
+        if result.done:
+            self._took(session, result.revision, others)
+        else:
+            self._found(session, result.found[0])
+        return result.done
 
     async def _renew(self, session: Session, revision: int) -> bool:
         member = self._membership
@@ -348,7 +370,7 @@ class Owners:
             if not result.done:
                 self._found(session, result.found[0])
             elif entry is not None and entry.revision == owner.epoch:
-                del self._entries[session]
+                self._enter(session, None)
                 self._feed.note(key, result.revision)
         finally:
             del self._releasing[session]
@@ -367,10 +389,7 @@ class Owners:
     def on_event(self, name: Name, event: Event) -> None:
         """A change of an owner key that this node has not made, or does not know of yet."""
         session = name.namespace, name.name
-        if event.value is None:
-            self._entries.pop(session, None)
-        else:
-            self._entries[session] = _Entry(event.value.decode(), event.revision, event.lease)
+        self._enter(session, None if event.value is None else _Entry(event.value.decode(), event.revision, event.lease))
         owned = self._owned.get(session)
         if owned is not None and event.value is not None and event.lease == self._membership.lease:
             self._own(session, max(event.revision, owned.epoch))    # this node's own change, before its answer

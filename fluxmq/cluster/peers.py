@@ -3,8 +3,10 @@
     a node appears ─► Peer: our interest goes into its outbox ─► dialled ─► attached ─► frames flow
                                                        ▲                    │   │
                                                        └─── after a pause ◄─┴───┘ refused, broken
-    it disappears ─► both streams closed, its interest forgotten, its frames dropped: the Peer ends. A node with a new
-                     epoch is a new Peer
+    it disappears ─► both streams closed, its interest forgotten, its frames dropped: the Peer ends; or it is parked
+                     until its persistent sessions are adopted (adoption.py). A node with a new epoch is a new Peer
+
+It is one file because a peer's two streams, its interest and its end share one state.
 
 A peer is `known` when it has told all of its interest and has applied all of ours. A node serves clients when every
 peer with a lease is known.
@@ -23,14 +25,13 @@ from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq.cluster.interest import AWAY, Interest
-from fluxmq.cluster.lost import give_up
+from fluxmq.cluster.lost import Parked, give_up
 from fluxmq.cluster.membership import Membership, Node
 from fluxmq.cluster.messages import (
     VERSIONS,
     Answer,
-    Cut,
+    Control,
     Hello,
-    Switch,
     answer_of,
     control_of,
     encode,
@@ -71,7 +72,7 @@ class Peer:
         self.ack_begun = False
         self.ack_bytes = 0  # the inbox's when the last acknowledgement left alone
         self.announced = False  # that it is known
-        self.durable: set[tuple[bytes, bytes]] = set()  # filters that one of its persistent sessions wants
+        self.wanted: dict[tuple[bytes, bytes], bool] = {}  # filters -> whether one of its persistent sessions has it
 
     @property
     def known(self) -> bool:
@@ -99,10 +100,10 @@ class Peer:
             members = (0, count & ~AWAY) if count & AWAY else (count, 0)
             self._peers.broker.learn_group(self.name, namespace, filter_, group, *members)
         else:
-            if durable:
-                self.durable.add((namespace, filter_))
+            if count:
+                self.wanted[namespace, filter_] = durable
             else:
-                self.durable.discard((namespace, filter_))
+                self.wanted.pop((namespace, filter_), None)
             self._peers.broker.learn(self.name, namespace, filter_, count > 0)
 
     def on_interest_end(self) -> None:
@@ -166,7 +167,7 @@ class Peers:
                  transport: Transport, driver: Driver, interest: Interest, known: dict[str, str],
                  window_bytes: int, limit_s: float,
                  on_known: Callable[[], None], on_appeared: Callable[[Peer], None],
-                 on_gone: Callable[[Peer], None], on_message: Callable[[Peer, Switch | Cut], None],
+                 on_gone: Callable[[Peer], None], on_message: Callable[[Peer, Control], None],
                  log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self.name = name
         self.cluster = cluster
@@ -186,6 +187,7 @@ class Peers:
         self.on_message = on_message
         self.log = log
         self.peers: dict[str, Peer] = {}
+        self.parked: dict[tuple[str, int], tuple[Peer, Parked]] = {}  # dead nodes whose sessions are being adopted
         self._of_stream: dict[StreamOut, Peer] = {}
         self._of_incoming: dict[StreamIn, Peer] = {}
         self._closed = False
@@ -239,11 +241,33 @@ class Peers:
         self.interest.remove(peer.name)
         self._hang_up(peer, "its lease has ended")
         peer.inbox.close()
-        self.broker.forget_node(peer.name)
-        give_up(peer.outbox, self.broker)
+        if any(peer.wanted.values()):
+            self._park(peer)
+        else:
+            self._abandon(peer)
         del self.peers[peer.name]
         self.on_gone(peer)
         self.on_known()
+
+    def _park(self, peer: Peer) -> None:
+        """Its persistent sessions are going to be adopted: what they want is kept."""
+        for (namespace, filter_), durable in peer.wanted.items():
+            if not durable and namespace in self.hub.namespaces:
+                self.hub.targets.remove_peer(peer.outbox, filter_, self.hub.namespaces[namespace])
+        self.broker.forget_groups(peer.name)
+        self.parked[peer.name, peer.node.epoch] = peer, Parked(peer.outbox, self.broker)
+
+    def direct(self, peer: Peer, adopters: list[Peer], here: bool) -> None:
+        """What was kept for a dead node goes to the sessions that were adopted from it; it is not kept any more."""
+        key = peer.name, peer.node.epoch
+        _, parked = self.parked[key]
+        self.hub.targets.remove_peer(peer.outbox)
+        parked.direct(peer.node.epoch, [adopter.outbox for adopter in adopters], here,
+                      lambda: self.parked.pop(key, None))
+
+    def _abandon(self, peer: Peer) -> None:
+        self.broker.forget_node(peer.name)
+        give_up(peer.outbox, self.broker)
 
     def _hang_up(self, peer: Peer, why: str) -> None:
         if peer.stream is not None:
@@ -266,12 +290,12 @@ class Peers:
         """Gives up what a peer has not acknowledged for limit_s, until close()."""
         while not self._closed:
             now = self.driver.now()
-            for name, peer in self.peers.items():
+            for peer in [*self.peers.values(), *(peer for peer, _ in self.parked.values())]:
                 peer.cuts.append((now, peer.outbox.cut()))
                 while peer.cuts and peer.cuts[0][0] <= now - self.limit_s:
                     upto = peer.cuts.popleft()[1]
                     if upto > peer.outbox.acknowledged_upto + 1:
-                        peer.outbox.give_up_before(upto, f"node {name} did not answer within {self.limit_s:g} s")
+                        peer.outbox.give_up_before(upto, f"node {peer.name} did not answer within {self.limit_s:g} s")
             await self.driver.sleep(LIMIT_PERIOD_S)
 
     # ------------------------------------------------------------------ the stream to a peer

@@ -23,7 +23,7 @@ It is one file because the two sides are one protocol: each line of one answers 
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -41,7 +41,7 @@ from fluxmq.engine.queues.consumers import is_queue_filter
 from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["TAIL", "TAKEOVER", "Takeovers"]
+__all__ = ["TAIL", "TAKEOVER", "Takeovers", "plain_filters"]
 
 TAKEOVER, TAIL = "takeover", "tail"  # methods of Transport.call
 CLIENTS = 0  # source of what this node's own clients publish
@@ -85,9 +85,11 @@ class _Coming:
 
 
 class Takeovers:
-    """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer."""
+    """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer. wait: as for
+    Owners. passed: returns when every node has sent what it kept for a life that has ended."""
 
     def __init__(self, *, broker: Broker, owners: Callable[[], Owners], peers: Callable[[], Peers | None],
+                 wait: Callable[[Session], Promise[None] | None], passed: Callable[[int], Awaitable[None]],
                  transport: Transport, driver: Driver, limit_s: float,
                  log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self._broker = broker
@@ -96,6 +98,8 @@ class Takeovers:
         self._transport = transport
         self._driver = driver
         self._limit_s = limit_s
+        self._wait = wait
+        self._passed = passed
         self._log = log
         self._leaving: dict[Session, _Leaving] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
@@ -134,10 +138,11 @@ class Takeovers:
         except BaseException:
             arrival.abandon()
             raise
-        await self._durable(mark)
+        await self.durable(mark)
         return arrival
 
-    async def _durable(self, mark: int) -> None:
+    async def durable(self, mark: int) -> None:
+        """Returns when what was done since a mark is on disk. Raises ProtocolError if it cannot be."""
         promise = self._driver.promise()
 
         def decided(why: str | None = None) -> None:
@@ -157,7 +162,8 @@ class Takeovers:
         assert peers is not None
         arrival.activate()
         held = self._broker.sessions[session]
-        moving = MovingSession(held, _plain(held.subscriptions), True)
+        peer = peers.peers.get(former.node)
+        moving = MovingSession(held, plain_filters(held.subscriptions), True, (peer.node.epoch,) if peer else ())
         coming = self._coming[session] = _Coming(arrival, moving, former.node, epoch, self._driver.promise())
         for peer in peers.peers.values():
             coming.waits.add(peer.name)
@@ -211,6 +217,8 @@ class Takeovers:
                              f"node", reached=False)
         if peers.membership.late:
             raise CallFailed("etcd has no quorum, so the session cannot change hands", reached=False)
+        while (waiting := self._wait(session)) is not None:
+            await waiting
         owner = owners.owned_epoch(session)
         if owner != call.owner_epoch:
             raise CallFailed(f"this node does not own the session with epoch {call.owner_epoch}", reached=False)
@@ -227,7 +235,7 @@ class Takeovers:
             self._empty.add(session)
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
-        moving = MovingSession(departure.session, _plain(departure.session.subscriptions), True)
+        moving = MovingSession(departure.session, plain_filters(departure.session.subscriptions), True)
         leaving = self._leaving[session] = _Leaving(departure, moving, call.node, self._driver.promise())
         owners.begin_leaving(session)
         sent = False
@@ -294,16 +302,13 @@ class Takeovers:
         peers = self._peers()
         while peers is not None and leaving.departure.frozen:
             peer = peers.peers.get(leaving.to)
-            if peer is None and await self._owners().retake(session):
-                # It is gone, and has perhaps sent some of it to the client; what came since nobody else has.
+            if peer is None:
+                # It is gone, and the session with it, which is adopted now: by this node, with what it has, or by
+                # another one, to which that is handed over.
                 leaving.moving.restore()
-                leaving.departure.unfreeze()
+                self._broker.store_away(leaving.departure.session)
                 self._forget(session)
                 return
-            if peer is None:
-                self._log("error", "", "what was queued for a session is lost: its new owner is gone, and another node "
-                                       "has made it anew", {"client_id": session[1].decode()})
-                break
             try:
                 await self._send_tail(session, leaving, peer, peers)
                 break
@@ -357,11 +362,11 @@ class Takeovers:
         try:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
             if arrival is not None and call.part:
-                await self._durable(arrival.append(call.part))
+                await self.durable(arrival.append(call.part))
         except ProtocolError as error:
             raise CallFailed(str(error)) from None
         if call.last:
-            await self._durable(0)          # the activation of the session, too: the other node forgets it now
+            await self.durable(0)          # the activation of the session, too: the other node forgets it now
             if coming is not None:
                 coming.whole = True
                 coming.look()
@@ -422,7 +427,9 @@ class Takeovers:
         for coming in self._coming.values():
             coming.waits.discard(peer.name)
             coming.moving.accept(peer.slot, True)
-            coming.whole = coming.whole or peer.name == coming.former
+            if peer.name == coming.former and not coming.whole:
+                # What others had sent it and it had not acknowledged is on its way to the sessions that it had.
+                self._driver.start(self._whole_later(coming, peer.node.epoch))
             coming.look()
         for session, leaving in self._leaving.items():
             leaving.waits.discard(peer.name)
@@ -433,13 +440,18 @@ class Takeovers:
                     self._driver.start(self._keep(session, leaving))
             self._look(leaving)
 
+    async def _whole_later(self, coming: _Coming, life: int) -> None:
+        await self._passed(life)
+        coming.whole = True
+        coming.look()
+
     @staticmethod
     def _look(leaving: _Leaving) -> None:
         if leaving.switched and not leaving.waits and leaving.ready is not None and not leaving.ready.done():
             leaving.ready.set_result(None)
 
 
-def _plain(filters: Any) -> list[bytes]:
+def plain_filters(filters: Any) -> list[bytes]:
     """Those that are in the index for the session itself."""
     return [filter_ for filter_ in filters if not filter_.startswith(b"$share/") and not is_queue_filter(filter_)]
 

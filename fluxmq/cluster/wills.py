@@ -21,7 +21,8 @@ import msgspec
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq.cluster.feed import Feed
-from fluxmq.cluster.keys import OWNER, WILL_DATA, Name, client_key
+from fluxmq.cluster.kept import KeptSessions
+from fluxmq.cluster.keys import DATA, OWNER, WILL_DATA, Name, client_key
 from fluxmq.cluster.membership import TAKEOVER_DELAY_S, Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
@@ -77,10 +78,11 @@ _encode = msgspec.msgpack.encode
 class Wills:
     """One per life of a node. limit_s: how long a CONNACK waits for the store."""
 
-    def __init__(self, membership: Membership, owners: Owners, feed: Feed, writer: Writer, driver: Driver, *,
-                 limit_s: float, log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+    def __init__(self, membership: Membership, owners: Owners, sessions: KeptSessions, feed: Feed, writer: Writer,
+                 driver: Driver, *, limit_s: float, log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self._membership = membership
         self._owners = owners
+        self._sessions = sessions
         self._feed = feed
         self._writer = writer
         self._driver = driver
@@ -113,7 +115,9 @@ class Wills:
         member = self._membership
         for session, kept in list(self._kept.items()):
             if kept.stored.node == member.name and kept.stored.life != member.epoch and not kept.stored.publisher:
-                state = self._state(session)
+                state, owner = self._state(session), self._owners.owner(session)
+                if state is None and (owner is not None or session in self._broker.stored):
+                    continue            # another node has adopted the session: its will is the leader's
                 self._want(session, _Wanted(None, 0) if state is None else
                            _Wanted(state.will, state.expiry_s, adopted=True))
         for session in list(self._broker.sessions):
@@ -307,7 +311,8 @@ class Wills:
     def _is_back(self, session: Session, stored: StoredWill) -> bool:
         """Whether its client has connected to another node before the delay has passed [MQTT-3.1.3-9]."""
         owner = self._owners.owner(session)
-        return owner is not None and owner.epoch > stored.owner and stored.will.delay_s > 0 and not stored.publisher
+        return (owner is not None and owner.epoch > stored.owner and stored.will.delay_s > 0 and not stored.publisher
+                and not self._sessions.is_away(session))
 
     async def _publish(self, session: Session, kept: _Kept) -> None:
         try:
@@ -336,6 +341,8 @@ class Wills:
         compares = [Compare(key, kept.revision)]
         if stored.will.delay_s and not kept.stored.publisher and self._owners.owner(session) is None:
             compares.append(Compare(client_key(OWNER, *session), 0))
+        elif stored.will.delay_s and not kept.stored.publisher and self._sessions.is_away(session):
+            compares.append(Compare(client_key(DATA, *session), self._sessions.revision(session)))
         result = await self._writer.change(compares, [Change(key, _encode(stored))])
         if not result.done:
             self._found(session, result.found[0])

@@ -26,6 +26,7 @@ from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.hub.group_messages import give, left_behind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.targets import PeerHop
+from fluxmq._core.hub.transfer import continue_behind
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import ShareGroup
@@ -41,6 +42,7 @@ from fluxmq.engine.sessions.state import (
     EXPIRY_NEVER,
     ClientConnection,
     Consume,
+    Head,
     Link,
     SessionState,
     Subscription,
@@ -54,6 +56,7 @@ __all__ = ["Broker", "Limits"]
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
 STALE_TIMERS_MAX = 1024
+ADOPTED_PACKET_ID = 32767  # behind it those of an adopted session begin
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
 
 
@@ -74,7 +77,9 @@ class Broker:
         self.sessions = SessionTable()
         self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
         self.parked: dict[tuple[Namespace, bytes, bytes], Parked] = {}  # by namespace, name, filter of a share group
+        self.stored = SessionTable()  # sessions of which this node does not know whether they are still its own
         self.session_number_last = 0
+        self.sessions_made = 0
         self.started_ms = hub.mono_ms
         self.dirty: set[Session] = set()
         self.ended: list[int] = []  # numbers of sessions that the view must forget
@@ -147,6 +152,9 @@ class Broker:
                                                                f"sessions, all that it may (limits.sessions)")
             session = self._make(name, namespace, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
             self._add(session)
+            self.sessions_made += 1
+            if owner.node:
+                session.data.identity = f"{owner.epoch}.{self.sessions_made}"
         state: SessionState = session.data
         state.epoch += 1
         state.restored = False
@@ -691,6 +699,71 @@ class Broker:
         self._begin_timers(session)
         self.directory.kept_changed(*address, None)
 
+    # ------------------------------------------------------------------ sessions of nodes that have died
+
+    def adopt(self, namespace: bytes, name: bytes, head: Head, subscriptions: Iterable[Subscription]) -> Session:
+        """Makes a session from what other nodes know of it, as one to which no client has connected. Its timers begin
+        with `begin_timers`. head: expiry_s, username and identity count. Raises UsageError if there is one."""
+        if (namespace, name) in self.sessions:
+            raise UsageError(f"{name!r} has a session here")
+        session = self._make(name, self.hub.namespaces.add(namespace), recorded=True, kept=True)
+        state: SessionState = session.data
+        state.version, state.expiry_s, state.username = 0, head.expiry_s, head.username
+        state.identity, state.since_ms = head.identity, self.hub.steady_ms
+        # The former node has used others, which its client may still acknowledge (Arrival.merge).
+        continue_behind(session, 0, ADOPTED_PACKET_ID, 0)
+        self.record_head(session)
+        for each in subscriptions:
+            session.subscriptions[each.filter] = each.options, each.identifier
+            self.remember_consume(session, each.filter, each.consume)
+            self._record(session, RecordKind.SUBSCRIBE, each)
+        self._enter(session)
+        return session
+
+    def take_stored(self, session: Session, identity: str) -> None:
+        """A stored session is this node's: it enters the index. Its timers begin with `begin_timers`. identity: it has
+        from now on."""
+        state: SessionState = session.data
+        del self.stored[session.namespace.name, session.name]
+        state.frozen = False
+        if state.restored:
+            state.since_ms = self.hub.steady_ms
+        self._enter(session)
+        if state.identity != identity:
+            state.identity = identity
+            self.record_head(session)
+
+    def begin_timers(self, session: Session) -> None:
+        """See adopt, take_stored. Does nothing for a session that has a connection, or has ended."""
+        if session.data is not None and session.data.connection is None and not session.data.frozen:
+            self._begin_timers(session)
+
+    def drop_stored(self, session: Session, *, ended: bool) -> None:
+        """A stored session has ended, or another node has all of it. Its will is not this node's. ended: what it had of
+        share groups with QoS 1 is offered to their members."""
+        if ended and (left := left_behind(self.hub, session, 1)):
+            shares = ((session.namespace, *share) for filter_ in session.subscriptions
+                      if (share := split_share(filter_)) is not None)
+            found = {key[1] + key[2]: group for key in shares if (group := self.hub.groups.get(key)) is not None}
+            self._offer_left(session, found, left)
+        del self.stored[session.namespace.name, session.name]
+        session.data.will = None
+        self._finish(session, self.ended)
+
+    def store_away(self, session: Session) -> None:
+        """A frozen session becomes a stored one: the node to which it went has died."""
+        address = session.namespace.name, session.name
+        for filter_ in session.subscriptions:
+            if filter_ not in session.data.resting:
+                self.unroute(session, filter_)
+            self.state_bytes -= len(filter_)
+        if session.data.will is not None:
+            self.state_bytes -= session.data.will.size
+        del self.sessions[address]
+        session.namespace.sessions -= 1
+        session.data.frozen = session.data.durable = False
+        self.stored[address] = session
+
     # ------------------------------------------------------------------ other nodes
 
     def learn(self, node: str, namespace: bytes, filter_: bytes, wanted: bool) -> None:
@@ -725,8 +798,12 @@ class Broker:
     def forget_node(self, node: str) -> None:
         """For the Directory, before a node is removed: forwards nothing to it from now on. The owner of the connection
         to it decides about messages that its hop already has (give_again)."""
+        self.hub.targets.remove_peer(self.peers.hop(node))
+        self.forget_groups(node)
+
+    def forget_groups(self, node: str) -> None:
+        """For the Directory, of a node that is gone: no member of a share group is there."""
         hop = self.peers.hop(node)
-        self.hub.targets.remove_peer(hop)
         for (namespace, _, _), group in list(self.hub.groups.items()):
             if hop in group.takers:
                 self._tell_group(group, namespace, hop, 0, 0)
@@ -788,7 +865,8 @@ class Broker:
     def restore(self, sessions: Iterable[Session]) -> None:
         """Activates the loaded and replayed sessions. Their subscriptions take effect here, so messages that are
         published before a client returns reach its session. Those that had arrived from another node and were not
-        active are put into `arrivals`: the other node may have them still."""
+        active are put into `arrivals`: the other node may have them still. In a cluster, those that outlive a node are
+        put into `stored`: another node may have adopted them."""
         for session in sessions:
             state: SessionState = session.data
             if is_parked(session.name):
@@ -798,6 +876,10 @@ class Broker:
             if state.moved is not None and state.moved.stage != ACTIVE:
                 self._configure(session)
                 self.arrivals[session.namespace.name, session.name] = session
+                continue
+            if self.joining and state.kept and state.expiry_s:
+                self._configure(session)
+                self.stored[session.namespace.name, session.name] = session
                 continue
             self._enter(session)
             if state.restored:

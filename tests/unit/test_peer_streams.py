@@ -716,6 +716,7 @@ def test_what_a_parked_stream_keeps_goes_to_the_sessions_of_that_life() -> None:
     wanted = [b"sent", b"gathered", b"later", b"expires"]
     assert texts(theirs) == texts(ours) == wanted and texts(strange) == []
     assert a.outcomes == {9: None, 1: None, 2: None, 3: None}
+    assert a.hub.when_durable(lambda: None, 0)          # nothing is left undecided
     clear(c, theirs, strange)
     clear(a, ours)
     a.hub.targets.remove_peer(wire.outbox)

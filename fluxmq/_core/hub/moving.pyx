@@ -42,6 +42,8 @@ cdef class MovingSession:
             if filter in self.session.subscriptions:
                 options, identifier = self.session.subscriptions[filter]
                 self.index(filter, <void*>self, <void*>self.session, <uint8_t>options, identifier)
+            else:                       # the session has ended
+                trie_of(self.session.namespace).remove(<const uint8_t*><const char*>filter, len(filter), <void*>self)
 
     def accept(self, uint8_t source, bint accepting):
         """Whether messages of a source are for this node's session from now on."""

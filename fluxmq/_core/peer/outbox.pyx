@@ -350,9 +350,11 @@ cdef class PeerOutbox(PeerHop):
         if self.gather_length:
             memcpy(at, self.gather, self.gather_length)
         self.keep(frame)
-        self.line.given = self.interest_line.given = True       # the lines' position moves with every frame
+        self.line.given = True          # the lines' positions move with every frame
         self.line.submit()
-        self.interest_line.submit()
+        if not self.parked:
+            self.interest_line.given = True
+            self.interest_line.submit()
         self.hub.sequences[self.node] = header.sequence
         self.records += self.gather_records
         self.gather_length = 0
@@ -506,8 +508,8 @@ cdef class PeerOutbox(PeerHop):
     def park(self):
         """The other node has died, and others adopt its sessions: see the top of outbox.pxd."""
         self.detach()
-        self.parked = True
         self.seal_if_any()
+        self.parked = True
         self.interest_line.commit(self.newest())
         self.interest_line.close("the node has died")
 

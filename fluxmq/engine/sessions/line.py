@@ -104,7 +104,7 @@ class SessionLine:
         state: SessionState = session.data
         state.version, state.expiry_s, state.keep_alive_s = head.version, head.expiry_s, head.keep_alive_s
         state.since_ms, state.will, state.username = head.since_ms, head.will, head.username
-        state.kept, state.restored = head.kept, head.connected
+        state.kept, state.restored, state.identity = head.kept, head.connected, head.identity
         session.journalled = head.kept
 
     def _subscribe(self, session: Session, kept: Subscription) -> None:

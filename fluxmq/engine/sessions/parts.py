@@ -76,6 +76,7 @@ class MovedHead(msgspec.Struct, array_like=True):
     will: Will | None
     username: str | None
     origins: Annotated[list[tuple[Name, U63]], Meta(max_length=ORIGINS_MAX)]
+    identity: Annotated[str, Meta(max_length=1024)] = ""
 
 
 class MovedSubscriptions(msgspec.Struct, array_like=True):

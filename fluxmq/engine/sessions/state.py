@@ -72,7 +72,8 @@ class Moved(msgspec.Struct, array_like=True):
 
 class Head(msgspec.Struct, array_like=True):
     """A session as CONNECT made it. namespace: its number in the line of the record; an earlier version wrote its name.
-    since_ms: steady clock at the last change of `connected`. moved: None if it began here."""
+    since_ms: steady clock at the last change of `connected`. moved: None if it began here. identity: of no other
+    session of this client; "": it was not made in a cluster."""
 
     name: bytes
     namespace: int | bytes
@@ -85,6 +86,7 @@ class Head(msgspec.Struct, array_like=True):
     will: Will | None = None
     username: str | None = None
     moved: Moved | None = None
+    identity: str = ""
 
 
 class Consume(msgspec.Struct, array_like=True, frozen=True):
@@ -133,8 +135,8 @@ class SessionState:
     """The cold half of a session."""
 
     __slots__ = ("connection", "consumers", "consumes", "durable", "epoch", "expiry_s", "frozen", "groups", "here",
-                 "keep_alive_s", "kept", "moved", "resting", "restored", "session", "since_ms", "username", "version",
-                 "will")
+                 "identity", "keep_alive_s", "kept", "moved", "resting", "restored", "session", "since_ms", "username",
+                 "version", "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -156,10 +158,11 @@ class SessionState:
         self.restored = False  # came from disk and has not been connected since
         self.frozen = False  # on its way to another node
         self.moved: Moved | None = None  # came from another node
+        self.identity = ""  # of no other session of this client; "": it was not made in a cluster
 
     def head(self) -> Head:
         """`connected` is also true while the consequences of the broker's last end are pending: the will, or the end of
         a session without expiry interval, waits for the client to return."""
         connected = self.connection is not None or (self.restored and (self.will is not None or self.expiry_s == 0))
         return Head(self.session.name, self.session.namespace.number, self.version, self.expiry_s, connected,
-                    self.since_ms, self.keep_alive_s, self.kept, self.will, self.username, self.moved)
+                    self.since_ms, self.keep_alive_s, self.kept, self.will, self.username, self.moved, self.identity)

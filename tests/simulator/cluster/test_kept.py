@@ -53,6 +53,7 @@ def test_a_persistent_session_is_in_the_store_before_its_client_is_told() -> Non
 
 def test_a_session_that_ends_with_its_connection_is_not_in_the_store() -> None:
     brokers = serving("one", "two")
+    brokers.run_for(1.0)
     before = len(brokers.store.transactions)
     client = connected(brokers, "one", "c")
     packet_id = client.subscribe("a", 1)

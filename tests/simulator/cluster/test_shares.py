@@ -116,15 +116,19 @@ def test_counts_are_right_after_a_node_has_come_back() -> None:
     assert known(brokers, "two") == {"one": (3, 0)}
     brokers.kill("one")
     brokers.end_lease_of("one")
-    brokers.run_for(1.0)
+    brokers.run_for(0.3)
     assert known(brokers, "two") == known(brokers, "three") == {}
+    brokers.run_for(2.0)                        # others have adopted them
+    counts = known(brokers, "two")
+    assert counts == known(brokers, "three") and "one" not in counts
+    assert sum(away for _, away in counts.values()) == 3
     brokers.start("one")
     brokers.run_for(1.0)
-    assert known(brokers, "two") == known(brokers, "three") == {"one": (0, 3)}
+    assert known(brokers, "one") == known(brokers, "two") == known(brokers, "three") == counts
     brokers.break_streams()
     member(brokers, "one", "m9")
     brokers.run_for(1.0)
-    assert known(brokers, "two") == known(brokers, "three") == {"one": (1, 0)}
+    assert known(brokers, "two") == known(brokers, "three") == {"one": (1, 0), **counts}
 
 
 def test_the_connected_go_before_the_absent_wherever_they_are() -> None:
