@@ -22,7 +22,7 @@ from fluxmq.client.backoff import Backoff
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import ConnectionLost, ConnectRefused, FluxError, NotConnected, UsageError
 from fluxmq.client.inbox import Delivery, Inbox
-from fluxmq.client.options import ConnAck, ConnectOptions, Will
+from fluxmq.client.options import Address, ConnAck, ConnectOptions, Will
 from fluxmq.client.publisher import Publisher
 from fluxmq.client.queues import Queue
 from fluxmq.client.subscriptions import Handler, Subscriptions
@@ -31,8 +31,9 @@ __all__ = ["Client"]
 
 # Permanent refusals, intended closes, and closes because of a packet that would be sent again; MQTT 5 section 2.4,
 # 3.1.1 table 3.1.
-FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D,
+FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E,
             0x81, 0x82, 0x8F, 0x90, 0x94, 0x95, 0x99, 0x9A, 0x9B, 0x9E, 0xA1, 0xA2}
+MOVED = 0x9D
 FOR_GOOD_3 = {1, 2, 4, 5}
 BACKOFF = Backoff()
 SESSION_EXPIRY_S = 300
@@ -71,6 +72,7 @@ class Client(Publisher):
         self.messages = Inbox(self, manual=manual_ack)
         self._tls, self._server_name, self._timeout_s = tls, server_name, connect_timeout_s
         self._reconnect, self._republish = reconnect, lost == "republish"
+        self._elsewhere = ""        # where the server has sent this client; until an attempt there fails
         self._disconnected: asyncio.Event
         self._task: asyncio.Task[None] | None = None
         self._why: BaseException | None = None          # why the last connection ended
@@ -145,8 +147,8 @@ class Client(Publisher):
         if not first and self.version >= LEVEL_5:
             options = replace(options, clean_start=False)
         connection = await Connection.open(
-            self.address, options, on_message=self._on_message, on_closed=self._on_closed, manual_ack=True,
-            tls=self._tls, server_name=self._server_name, session=self._session, republish=self._republish,
+            self._elsewhere or self.address, options, on_message=self._on_message, on_closed=self._on_closed,
+            manual_ack=True, tls=self._tls, server_name=self._server_name, session=self._session, republish=self._republish,
             on_room=self._pump, on_accepted=self._subscriptions.renew, timeout_s=self._timeout_s)
         self._connection = connection
         self.connects += 1
@@ -169,6 +171,7 @@ class Client(Publisher):
             if self._reconnect is None or self._for_good(failure):
                 self._end(failure)
                 return
+            self._elsewhere = self._reference(failure) or self._elsewhere
             delays = self._reconnect.delays()
             while True:
                 delay = next(delays, None)
@@ -181,6 +184,7 @@ class Client(Publisher):
                     break
                 except (OSError, ConnectionLost, ConnectRefused) as error:      # TimeoutError is an OSError
                     failure = error
+                    self._elsewhere = self._reference(error)
                     if self._for_good(error):
                         self._end(error)
                         return
@@ -188,11 +192,26 @@ class Client(Publisher):
                     self._end(error)
                     return
 
+    def _reference(self, error: BaseException) -> str:
+        """The address of another server that an error tells; "": none that could be used. The scheme stays, so that
+        nothing that was encrypted is sent in the clear."""
+        told = error.reference.split()[:1] if isinstance(error, (ConnectionLost, ConnectRefused)) else []
+        if not told or Address.of(self.address).path:
+            return ""
+        scheme, separator, _ = self.address.rpartition("://")
+        try:
+            Address.of(told[0] if not separator else f"{scheme}://{told[0]}")
+        except UsageError:
+            return ""
+        return f"{scheme}{separator}{told[0]}"
+
     def _for_good(self, error: BaseException) -> bool:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
         if not isinstance(error, (ConnectionLost, ConnectRefused)):
             return not isinstance(error, OSError)
+        if self.version >= LEVEL_5 and error.reason == MOVED:
+            return not self._reference(error)
         return error.reason in (FOR_GOOD if self.version >= LEVEL_5 else FOR_GOOD_3)
 
     def _on_closed(self, error: BaseException | None, reason: int) -> None:

@@ -256,7 +256,8 @@ class Connection(ClientMachine):
             return
         if connack.reason_code:
             why = properties.text("reason_string") or reason_text(connack.reason_code, self.version)
-            self._error = ConnectRefused(connack.reason_code, f"the server refused the connection: {why}")
+            self._error = ConnectRefused(connack.reason_code, f"the server refused the connection: {why}",
+                                         properties.text("server_reference"))
             self._answer.set_exception(self._error)
             return
         self._answer.set_result(ConnAck(connack.session_present, connack.reason_code, properties))
@@ -267,7 +268,8 @@ class Connection(ClientMachine):
         properties = Properties(disconnect.properties)
         why = properties.text("reason_string") or reason_text(disconnect.reason_code, self.version)
         self._reason = disconnect.reason_code
-        self._close(ConnectionLost(disconnect.reason_code, f"the server closed the connection: {why}"))
+        self._close(ConnectionLost(disconnect.reason_code, f"the server closed the connection: {why}",
+                                   properties.text("server_reference")))
 
     # What the transport calls
 

@@ -22,15 +22,17 @@ __all__ = ["ClientError", "ConnectRefused", "ConnectionLost", "FluxError", "NotC
 
 
 class _WithReason(ClientError):
-    """reason: the code; text: the server's reason string, or the meaning of the code."""
+    """reason: the code; text: the server's reason string, or the meaning of the code. reference: Server Reference,
+    where another server is; "": none was given. MQTT 5.0 section 4.13."""
 
-    def __init__(self, reason: int, text: str) -> None:
+    def __init__(self, reason: int, text: str, reference: str = "") -> None:
         super().__init__(f"{text} (0x{reason:02X})" if reason else text)
         self.reason = reason
         self.text = text
+        self.reference = reference
 
-    def __reduce__(self) -> tuple[type, tuple[int, str]]:
-        return type(self), (self.reason, self.text)
+    def __reduce__(self) -> tuple[type, tuple[int, str, str]]:
+        return type(self), (self.reason, self.text, self.reference)
 
 
 class ConnectionLost(_WithReason, NotConnected):

@@ -19,7 +19,7 @@ from fluxmq.client import (
     SubscribeRefused,
     Will,
 )
-from fluxmq.client.errors import UsageError
+from fluxmq.client.errors import ConnectionLost, UsageError
 
 Run = Callable[[Any], Any]
 QUICK = Backoff(initial_s=0.001, max_s=0.01)
@@ -387,5 +387,57 @@ def test_mistakes_of_newcomers(run: Run, address: str) -> None:
                 with pytest.raises(UsageError, match=words):
                     await verb
             await client.publish("a", b"", 1)
+
+    run(body())
+
+
+@pytest.mark.parametrize("reason", [0x9C, 0x9D])
+def test_a_client_goes_where_it_is_sent(run: Run, reason: int) -> None:
+    """And back to its own address when nobody is there any more."""
+    there: list[str] = []
+
+    async def body() -> None:
+        async def second(peer: Peer) -> None:
+            there.append("second")
+            await peer.accept()
+            await peer.expect(Subscribe)
+            other._server.close()
+            peer.drop()
+
+        async def first(peer: Peer) -> None:
+            there.append("first")
+            if peer.number == 0:
+                await peer.accept()
+                peer.send(Disconnect(reason=reason, properties={"server_reference": other.address}))
+                await peer.expect_end()
+            else:
+                await answer_all(peer)
+
+        async with Scripted(second) as other, Scripted(first) as server, \
+                Client(server.address, reconnect=QUICK) as client:
+            while client.connects < 2:
+                await asyncio.sleep(0.001)
+            await client.subscribe("a")
+            assert client.connects == 3
+        assert there == ["first", "second", "first"]
+
+    run(body())
+
+
+def test_sent_away_without_a_usable_address(run: Run) -> None:
+    """Another server may be behind the same address; one that has moved is not there any more."""
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        if peer.number < 2:
+            peer.send(Disconnect(reason=0x9C, properties={"server_reference": "a/b c"} if peer.number else {}))
+        else:
+            peer.send(Disconnect(reason=0x9D))
+        await peer.expect_end()
+
+    async def body() -> None:
+        async with Scripted(script) as server, Client(server.address, reconnect=QUICK) as client:
+            with pytest.raises(ConnectionLost, match="moved"):
+                await client.messages.__anext__()
+            assert client.connects == 3
 
     run(body())
