@@ -148,8 +148,9 @@ class Client(Publisher):
             options = replace(options, clean_start=False)
         connection = await Connection.open(
             self._elsewhere or self.address, options, on_message=self._on_message, on_closed=self._on_closed,
-            manual_ack=True, tls=self._tls, server_name=self._server_name, session=self._session, republish=self._republish,
-            on_room=self._pump, on_accepted=self._subscriptions.renew, timeout_s=self._timeout_s)
+            manual_ack=True, tls=self._tls, server_name=self._server_name, session=self._session,
+            republish=self._republish, on_room=self._pump, on_accepted=self._subscriptions.renew,
+            timeout_s=self._timeout_s)
         self._connection = connection
         self.connects += 1
         self._disconnected.clear()
