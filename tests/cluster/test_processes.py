@@ -112,6 +112,35 @@ def test_a_killed_node_is_given_up_and_comes_back(cluster: Cluster) -> None:
     third.receive("kill/x", b"when it is back")
 
 
+def test_the_sessions_of_a_killed_node_are_adopted_and_get_all_it_held(cluster: Cluster) -> None:
+    """What is published while nobody has the session is acknowledged when a new owner has it."""
+    kept = {"session_expiry_interval": 1000}
+    first, publisher = cluster.client(0), cluster.client(1)
+    first.connect("kept", clean_start=False, properties=kept)
+    first.subscribe("kept/#", qos=1)
+    first.drop()
+    publisher.connect("kept-publisher")
+    for count in range(5):
+        publisher.publish("kept/x", b"held %d" % count, 1)
+    epoch = cluster.nodes(1)["n0"]["epoch"]
+    cluster[0].kill()
+    for count in range(5):
+        publisher.publish("kept/x", b"meanwhile %d" % count, 1)
+    assert "n0" not in cluster.nodes(1)             # the first of them has waited for that
+    second = cluster.client(2)
+    assert second.connect("kept", clean_start=False, properties=kept).session_present
+    for count in range(5):
+        second.receive("kept/x", b"meanwhile %d" % count)
+    cluster[0].start()
+    cluster.wait(lambda: cluster.nodes(1).get("n0", {}).get("epoch", 0) > epoch)
+    for count in range(5):
+        second.receive("kept/x", b"held %d" % count)
+    third = cluster.client(0)
+    assert third.connect("kept", clean_start=False, properties=kept).session_present
+    publisher.publish("kept/x", b"after", 1)
+    third.receive("kept/x", b"after")
+
+
 def test_a_node_that_stood_still_serves_nobody_and_joins_again(cluster: Cluster) -> None:
     epoch = cluster.nodes(1)["n2"]["epoch"]
     client = cluster.client(2)
