@@ -53,6 +53,8 @@ class Overview:
             if self._own is not None and self._own.joiner.waits:
                 return f"joins etcd: {self._own.joiner.waits}"
             waits = [] if node.peers is None else node.peers.unknown()
+            if not waits and node.adoption.parked:
+                return "waits until the sessions of nodes that have died are adopted"
             return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"
         return self._without_quorum() if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
 

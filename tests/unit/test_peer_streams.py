@@ -13,6 +13,7 @@ from kit.peers import START_MS, PeerNode, Wire
 
 from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.hub.moving import MovingSession
+from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.testing.frames_probe import decode, encode
 from fluxmq._core.testing.peer_probe import forward_many, queued
 
@@ -757,4 +758,21 @@ def test_a_parked_stream_pauses_its_publishers_and_gives_up() -> None:
     wire.outbox.direct(7, [], True)
     assert len(texts(session)) == 20 and wire.outbox.unacknowledged_bytes == 0
     clear(a, session)
+    a.hub.targets.remove_peer(wire.outbox)
+
+
+def test_a_parked_stream_uses_no_number_of_the_next_one() -> None:
+    a, _, wire = pair()
+    a.publish(b"t/a", b"1", 1)
+    a.turn()
+    wire.idle()
+    wire.outbox.park()
+    again = PeerOutbox(a.hub, "b", 1)
+    for _ in range(5):
+        again.control(b"x")
+        again.cut()
+    a.publish(b"t/a", b"2", 1)
+    wire.outbox.direct(7, [], False)
+    assert PeerOutbox(a.hub, "b", 1).newest_sequence == again.newest_sequence == 6
+    again.abandon("")
     a.hub.targets.remove_peer(wire.outbox)

@@ -352,10 +352,10 @@ cdef class PeerOutbox(PeerHop):
         self.keep(frame)
         self.line.given = True          # the lines' positions move with every frame
         self.line.submit()
-        if not self.parked:
+        if not self.parked:             # else the frame is never sent, and the node's next life has an outbox already
             self.interest_line.given = True
             self.interest_line.submit()
-        self.hub.sequences[self.node] = header.sequence
+            self.hub.sequences[self.node] = header.sequence
         self.records += self.gather_records
         self.gather_length = 0
         self.gather_records = 0
