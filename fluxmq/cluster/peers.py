@@ -73,6 +73,7 @@ class Peer:
         self.ack_bytes = 0  # the inbox's when the last acknowledgement left alone
         self.announced = False  # that it is known
         self.wanted: dict[tuple[bytes, bytes], bool] = {}  # filters -> whether one of its persistent sessions has it
+        self.durable_groups: set[tuple[bytes, bytes, bytes]] = set()  # share groups with one: namespace, filter, name
 
     @property
     def known(self) -> bool:
@@ -98,6 +99,10 @@ class Peer:
         """How many subscriptions the node has with a filter, and whether one is of a session that outlives it."""
         if group:
             members = (0, count & ~AWAY) if count & AWAY else (count, 0)
+            if durable:
+                self.durable_groups.add((namespace, filter_, group))
+            else:
+                self.durable_groups.discard((namespace, filter_, group))
             self._peers.broker.learn_group(self.name, namespace, filter_, group, *members)
         else:
             if count:
@@ -254,7 +259,7 @@ class Peers:
         for (namespace, filter_), durable in peer.wanted.items():
             if not durable and namespace in self.hub.namespaces:
                 self.hub.targets.remove_peer(peer.outbox, filter_, self.hub.namespaces[namespace])
-        self.broker.forget_groups(peer.name)
+        self.broker.forget_groups(peer.name, peer.durable_groups)
         self.parked[peer.name, peer.node.epoch] = peer, Parked(peer.outbox, self.broker)
 
     def direct(self, peer: Peer, adopters: list[Peer], here: bool) -> None:
@@ -266,7 +271,7 @@ class Peers:
                       lambda: self.parked.pop(key, None))
 
     def _abandon(self, peer: Peer) -> None:
-        self.broker.forget_node(peer.name)
+        self.broker.forget_node(peer.name, peer.durable_groups)
         give_up(peer.outbox, self.broker)
 
     def _hang_up(self, peer: Peer, why: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Any
 
@@ -23,13 +23,12 @@ import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import ProtocolError, UsageError
-from fluxmq._core.hub.group_messages import give, left_behind
+from fluxmq._core.hub.group_messages import Expecting, give, left_behind
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.hub.transfer import continue_behind
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
-from fluxmq._core.pubsub.share_group import ShareGroup
+from fluxmq._core.pubsub.share_group import GroupTaker, ShareGroup
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
@@ -460,6 +459,8 @@ class Broker:
             group = self._group(session.namespace, *share)
             if group.join(session, options, identifier):
                 state.groups[filter_] = group
+                if self.parked:
+                    self._expect_no_more(session.namespace, group)
                 if state.here:
                     group.connected += 1
                     self.directory.members_connected(session.namespace.name, share[1], share[0], 1)
@@ -529,6 +530,9 @@ class Broker:
         self._pump(session.namespace, touched)
 
     def _park(self, namespace: Namespace, group: ShareGroup, message: Message) -> None:
+        self._parked_of(namespace, group).keep(message)
+
+    def _parked_of(self, namespace: Namespace, group: ShareGroup) -> Parked:
         key = namespace, group.name, group.filter
         parked = self.parked.get(key)
         if parked is None:
@@ -537,7 +541,22 @@ class Broker:
             session.data.expiry_s = EXPIRY_NEVER
             parked = self.parked[key] = Parked(self.hub, session)
             self.record_head(session)
-        parked.keep(message)
+        return parked
+
+    def _expect(self, namespace: Namespace, group: ShareGroup) -> None:
+        """The group has no member any more that lives, but some will perhaps come back."""
+        parked = self._parked_of(namespace, group)
+        if parked.expecting is None:
+            parked.since_ms = self.hub.steady_ms
+            parked.expecting = Expecting(parked.session)
+            self._tell_group(group, namespace, parked.expecting, 0, 1)
+
+    def _expect_no_more(self, namespace: Namespace, group: ShareGroup) -> None:
+        """The group has a member, or none came for too long."""
+        parked = self.parked.get((namespace, group.name, group.filter))
+        if parked is not None and parked.expecting is not None:
+            expecting, parked.expecting = parked.expecting, None
+            self._tell_group(group, namespace, expecting, 0, 0)
 
     def _pump(self, namespace: Namespace, groups: Iterable[ShareGroup]) -> None:
         for group in groups:
@@ -583,6 +602,8 @@ class Broker:
     def _pump_parked(self) -> None:
         for key, parked in list(self.parked.items()):
             parked.pump()
+            if parked.unwanted and parked.expecting is not None and key in self.hub.groups:
+                self._expect_no_more(key[0], self.hub.groups[key])
             if parked.empty:
                 del self.parked[key]
                 self._finish(parked.session, self.ended)
@@ -781,31 +802,36 @@ class Broker:
         there and away. Both 0: it has none any more. Raises UsageError for an unknown node."""
         if connected or away:
             space = self.hub.namespaces.add(namespace)
-            self._tell_group(self._group(space, group, filter_), space, self.peers.hop(node), connected, away)
+            known = self._group(space, group, filter_)
+            self._tell_group(known, space, self.peers.hop(node), connected, away)
+            self._expect_no_more(space, known)
         elif namespace in self.hub.namespaces:
             space = self.hub.namespaces[namespace]
-            known = self.hub.groups.get((space, group, filter_))
-            if known is not None:
-                self._tell_group(known, space, self.peers.hop(node), 0, 0)
+            if (space, group, filter_) in self.hub.groups:
+                self._tell_group(self.hub.groups[space, group, filter_], space, self.peers.hop(node), 0, 0)
 
-    def _tell_group(self, group: ShareGroup, namespace: Namespace, hop: PeerHop, connected: int, away: int) -> None:
+    def _tell_group(self, group: ShareGroup, namespace: Namespace, taker: GroupTaker, connected: int,
+                    away: int) -> None:
         before = len(group.takers)
-        group.tell(hop, connected, away)
+        group.tell(taker, connected, away)
         if bool(before) != bool(group.takers):
             self.hub.add_group(group, namespace)  # changes what it is in the index
         self._end_group_if_empty(group, namespace)
 
-    def forget_node(self, node: str) -> None:
+    def forget_node(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = ()) -> None:
         """For the Directory, before a node is removed: forwards nothing to it from now on. The owner of the connection
-        to it decides about messages that its hop already has (give_again)."""
+        to it decides about messages that its hop already has (give_again). kept: see forget_groups."""
         self.hub.targets.remove_peer(self.peers.hop(node))
-        self.forget_groups(node)
+        self.forget_groups(node, kept)
 
-    def forget_groups(self, node: str) -> None:
-        """For the Directory, of a node that is gone: no member of a share group is there."""
+    def forget_groups(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = ()) -> None:
+        """For the Directory, of a node that is gone: no member of a share group is there. kept: (namespace, filter,
+        name) of those of which it had members that outlive it: they are expected to come back."""
         hop = self.peers.hop(node)
-        for (namespace, _, _), group in list(self.hub.groups.items()):
+        for (namespace, name, filter_), group in list(self.hub.groups.items()):
             if hop in group.takers:
+                if not len(group) and len(group.takers) == 1 and (namespace.name, filter_, name) in kept:
+                    self._expect(namespace, group)
                 self._tell_group(group, namespace, hop, 0, 0)
 
     # ------------------------------------------------------------------ time

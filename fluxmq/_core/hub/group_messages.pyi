@@ -1,11 +1,19 @@
+from typing import final
+
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import GroupTaker, ShareGroup
 
-__all__ = ["give", "keep", "kept", "left_behind", "mark_given", "settle"]
+__all__ = ["Expecting", "give", "keep", "kept", "left_behind", "mark_given", "settle"]
 
 _Message = tuple[bytes, bytes, bytes, int, bool, int]
+
+@final
+class Expecting(GroupTaker):
+    def __init__(self, session: Session) -> None: ...
+    @property
+    def session(self) -> Session: ...
 
 def left_behind(hub: Hub, session: Session, qos_max: int = 2) -> list[tuple[int, _Message]]: ...
 def give(hub: Hub, group: ShareGroup, namespace: Namespace, message: _Message,

@@ -5,6 +5,7 @@ keeps until a member, perhaps of another node, has them (engine/sessions/parked.
 A message here is a tuple (topic, payload, properties, QoS, retain, expires_at): its bytes are copied, because all of
 this happens when a session or a node ends, not for each message.
 """
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -15,11 +16,11 @@ from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.session cimport (
     SLOT_HELD, SLOT_SENT, SLOT_UNSENT, SLOT_WAITING, Session, entry_t, slot_t,
 )
-from fluxmq._core.pubsub.share_group cimport ShareGroup
+from fluxmq._core.pubsub.share_group cimport GroupTaker, ShareGroup
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.pubsub.trie cimport SUB_RETAIN_AS_PUBLISHED
 
-__all__ = ["give", "keep", "kept", "left_behind", "mark_given", "settle"]
+__all__ = ["Expecting", "give", "keep", "kept", "left_behind", "mark_given", "settle"]
 
 
 cdef tuple message_of(const msg_t* msg, uint8_t first, uint8_t qos):
@@ -110,6 +111,19 @@ def keep(Hub hub not None, Session session not None, tuple message not None) -> 
         if pub.owned != NULL:
             hub.ledger.forget(pub.owned)
     return taken != 0
+
+
+@cython.final
+cdef class Expecting(GroupTaker):
+    """Machine. Stands for the members of a group that were on a node that has died, and may come back: keeps what is
+    published while the group has no other member. session: it is kept there."""
+    cdef readonly Session session
+
+    def __init__(self, Session session not None):
+        self.session = session
+
+    cdef int forward_group(self, pub_t* pub, bytes group, bytes filter) except -1:
+        return self.session.deliver(pub, 2 | SUB_RETAIN_AS_PUBLISHED, NULL)
 
 
 def kept(Session session not None, uint32_t most=0xFFFFFFFF, bint marked=True) -> list:

@@ -8,8 +8,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.memory.message cimport (
-    BLOB_BYTES_MIN, GROUP_MARK, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_hold, ids_new, msg_hold,
-    msg_new,
+    BLOB_BYTES_MIN, GROUP_MARK, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_hold, ids_new, mark_of,
+    msg_hold, msg_new,
 )
 from fluxmq._core.mqtt.consts cimport PUBLISH, REASON_MALFORMED_PACKET, REASON_PROTOCOL_ERROR
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
@@ -464,6 +464,8 @@ def merge_sessions(Session source not None, Session target not None, uint64_t af
                 msg_hold(item.msg)
                 ids_hold(item.ids)
                 entries[count] = entry_t(item.msg, item.ids, 0, item.first)
+                if item.state == MOVED_SENT and (item.first >> 1 & 3) == 2:
+                    entries[count].ids = without_mark(item.ids)
                 count += 1
     if flights:
         for i in range(1, 65536):
@@ -478,6 +480,18 @@ def merge_sessions(Session source not None, Session target not None, uint64_t af
     after = target.sequence_last + count + others if count else place
     put_line(target, 0 if ahead else place, entries, count)
     return after
+
+
+cdef ids_t* without_mark(ids_t* ids) except? NULL:
+    """Drops a reference, and returns one to the identifiers alone: no other member of a share group may get a message
+    of QoS 2 that may have reached the client [MQTT-4.8.2-5]."""
+    cdef ids_t* shown = NULL
+    if mark_of(ids) == 0:
+        return ids
+    if ids.shown:
+        shown = ids_new(ids.items, ids.shown)
+    ids_drop(ids)
+    return shown
 
 
 def sequence_of(Session session not None) -> int:

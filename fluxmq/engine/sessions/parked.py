@@ -9,13 +9,16 @@ The messages are in a session that no client has (its name begins with NUL, whic
 crash a message of QoS 1 is given again, and one of QoS 2 that may have been given is not: it reaches one at most.
 
 A message that has found no member for UNWANTED_S is dropped: its group has ended, or its members do not come back.
+
+When the last node with members of a group dies, and some of these are in persistent sessions, what is published until
+there is a member again goes the same way (Expecting).
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.hub.group_messages import give, keep, kept, mark_given, settle
+from fluxmq._core.hub.group_messages import Expecting, give, keep, kept, mark_given, settle
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import ShareGroup
@@ -56,6 +59,7 @@ class Parked:
             elif marked:
                 self._marked[sequence] = message
         self._waiting = False
+        self.expecting: Expecting | None = None  # stands in the group for members that may come back
 
     @property
     def key(self) -> tuple[Namespace, bytes, bytes]:
@@ -65,8 +69,13 @@ class Parked:
 
     @property
     def empty(self) -> bool:
-        """Whether it keeps nothing."""
-        return not self.session.inflight and not self.session.queued
+        """Whether it keeps nothing, and expects nobody."""
+        return not self.session.inflight and not self.session.queued and self.expecting is None
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether there was no member for too long."""
+        return self.hub.steady_ms - self.since_ms > UNWANTED_S * 1000
 
     def keep(self, message: Message) -> bool:
         """Keeps one more message. False: there was no room."""
@@ -79,8 +88,11 @@ class Parked:
                 del self._given[sequence]
                 settle(self.session, sequence)
         group = self.hub.groups.get(self.key)
-        if group is None:
-            self._look_at_age()
+        if group is None or self.expecting is not None:
+            if self.unwanted:
+                for sequence, _, _ in kept(self.session):
+                    settle(self.session, sequence)
+                self._marked.clear()
             return
         self.since_ms = self.hub.steady_ms
         if self._waiting or len(self._given) + len(self._marked) >= 2 * GIVEN_MAX:
@@ -112,16 +124,10 @@ class Parked:
             if taker is None:
                 return
             del self._marked[sequence]
-            if taker is True:
+            if taker is True or isinstance(taker, Expecting):    # which has kept it anew
                 settle(self.session, sequence)
             else:
                 self._given[sequence] = taker, taker.group_frame
-
-    def _look_at_age(self) -> None:
-        if self.hub.steady_ms - self.since_ms > UNWANTED_S * 1000:
-            for sequence, _, _ in kept(self.session):
-                settle(self.session, sequence)
-            self._marked.clear()
 
 
 def offer(hub: Hub, group: ShareGroup, namespace: Namespace, message: Message,

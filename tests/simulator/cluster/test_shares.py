@@ -10,6 +10,8 @@ from oracle.mqtt import Puback, Pubcomp
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
+from fluxmq._core.peer.outbox import PeerOutbox
+
 NAMES = ("one", "two", "three")
 SHARE = "$share/g/t/#"
 
@@ -43,7 +45,7 @@ def known(brokers: Brokers, at: str) -> dict[str, tuple[int, int]]:
     group = hub.groups.get((hub.root, b"g", b"t/#"))
     if group is None:
         return {}
-    found = {taker.node: (here, away) for taker, here, away in group.told()}  # type: ignore[attr-defined]
+    found = {taker.node: (here, away) for taker, here, away in group.told() if isinstance(taker, PeerOutbox)}
     if len(group):
         found[at] = group.connected, len(group) - group.connected
     return found
@@ -306,6 +308,39 @@ def test_what_nobody_can_get_waits_for_the_first_member() -> None:
     assert got(late) == [b"x"]
     brokers.run_for(1.0)
     assert not brokers.processes["one"].node.broker.parked
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_published_while_all_members_are_on_a_dead_node_waits_for_one(qos: int) -> None:
+    brokers = serving(*NAMES)
+    lost = member(brokers, "two", "lost", qos, expiry_s=1000)
+    publisher = connected(brokers, "one", "p")
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(1.0)
+    for number in range(5):
+        publish(brokers, publisher, b"%d" % number, qos)
+    brokers.start("two")
+    brokers.run_for(1.0)
+    publish(brokers, publisher, b"5", qos)
+    lost.connect(clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: len(lost.messages) == 6, 5.0)
+    assert got(lost) == [b"%d" % number for number in range(6)]
+    brokers.run_for(1.0)
+    assert not brokers.processes["one"].node.broker.parked
+    packet_id = lost.unsubscribe(SHARE)
+    brokers.run_until(lambda: lost.acknowledged(packet_id))
+    brokers.run_for(0.5)
+    assert known(brokers, "one") == {} and not brokers.processes["one"].node.hub.groups
+
+
+def test_members_that_end_with_their_node_are_not_expected() -> None:
+    brokers = serving(*NAMES)
+    member(brokers, "two", "lost")
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(1.0)
+    assert not brokers.processes["one"].node.hub.groups and not brokers.processes["one"].node.broker.parked
 
 
 @pytest.mark.parametrize("seed", range(6))
