@@ -26,6 +26,7 @@ from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, LifeCut, Switch
+from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Handover, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import (
@@ -134,6 +135,7 @@ class ClusterNode:
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
+        self.origins = Origins(driver, lambda name: self.wills.has(name))
         self._takeovers: Takeovers | None = None
         self._adoption: Adoption | None = None
         self._returns: Returns | None = None
@@ -194,6 +196,7 @@ class ClusterNode:
         self.phase = Phase.JOINING
         await self.transport.start(self)   # others may ask about this node's member of etcd before it has joined
         await self._patiently(lambda: self.membership.join(registration))
+        broker.hub.begin_identities(self.membership.epoch)
         self.cluster = await self._patiently(self._name)
         self.peers = Peers(
             name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub, broker=broker,
@@ -217,6 +220,7 @@ class ClusterNode:
             self.wills.begin()
             self.kept.begin()
             self.driver.start(self.sweep.keep())
+            self.driver.start(self.origins.sweep(broker.hub))
             self.phase = Phase.SERVING
             self.adoption.serving()
 
@@ -273,6 +277,7 @@ class ClusterNode:
         self.writer.close(why)
         self.retained.close(why)
         self.wills.close()
+        self.origins.close()
         self.kept.close()
         self.sweep.close()
         if self._adoption is not None:

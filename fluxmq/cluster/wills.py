@@ -6,9 +6,9 @@
                                                                 │                  it, and when all have it: deleted
                                                                 └─ the client is back: deleted
 
-A will is identified by (client, revision of its key). The owner deletes it when everybody has what it published, and so
-does the leader. A new leader goes on with what a former one had claimed. So a will is published at least once: twice if
-whoever publishes it dies between the publish and the deletion.
+The owner deletes a will when everybody has what it published, and so does the leader. A new leader goes on with what a
+former one had claimed. So a will may be published again, if whoever published it dies before the deletion; but it has
+an identity (`Will.identity`), by which each node knows a will that it has had (`_core/hub/origins.pxd`).
 
 The wills of a session are written one after the other; only the newest that waits is.
 """
@@ -92,6 +92,7 @@ class Wills:
         self._hub: Hub
         self._tickets: Tickets
         self._kept: dict[Session, _Kept] = {}
+        self._identities: set[int] = set()  # of those wills
         self._of_life: dict[tuple[str, int], set[Session]] = {}  # node and its epoch
         self._dead: dict[tuple[str, int], float] = {}  # when its end was seen
         self._wanted: dict[Session, _Wanted] = {}
@@ -134,6 +135,10 @@ class Wills:
     def close(self) -> None:
         """Nothing is published or written any more."""
         self._closed = True
+
+    def has(self, identity: int) -> bool:
+        """Whether the store has a will with this identity."""
+        return identity in self._identities
 
     # ------------------------------------------------------------------ of clients of this node
 
@@ -271,6 +276,7 @@ class Wills:
     def _set(self, session: Session, kept: _Kept | None) -> None:
         former = self._kept.pop(session, None)
         if former is not None:
+            self._identities.discard(former.stored.will.identity)
             life = former.stored.node, former.stored.life
             self._of_life[life].discard(session)
             if not self._of_life[life]:
@@ -278,6 +284,7 @@ class Wills:
                 self._dead.pop(life, None)
         if kept is not None:
             self._kept[session] = kept
+            self._identities.add(kept.stored.will.identity)
             self._of_life.setdefault((kept.stored.node, kept.stored.life), set()).add(session)
 
     # ------------------------------------------------------------------ of nodes that have died

@@ -77,7 +77,6 @@ class Broker:
         self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
         self.parked: dict[tuple[Namespace, bytes, bytes], Parked] = {}  # by namespace, name, filter of a share group
         self.stored = SessionTable()  # sessions of which this node does not know whether they are still its own
-        self.session_number_last = 0
         self.sessions_made = 0
         self.started_ms = hub.mono_ms
         self.dirty: set[Session] = set()
@@ -162,7 +161,7 @@ class Broker:
         state.expiry_s = expiry_s
         state.keep_alive_s = keep_alive_s
         state.since_ms = self.hub.steady_ms
-        self._set_will(state, will)
+        self._set_will(state, will and msgspec.structs.replace(will, identity=self.hub.next_identity()))
         state.username = username
         state.kept = state.kept or expiry_s > 0
         self.connected += 1
@@ -199,8 +198,8 @@ class Broker:
     def _make(self, name: bytes, namespace: Namespace, recorded: bool, kept: bool) -> Session:
         number = 0
         if recorded and self.hub.durable:
-            self.session_number_last += 1
-            number = self.session_number_last
+            self.hub.session_number_last += 1
+            number = self.hub.session_number_last
         session = self.hub.new_session(name, number, namespace)
         # A session that is only recorded for its will keeps no messages on disk.
         session.journalled = bool(number) and kept
@@ -338,7 +337,7 @@ class Broker:
                 self.log("warning", "will to a queue", "a will is lost: there is no such queue",
                          {"client_id": client_id.decode(), "topic": will.topic.decode()})
         self.hub.publish_message(will.topic, will.payload, min(will.qos, self.limits.qos_max), retain,
-                                 will.properties, expires_at, session, space)
+                                 will.properties, expires_at, session, space, identity=will.identity)
 
     def forget_will(self, namespace: bytes, client_id: bytes) -> None:
         """For the Directory: the will of a stored session was published by another node."""
@@ -883,8 +882,8 @@ class Broker:
         """Records what CONNECT, or the node that it came from, said of a session."""
         state: SessionState = session.data
         if session.number == 0 and self.hub.durable and (state.kept or state.will is not None):
-            self.session_number_last += 1
-            session.set_number(self.session_number_last)
+            self.hub.session_number_last += 1
+            session.set_number(self.hub.session_number_last)
             session.journalled = state.kept
         self._record(session, RecordKind.SESSION, state.head())
 

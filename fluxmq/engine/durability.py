@@ -163,6 +163,8 @@ class Keeper:
             self.clock.load(value)
         elif kind == b"p":
             self.positions.load(rest, value)
+        elif kind == b"o":
+            self.broker.hub.origins.load(rest, value)
         elif kind == b"h":
             self.broker.revisions.load(rest, value)
         elif kind == b"s":
@@ -176,6 +178,8 @@ class Keeper:
             self.clock.replay(number, body)
         elif kind == RecordKind.PEER_POSITION:
             self.positions.replay(number, body)
+        elif kind in (RecordKind.ORIGIN, RecordKind.ORIGIN_END):
+            self.broker.hub.origins.replay(kind, number, body)
         elif kind == RecordKind.RETAINED_REVISION:
             self.broker.revisions.replay(number, body)
         elif kind >= RecordKind.EXCHANGE:
@@ -285,7 +289,7 @@ class Keeper:
             await self.driver.sleep(0)
         puts += retained
         deletes += cleared + stale
-        for moved, forgotten in (self.positions.export(), broker.revisions.export()):
+        for moved, forgotten in (self.positions.export(), broker.revisions.export(), hub.origins.export()):
             puts += moved
             deletes += forgotten
         if self.exchanges is not None:

@@ -21,6 +21,7 @@ from fluxmq._core.disk.segment_format import messages_of
 from fluxmq._core.errors import CorruptError, ProtocolError, UsageError
 from fluxmq._core.exchange.exchange import TYPES
 from fluxmq._core.exchange.headers import read_headers
+from fluxmq._core.hub.origins import read_origin
 from fluxmq._core.hub.persist import Loader
 from fluxmq._core.memory.namespace import read_namespace
 from fluxmq._core.queue.log import envelope_of
@@ -168,6 +169,8 @@ def _row(key: bytes, value: bytes) -> None:
         read_namespace(value)
     elif kind == b"p":
         read_position(key[1:], value)
+    elif kind == b"o":
+        read_origin(key[1:], value)
     elif kind == b"h":
         read_revision(key[1:], value)
     elif kind == b"s":
@@ -249,6 +252,10 @@ def _record(kind: int, body: bytes) -> None:
         read_namespace(body[8:])
     elif kind == RecordKind.PEER_POSITION:
         read_position(body[16:], body[:16])
+    elif kind == RecordKind.ORIGIN:
+        read_origin(body[:18], body[18:])
+    elif kind == RecordKind.ORIGIN_END:
+        read_origin(body)
     elif kind == RecordKind.RETAINED_REVISION:
         read_revision(body[9:], body[:9])
     elif kind == RecordKind.ARRIVAL:
@@ -328,6 +335,8 @@ def shown(key: bytes) -> str:
         return f"revision of retained message {key[3 + int.from_bytes(key[1:3], 'big'):].decode('utf-8', 'replace')!r}"
     if key[:1] == b"p":
         return f"position of node {key[1:].decode('utf-8', 'replace')!r}"
+    if key[:1] == b"o":
+        return f"origin {key[1:].hex()} of a message"
     if key[:1] in KINDS_OF_ROWS and len(key) >= 9:
         number = int.from_bytes(key[1:9], "big")
         name = KINDS_OF_ROWS[key[:1]]

@@ -64,6 +64,7 @@ _EMPTY_STATE = b"\1" + bytes(4)  # of a group: version, no cursors
 _GOES = {b"m": "the message is lost", b"s": "the session is lost, what waited for its client and its subscriptions",
          b"n": "it gets another name, and keeps what it has",
          b"p": "what that node sent last, and sends again, may be applied again",
+         b"o": "that message is delivered again if it comes again from another node",
          b"h": "the cluster's value of that retained message counts, or this node's if the cluster has none",
          b"t": "it is lost", b"r": "it is lost", b"c": "deadlines go on from what the journal says of the clock",
          b"q": "its name and what it was declared as are lost; its messages are kept",

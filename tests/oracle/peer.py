@@ -3,7 +3,9 @@
 A frame is (header, records); a record is a tuple that begins with its kind:
 
     (1, number, name)  (2, namespace, flags, left_ms, topic, properties, payload)  (3, …as 2, group, filter)
-    (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)
+    (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)  (8, name, packet id, use)
+
+One of kind 2 may end with its origin: (name, use, packet id).
 
 flags: QoS and retain; left_ms -1: it does not expire. The properties of a message are not looked into.
 """
@@ -19,7 +21,7 @@ HEADER = ("version", "flags", "age_s", "records", "epoch", "to_epoch", "sequence
 _HEADER = struct.Struct("<BBHIQQQQ")
 _HEAD = struct.Struct("<BBHI")
 _CONTENT = struct.Struct("<III")
-EXPIRES = 8
+EXPIRES, ORIGIN = 8, 16
 LEFT_MAX = 1 << 52
 
 
@@ -37,6 +39,9 @@ def build_record(record: Record) -> bytes:
         if left_ms >= 0:
             flags |= EXPIRES
             body += struct.pack("<q", left_ms)
+        if kind == 2 and len(record) > 7:
+            flags |= ORIGIN
+            body += struct.pack("<QQH", *record[7])
         body += topic + properties + payload
         if kind == 3:
             group, filter_ = record[7:]
@@ -46,6 +51,9 @@ def build_record(record: Record) -> bytes:
     elif kind == 4:
         _, namespace, count, group, filter_, flags = record
         body, a = struct.pack("<II", namespace, count) + group + filter_, len(group)
+    elif kind == 8:
+        _, name, a, use = record
+        body = struct.pack("<QQ", name, use)
     else:
         body = record[1] if len(record) > 1 else b""
     return _HEAD.pack(kind, flags, a, len(body)) + body
@@ -107,9 +115,9 @@ def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
 
 
 def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
-    need(1 <= kind <= 7)
+    need(1 <= kind <= 8)
     if kind == 2:
-        return kind, *_read_message(flags, a, body)
+        return kind, *_read_message(flags, a, body, may_have_origin=True)
     if kind == 3:
         need(len(body) >= 4)
         group_length, filter_length = struct.unpack_from("<HH", body)
@@ -121,7 +129,7 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
     if kind == 7:
         need(len(body) >= 8)
         return kind, *_read_message(flags, a, body[8:]), int.from_bytes(body[:8], "little")
-    need(flags <= (kind == 4) and (a == 0 or kind == 4))
+    need(flags <= (kind == 4) and (a == 0 or kind in (4, 8)))
     if kind == 1:
         need(5 <= len(body) <= 4 + 255)
         text(body[4:])
@@ -135,12 +143,21 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
     if kind == 5:
         need(not body)
         return (kind,)
+    if kind == 8:
+        need(len(body) == 16 and any(body[:8]))
+        return kind, int.from_bytes(body[:8], "little"), a, int.from_bytes(body[8:], "little")
     return kind, body
 
 
-def _read_message(flags: int, a: int, body: bytes) -> Record:
-    need(flags <= 15 and flags & 3 != 3)
+def _read_message(flags: int, a: int, body: bytes, may_have_origin: bool = False) -> Record:
+    need(flags <= (31 if may_have_origin else 15) and flags & 3 != 3)
     head = _CONTENT.size + (8 if flags & EXPIRES else 0)
+    origin: Record = ()
+    if flags & ORIGIN:
+        need(len(body) >= head + 18)
+        origin = (struct.unpack_from("<QQH", body, head),)
+        need(origin[0][0])
+        head += 18
     need(len(body) >= head)
     namespace, properties, payload = _CONTENT.unpack_from(body)
     need(len(body) == head + a + properties + payload)
@@ -150,4 +167,4 @@ def _read_message(flags: int, a: int, body: bytes) -> Record:
         need(0 <= left_ms < LEFT_MAX)
     body = body[head:]
     topic_name(body[:a])
-    return namespace, flags & 7, left_ms, body[:a], body[a:a + properties], body[a + properties:]
+    return namespace, flags & 7, left_ms, body[:a], body[a:a + properties], body[a + properties:], *origin

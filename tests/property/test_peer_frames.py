@@ -25,8 +25,11 @@ PAYLOAD = st.one_of(st.binary(max_size=20), st.builds(lambda n: bytes(n), st.sam
 FLAGS = st.builds(lambda qos, retain: qos | retain << 2, st.integers(0, 2), st.integers(0, 1))
 LEFT = st.one_of(st.just(-1), st.integers(0, (1 << 52) - 1))
 MESSAGE = st.tuples(st.just(2), NUMBERS, FLAGS, LEFT, TOPIC, WIRE, PAYLOAD)
+ORIGIN = st.tuples(LONG.filter(bool), LONG, st.integers(0, 65535))
 RECORDS = st.lists(st.one_of(
-    MESSAGE, MESSAGE, st.tuples(st.just(1), NUMBERS, NAME), st.tuples(st.just(5)),
+    MESSAGE, MESSAGE, st.builds(lambda message, origin: (*message, origin), MESSAGE, ORIGIN),
+    st.tuples(st.just(8), LONG.filter(bool), st.integers(0, 65535), LONG),
+    st.tuples(st.just(1), NUMBERS, NAME), st.tuples(st.just(5)),
     st.builds(lambda message, group, filter_: (3, *message[1:], group, filter_), MESSAGE, NAME, FILTER),
     st.builds(lambda message, life: (7, *message[1:], life), MESSAGE, LONG),
     st.tuples(st.just(4), NUMBERS, NUMBERS, TEXT, FILTER, st.integers(0, 1)),

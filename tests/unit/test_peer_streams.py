@@ -509,7 +509,7 @@ VALID = message(b"valid")
     ({"sequence": 1}, [ROOT, VALID, (2, 1, 0, -1, b"t", b"\x23\0\1", b"")], "property of one connection"),
     ({"sequence": 1}, [ROOT, VALID, (1, 2, b"\xff")], "UTF-8"),
     ({"sequence": 1}, [ROOT, VALID, (7, 7, 1, -1, b"t", b"", b"", 5)], "namespace 7 was not defined"),
-    ({"sequence": 1}, [ROOT, VALID, (8, b"")], "unknown kind 8"),
+    ({"sequence": 1}, [ROOT, VALID, (9, b"")], "unknown kind 9"),
 ], ids=str)
 def test_it_is_refused_and_has_no_effect(header: dict[str, int], content: list[tuple[object, ...]], what: str) -> None:
     _, b, wire = pair()

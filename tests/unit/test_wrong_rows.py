@@ -43,7 +43,7 @@ from fluxmq.storage.repair import repair
 from fluxmq.storage.view import open_view, read_all
 from fluxmq.storage.view_repair import write
 
-KINDS = {*KINDS_OF_ROWS, b"t", b"p", b"h", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
+KINDS = {*KINDS_OF_ROWS, b"t", b"p", b"h", b"o", CLOCK_KEY} - {b"x"}    # the value of `x` is empty
 
 
 class Broker(StoredNode):
@@ -80,6 +80,9 @@ def fill(node: Broker, part: str) -> None:
     node.exchanges.bind(b"/", f"{part}-exchange".encode(), f"{part}-classic".encode(), b"key.*")
     node.hub.positions[f"{part}-peer"] = (5, 7)
     node.hub.ledger.write(RecordKind.PEER_POSITION, struct.pack(">QQ", 5, 7) + f"{part}-peer".encode())
+    one = node.broker.sessions[b"/", f"{part}-one".encode()]
+    node.broker.subscribe(one, b"once", 1, 0)
+    node.hub.publish_message(b"once", b"x", 1, identity=1 + len(part))
     node.broker.revisions.note((b"/", f"{part}-retained".encode()), Known(9, True))
     arrive(node, f"{part}-moved".encode())
     node.hub.ledger.write_clock()
@@ -302,6 +305,16 @@ def test_positions_are_there_after_a_start(directory: Path) -> None:
         assert node.hub.positions == {"view-peer": (5, 7), "journal-peer": (5, 7)}
     finally:
         node.close()
+
+
+@pytest.mark.parametrize("body", [bytes(17), bytes(26), bytes(26) + b"\2", bytes(28)],
+                         ids=["cut", "no flags", "unknown flags", "half a session"])
+def test_an_origin_of_no_message(directory: Path, body: bytes) -> None:
+    path = journal(directory)
+    number, which = next((batch.number, at) for batch in batches_of_journal(path.read_bytes())
+                         for at, (kind, _) in enumerate(batch.records) if kind == RecordKind.ORIGIN)
+    replaced(path, number, which, body)
+    mended(directory, f"batch {number}")
 
 
 @pytest.mark.parametrize("body", [bytes(9), bytes(8) + b"\x10\0\1/t", bytes(9) + b"\0\1/"],

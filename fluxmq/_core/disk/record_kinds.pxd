@@ -31,6 +31,9 @@ replay when the view's copy of that session already holds its batch.
                    what  1: u64 number of the first message, i64 steady ms, then a part (engine/sessions/parts.py)
                          2: it is active
                          3: u64 session that joins it and ends, u8 1: with what that has in flight
+   19 ORIGIN       u64 name, u16 packet id, u64 use, u64 mark, u8 flags, n × u64 session      a message that was had
+                   (hub/origins.pxd)
+   30 ORIGIN_END   u64 name, [u16 packet id, u64 use]           forgets one, or all of a name
 
 Queues. QueueRecord and GroupRecord are the structs of engine/queues/records.py; the message of an APPEND is
 little-endian, as in memory and in segments (queue/log.pxd).
@@ -75,6 +78,7 @@ cdef enum:
     RECORD_PEER_POSITION = 16
     RECORD_RETAINED_REVISION = 17
     RECORD_ARRIVAL = 18
+    RECORD_ORIGIN = 19
     RECORD_APPEND = 20
     RECORD_CLAIM = 21
     RECORD_SETTLE = 22
@@ -85,6 +89,7 @@ cdef enum:
     RECORD_GROUP_END = 27
     RECORD_CURSOR = 28
     RECORD_TRIM = 29
+    RECORD_ORIGIN_END = 30
     RECORD_EXCHANGE = 32
     RECORD_EXCHANGE_END = 33
     RECORD_BIND = 34

@@ -11,11 +11,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.hub.namespaces cimport Namespaces
+from fluxmq._core.hub.origins cimport Origins, Use
 from fluxmq._core.hub.retained_store cimport RetainedStore
 from fluxmq._core.hub.targets cimport PeerHop, Targets
 from fluxmq._core.memory.commits cimport Commits, Waiter, held_t
 from fluxmq._core.memory.ledger cimport Ledger
-from fluxmq._core.memory.message cimport pub_t
+from fluxmq._core.memory.message cimport origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.pubsub.routes cimport hop_t, route_t
@@ -64,14 +65,25 @@ cdef class Hub(Waiter):
     cdef list eased                             # connections that were paused because of one and are read again
     cdef PeerHop crowded                        # the last hop that took a message although it has too much
     cdef uint64_t crowded_mark                  # Commits.mark when it did
-    cdef uint64_t life                          # while not 0, only sessions adopted from it get what is published
+    cdef bint narrow                            # what is published now is only for some of those who want it:
+    cdef uint64_t life                          # for sessions adopted from this life of a node; 0: others
+    cdef Use known                              # for those who have not had it; None: others
+    cdef origin_t* origin                       # of what is published now, or NULL
+    cdef list missed                            # numbers of sessions in two places that do not get it here; None: none
+    cdef readonly Origins origins
+    cdef public uint64_t session_number_last    # of a session in the journal
+    cdef uint64_t identity_last                 # 0: the node is alone, and gives out none
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
     cdef dict sequences                         # node -> the last frame that was made for it
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     # Only to sessions that were adopted from this life of a node (hub/moving.pxd).
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1
+    # A message that may come again with the same origin: who has had it here does not get it again.
+    cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1
+    cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
+    cdef int miss(self, uint64_t session) except -1
     # Delivers a message to one member of a group: of this node, or of any. 0: there is none, or it was dropped.
     cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1
     cdef uint64_t next_passing(self) noexcept

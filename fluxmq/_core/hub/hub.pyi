@@ -4,6 +4,7 @@ from typing import Any, Self, final
 from fluxmq._core.disk.journal import Journal
 from fluxmq._core.hub.disk_pressure import DiskPressure
 from fluxmq._core.hub.namespaces import Namespaces
+from fluxmq._core.hub.origins import Origins
 from fluxmq._core.hub.retained_store import RetainedStore
 from fluxmq._core.hub.targets import Targets
 from fluxmq._core.memory.commits import Commits, Line, Waiter
@@ -20,6 +21,7 @@ class Hub(Waiter):
     awaited: int
     open_publish: bool
     access_generation: int
+    session_number_last: int
     wake: Callable[[], object] | None
     def __new__(cls, journal: Journal | None, route_entries: int = 65536, seed: int = 0) -> Self: ...
     @property
@@ -72,7 +74,12 @@ class Hub(Waiter):
         source: Session | None = None,
         namespace: Namespace | None = None,
         from_peer: bool = False,
+        identity: int = 0,
     ) -> int: ...
+    def begin_identities(self, epoch: int) -> None: ...
+    def next_identity(self) -> int: ...
+    @property
+    def origins(self) -> Origins: ...
     def new_session(self, name: bytes, number: int, namespace: Namespace | None = None) -> Session: ...
     def subscribe(self, session: Session, filter: bytes, options: int, identifier: int) -> bool: ...
     def unsubscribe(self, session: Session, filter: bytes) -> bool: ...

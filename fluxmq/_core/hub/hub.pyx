@@ -1,5 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The hot path of one node, and the methods with which the cold half configures it. See hub/hub.pxd."""
+"""Machine. The hot path of one node, and the methods with which the cold half configures it. See hub/hub.pxd.
+
+It is one file because whatever is published takes the same way to the same hops, whoever it is from and for.
+"""
 cimport cython
 from cpython.ref cimport Py_DECREF
 from libc.string cimport memcpy, memset
@@ -7,6 +10,7 @@ from libc.string cimport memcpy, memset
 from fluxmq._core.errors import UsageError
 from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.hub.moving cimport MovingSession
+from fluxmq._core.hub.origins cimport ORIGIN_PUBLISHED
 from fluxmq._core.hub.retained_store cimport of_broker
 from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
@@ -71,6 +75,7 @@ cdef class Hub(Waiter):
         self.unsealed = []
         self.eased = []
         self.positions = {}
+        self.origins = Origins(self.ledger)
         self.sequences = {}
 
     def set_limits(self, **limits):
@@ -157,7 +162,8 @@ cdef class Hub(Waiter):
         route_enter(route)
         try:
             self.deliver_all(pub, route)
-            if pub.retain and not pub.from_peer:        # between nodes retained messages have a way of their own
+            if (pub.retain and not pub.from_peer        # between nodes retained messages have a way of their own
+                    and (self.known is None or not self.known.flags & ORIGIN_PUBLISHED)):
                 self.retained.retain(pub)
             if self.ledger.targets_count:
                 self.ledger.write_message(pub_own(pub))
@@ -178,10 +184,61 @@ cdef class Hub(Waiter):
 
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1:
         self.life = life
+        self.narrow = True
         try:
             return self.publish(pub, route)
         finally:
             self.life = 0
+            self.narrow = False
+
+    cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1:
+        cdef Use known = self.origins.find(origin)
+        cdef Commits commits = self.commits
+        cdef uint64_t written = commits.mark - commits.tickets
+        cdef int matched
+        cdef list missed
+        origin.pub = pub
+        origin.spread = False
+        self.origin = origin
+        self.known = known
+        self.narrow = known is not None
+        try:
+            matched = self.publish(pub, route)
+        finally:
+            missed, self.missed = self.missed, None
+            self.origin = NULL
+            self.known = None
+            self.narrow = False
+        self.origins.note(origin, known, self.session_number_last, not pub.from_peer, missed,
+                          commits.mark - commits.tickets != written and self.ledger.active())
+        if known is not None:
+            self.ledger.wait_for_earlier(commits.local)     # the first one's batch may not be durable yet
+        return matched
+
+    cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1:
+        """To those who have not had it, among them all other nodes: they know themselves."""
+        cdef uint32_t i
+        cdef hop_t* hop
+        cdef uint64_t number
+        if self.life:
+            return self.deliver_to_life(pub, route)
+        for i in range(route.count):
+            hop = &route.hops[i]
+            if hop.kind == HOP_SESSION or hop.kind == HOP_MOVING:
+                number = ((<Session>hop_target(hop, HOP_SESSION)).number if hop.kind == HOP_SESSION else
+                          (<MovingSession>hop_target(hop, HOP_MOVING)).session.number)
+                if not self.known.had_by(number):
+                    self.deliver_hop(hop, pub)
+            elif hop.kind == HOP_PEER or ((hop.kind == HOP_GROUP or hop.kind == HOP_SPREAD)
+                                          and not self.known.flags & ORIGIN_PUBLISHED):
+                self.deliver_hop(hop, pub)
+        return 0
+
+    cdef int miss(self, uint64_t session) except -1:
+        if self.missed is None:
+            self.missed = []
+        self.missed.append(session)
+        return 0
 
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i
@@ -229,8 +286,8 @@ cdef class Hub(Waiter):
         cdef int64_t written
         cdef uint64_t copied = 0
         cdef bint plain = pub.body.blob == NULL and not pub.retain
-        if self.life:
-            return self.deliver_to_life(pub, route)
+        if self.narrow:
+            return self.deliver_narrow(pub, route)
         if route.count == 1:
             hop = &route.hops[0]
             if hop.kind == HOP_SESSION:
@@ -293,6 +350,8 @@ cdef class Hub(Waiter):
             exchanges.forward(pub)
         elif hop.kind == HOP_MOVING:
             moving = <MovingSession>hop_target(hop, HOP_MOVING)
+            if self.origin != NULL and not moving.accepted[pub.from_peer]:
+                return self.miss(moving.session.number)
             return moving.deliver(pub, hop.options, hop.ids)
         elif hop.kind == HOP_SPREAD:
             if not pub.from_peer:
@@ -327,15 +386,17 @@ cdef class Hub(Waiter):
 
     def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
                         bytes properties=b"", int64_t expires_at=0, Session source=None,
-                        Namespace namespace=None, bint from_peer=False) -> int:
+                        Namespace namespace=None, bint from_peer=False, uint64_t identity=0) -> int:
         """Publishes for the cold half: wills, $SYS, other protocols.
 
         topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that are forwarded unchanged (no expiry, alias
         or subscription identifier). expires_at: steady clock, ms; 0 = never. namespace: None is the source's, and
-        without a source "/". from_peer: another node forwarded it, so it is not forwarded to peers. Returns how many
-        subscriptions matched. Raises UsageError for an invalid topic or QoS.
+        without a source "/". from_peer: another node forwarded it, so it is not forwarded to peers. identity: of
+        next_identity(), of a message that may be published again, also by other nodes: who has had it does not get it
+        again. Returns how many subscriptions matched. Raises UsageError for an invalid topic or QoS.
         """
         cdef pub_t pub
+        cdef origin_t origin
         cdef route_t* route
         if topic_valid(<const uint8_t*><const char*>topic, len(topic), 0) != TEXT_OK or not 0 <= qos <= 2:
             raise UsageError(f"cannot publish to {topic!r} with QoS {qos}")
@@ -355,9 +416,24 @@ cdef class Hub(Waiter):
         pub.retain = retain
         pub.from_peer = from_peer
         route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
-        matched = self.publish(&pub, route)
+        if identity:
+            origin = origin_t(name=identity, use=1, packet_id=0, spread=False, pub=NULL)
+            matched = self.publish_once(&pub, route, &origin)
+        else:
+            matched = self.publish(&pub, route)
         self.touch()
         return matched
+
+    def begin_identities(self, uint64_t epoch):
+        """The node is in a cluster, in this life: next_identity() gives numbers out. No other life, of whatever node,
+        gives out the same: lives begin far apart, at multiples of 2^64 divided by the golden ratio."""
+        self.identity_last = epoch * <uint64_t>0x9E3779B97F4A7C15
+
+    def next_identity(self) -> int:
+        """A number that no node of the cluster gives out again; 0 if this node is alone."""
+        if self.identity_last:
+            self.identity_last += 1
+        return self.identity_last
 
     # ---------------------------------------------------------------- sessions and subscriptions
 

@@ -6,6 +6,7 @@ View keys (the values are drawn in hub/persist.pyx):
     'm' u64 message     one message that a stored session still needs
     'n' u64 namespace   u8 flags (1: kept, 2: ended, the number is not reused), u16 length, name
     't' u64 namespace, topic     one retained message
+    'o' …               where a message that was had came from (hub/origins.pxd)
     'r' u16 length, namespace, topic     the same in an earlier version: read, and written as 't'
 
 A checkpoint is taken while the state changes, so replay may apply a record to a state that includes it already.

@@ -21,9 +21,9 @@ from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.disk.journal_format cimport journal_next_record
 from fluxmq._core.disk.record_kinds cimport (
     RECORD_APPEND, RECORD_ARRIVAL, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE,
-    RECORD_NAMESPACE, RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED, RECORD_RETAINED_NAMED,
-    RECORD_RETAINED_REVISION, RECORD_SENT, RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE,
-    RECORD_TRIM, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
+    RECORD_NAMESPACE, RECORD_ORIGIN, RECORD_ORIGIN_END, RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED,
+    RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_RETAINED_REVISION, RECORD_SENT, RECORD_SESSION,
+    RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_TRIM, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
 )
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
@@ -418,6 +418,7 @@ cdef class Loader:
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         if (kind == RECORD_CLOCK or kind == RECORD_PEER_POSITION or kind == RECORD_RETAINED_REVISION
+                or kind == RECORD_ORIGIN or kind == RECORD_ORIGIN_END
                 or RECORD_APPEND <= kind <= RECORD_TRIM
                 or RECORD_EXCHANGE <= kind <= RECORD_UNBIND):           # their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))

@@ -4,12 +4,13 @@
     pub_t    a message while it is being published: borrows from the read buffer, copied to a msg_t on first need
     msg_t    a message that must outlive its turn: counted, immutable
     blob_t   a payload too large to copy: counted, immutable; msg_t and outbound chunks point into it
+    origin_t by what a node knows a message that it has had already (hub/origins.pxd)
     ids_t    the subscription identifiers that one delivery carries, and the share group it came through: counted,
              immutable
 
 All counts are plain integers: one loop, one thread, one node.
 """
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.debug cimport live_t
 
@@ -66,6 +67,13 @@ cdef enum:
     # The last identifier of a delivery may be no identifier, but the mark of the share group that it came through
     # (ShareGroup.mark). It has this bit, and is not sent to the client.
     GROUP_MARK = 0x80000000
+
+cdef struct origin_t:
+    uint64_t name           # of a session's incarnation, or of a will; not 0
+    uint64_t use            # 0: unknown
+    uint16_t packet_id
+    bint spread             # it was given to another node
+    const pub_t* pub        # that has it, in Hub.publish_once
 
 cdef struct ids_t:
     uint32_t refs

@@ -11,15 +11,17 @@
              └──────┴───────┴─────┴────────┴─────────────────────────────────────────────────────┘
 
     1 NAMESPACE      u32 number, name                   numbers are defined in order, from 1, before their first use
-    2 MESSAGE        u32 namespace, u32 properties length, u32 payload length, [i64 ms until it expires], topic,
-                     properties, payload                a: topic length. flags: QoS (bits 0, 1), retain (2), expires (3)
-    3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE
+    2 MESSAGE        u32 namespace, u32 properties length, u32 payload length, [i64 ms until it expires],
+                     [u64 name, u64 use, u16 packet id: hub/origins.pxd], topic, properties, payload    a: topic length.
+                     flags: QoS (bits 0, 1), retain (2), expires (3), origin (4)
+    3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE; no origin
     4 INTEREST       u32 namespace, u32 count, group's name, filter             a: length of the group's name; count 0:
                                                                                 the sender wants it no more. flags:
                                                                                 durable (1)
     5 INTEREST_END                                      the sender's interest is whole
     6 CONTROL        bytes of the cold half
-    7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node
+    7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node; no origin
+    8 RELEASE        u64 name, u64 use                  a: packet id. An origin is over; use 0: all of that packet id
 
 Flags of a frame:
 
@@ -33,7 +35,7 @@ A frame with sequence 0 only acknowledges, if it is not BEGIN. age: for how long
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.memory.message cimport body_t, origin_t
 from fluxmq._core.wire.primitives cimport Cursor
 
 cdef enum:
@@ -50,11 +52,13 @@ cdef enum:
     PEER_INTEREST_END = 5
     PEER_CONTROL = 6
     PEER_DIRECTED = 7
+    PEER_RELEASE = 8
 
 cdef enum:                          # flags of a message
     PEER_QOS = 3
     PEER_RETAIN = 4
     PEER_EXPIRES = 8
+    PEER_ORIGIN = 16
 
 cdef enum:                          # flags of an interest
     PEER_DURABLE = 1                # of a session that outlives its node
@@ -85,6 +89,9 @@ cdef struct peer_record_t:          # borrows from the frame
     span_t payload                  # of CONTROL: all of it
     int64_t left_ms                 # until it expires; -1: never
     uint64_t life                   # DIRECTED
+    uint64_t origin                 # MESSAGE, RELEASE: name; 0: none
+    uint64_t use
+    uint16_t packet_id
 
 cdef struct checks_t:               # what the last checked message had: the same bytes need no second check
     span_t topic
@@ -98,9 +105,14 @@ cdef void read_header(const uint8_t* at, frame_t* frame) noexcept nogil
 cdef size_t namespace_bytes(size_t name) noexcept nogil
 cdef uint8_t* put_namespace(uint8_t* at, uint32_t number, const uint8_t* name, uint32_t length) noexcept nogil
 cdef size_t message_bytes(const body_t* body) noexcept nogil    # at most
-# flags: QoS and retain. left_ms: -1 = never. At most 4 GiB; the topic has at most 65 535 bytes.
-cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags,
-                          int64_t left_ms) noexcept nogil
+cdef enum:
+    ORIGIN_BYTES = 18               # of a message with an origin more than message_bytes
+# flags: QoS and retain. left_ms: -1 = never. origin: NULL = none. At most 4 GiB; the topic has at most 65 535 bytes.
+cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags, int64_t left_ms,
+                          const origin_t* origin) noexcept nogil
+cdef enum:
+    RELEASE_BYTES = 24              # the whole record
+cdef uint8_t* put_release(uint8_t* at, uint64_t name, uint16_t packet_id, uint64_t use) noexcept nogil
 cdef size_t group_bytes(size_t group, size_t filter) noexcept nogil     # more than message_bytes
 cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* group, uint16_t group_length,
                                 const uint8_t* filter, uint16_t filter_length, const body_t* body, uint8_t flags,

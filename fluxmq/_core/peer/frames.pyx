@@ -73,7 +73,8 @@ cdef size_t message_bytes(const body_t* body) noexcept nogil:
             + body.payload_length)
 
 
-cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* body, int64_t left_ms) noexcept nogil:
+cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* body, int64_t left_ms,
+                                 const origin_t* origin) noexcept nogil:
     put_u32_le(at, namespace)
     put_u32_le(at + 4, body.properties_length)
     put_u32_le(at + 8, body.payload_length)
@@ -81,6 +82,11 @@ cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* 
     if left_ms >= 0:
         put_u64_le(at, <uint64_t>left_ms)
         at += 8
+    if origin != NULL:
+        put_u64_le(at, origin.name)
+        put_u64_le(at + 8, origin.use)
+        put_u16_le(at + 16, origin.packet_id)
+        at += ORIGIN_BYTES
     at = put_bytes(at, body.topic, body.topic_length)
     at = put_bytes(at, body.properties, body.properties_length)
     return put_bytes(at, body.payload, body.payload_length)
@@ -91,11 +97,18 @@ cdef inline uint32_t content_bytes(const body_t* body, int64_t left_ms) noexcept
             + body.payload_length)
 
 
-cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags,
-                          int64_t left_ms) noexcept nogil:
-    at = put_head(at, PEER_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
-                  content_bytes(body, left_ms))
-    return put_content(at, namespace, body, left_ms)
+cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags, int64_t left_ms,
+                          const origin_t* origin) noexcept nogil:
+    at = put_head(at, PEER_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0),
+                  <uint16_t>body.topic_length, content_bytes(body, left_ms) + (ORIGIN_BYTES if origin else 0))
+    return put_content(at, namespace, body, left_ms, origin)
+
+
+cdef uint8_t* put_release(uint8_t* at, uint64_t name, uint16_t packet_id, uint64_t use) noexcept nogil:
+    at = put_head(at, PEER_RELEASE, 0, packet_id, 16)
+    put_u64_le(at, name)
+    put_u64_le(at + 8, use)
+    return at + 16
 
 
 cdef size_t group_bytes(size_t group, size_t filter) noexcept nogil:
@@ -110,7 +123,7 @@ cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* 
     put_u16_le(at, group_length)
     put_u16_le(at + 2, filter_length)
     at = put_bytes(at + 4, group, group_length)
-    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms)
+    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms, NULL)
 
 
 cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil:
@@ -130,7 +143,7 @@ cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const
     at = put_head(at, PEER_DIRECTED, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
                   LIFE_BYTES + content_bytes(body, left_ms))
     put_u64_le(at, life)
-    return put_content(at + LIFE_BYTES, namespace, body, left_ms)
+    return put_content(at + LIFE_BYTES, namespace, body, left_ms, NULL)
 
 
 cdef size_t control_bytes(size_t data) noexcept nogil:
@@ -221,7 +234,7 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
             check_message(record, checks)
         return 1
     if (record.flags & ~(PEER_DURABLE if record.kind == PEER_INTEREST else 0)
-            or (a and record.kind != PEER_INTEREST)):
+            or (a and record.kind != PEER_INTEREST and record.kind != PEER_RELEASE)):
         return wrong_record(record.kind)
     if record.kind == PEER_NAMESPACE:
         if length < 5 or length > 4 + NAME_BYTES_MAX:
@@ -240,6 +253,12 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
         check_filter(record)
     elif record.kind == PEER_CONTROL:
         span(&record.payload, at, length)
+    elif record.kind == PEER_RELEASE:
+        if length != 16 or peek_u64_le(at) == 0:
+            return wrong_record(record.kind)
+        record.origin = peek_u64_le(at)
+        record.use = peek_u64_le(at + 8)
+        record.packet_id = a
     elif record.kind != PEER_INTEREST_END:
         raise ProtocolError(MALFORMED, f"a record of unknown kind {record.kind} between nodes")
     elif length:
@@ -250,8 +269,18 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
 cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a) except -1:
     cdef uint32_t head = MESSAGE_BYTES + (8 if record.flags & PEER_EXPIRES else 0)
     cdef uint32_t properties, payload
-    if (end - at < head or record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES)
-            or record.flags & PEER_QOS == PEER_QOS):
+    record.origin = 0
+    if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES):
+        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN) or record.kind != PEER_MESSAGE:
+            return wrong_record(record.kind)
+        head += ORIGIN_BYTES
+        if end - at >= head:
+            record.origin = peek_u64_le(at + head - ORIGIN_BYTES)
+            record.use = peek_u64_le(at + head - 10)
+            record.packet_id = peek_u16_le(at + head - 2)
+        if record.origin == 0:
+            return wrong_record(record.kind)
+    if end - at < head or record.flags & PEER_QOS == PEER_QOS:
         return wrong_record(record.kind)
     record.namespace = peek_u32_le(at)
     properties = peek_u32_le(at + 4)

@@ -22,12 +22,13 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.disk.record_kinds cimport RECORD_PEER_POSITION
 from fluxmq._core.memory.commits cimport Commits
-from fluxmq._core.memory.message cimport FORMAT_MQTT, pub_t
+from fluxmq._core.memory.message cimport FORMAT_MQTT, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_ROUTE
 from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST,
-    PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_QOS, PEER_RETAIN, checks_t, next_record, open_frame, span_t,
+    PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_QOS, PEER_RELEASE, PEER_RETAIN, checks_t, next_record,
+    open_frame, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_drop
 from fluxmq._core.pubsub.share_group cimport ShareGroup
@@ -219,6 +220,9 @@ cdef class PeerInbox:
     cdef int apply_record(self, const frame_t* frame, const peer_record_t* record) except -1:
         if record.kind == PEER_NAMESPACE:
             return 0
+        if record.kind == PEER_RELEASE:
+            self.hub.origins.end(record.origin, record.packet_id, record.use)
+            return 0
         self.number = 0                 # the handler may change namespaces
         if self.handler is None:
             return 0
@@ -262,6 +266,7 @@ cdef class PeerInbox:
 
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1:
         cdef pub_t pub
+        cdef origin_t origin
         cdef route_t* route = self.route
         if not self.begin(&pub, frame, record) or self.topics is None:
             return 0
@@ -279,6 +284,9 @@ cdef class PeerInbox:
             self.topics.routes.hits += 1
         if record.kind == PEER_DIRECTED:
             self.hub.publish_to_life(&pub, route, record.life)
+        elif record.origin:
+            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, pub=NULL)
+            self.hub.publish_once(&pub, route, &origin)
         else:
             self.hub.publish(&pub, route)
         return 0

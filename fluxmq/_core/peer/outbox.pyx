@@ -9,13 +9,13 @@ from libc.string cimport memcpy, memset
 
 from fluxmq._core.debug cimport count_live
 from fluxmq._core.errors import ProtocolError, UsageError
-from fluxmq._core.memory.message cimport body_t, live
+from fluxmq._core.memory.message cimport body_t, live, origin_t
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE,
-    PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, control_bytes, group_bytes,
-    interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, put_control, put_directed,
-    put_group_message, put_header, put_interest, put_message, put_namespace, read_header, span_t,
+    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES, PEER_CONTROL, PEER_DIRECTED,
+    PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, control_bytes,
+    group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, put_control,
+    put_directed, put_group_message, put_header, put_interest, put_message, put_namespace, read_header, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport topics_of
@@ -241,6 +241,7 @@ cdef class PeerOutbox(PeerHop):
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1:
         cdef const body_t* body = &pub.body
         cdef bint full = self.full()
+        cdef origin_t* origin = NULL
         cdef int64_t left_ms = -1
         cdef uint8_t flags = pub.qos | (PEER_RETAIN if pub.retain else 0)
         cdef size_t size
@@ -261,6 +262,10 @@ cdef class PeerOutbox(PeerHop):
         size = message_bytes(body)
         if group is not None:
             size += group_bytes(len(group), len(filter))
+        elif self.hub.origin != NULL and self.hub.origin.pub == pub:
+            origin = self.hub.origin
+            origin.spread = True
+            size += ORIGIN_BYTES
         at = self.room(size)
         if pub.qos:
             self.hub.commits.give(self.line)
@@ -268,7 +273,7 @@ cdef class PeerOutbox(PeerHop):
                 self.hub.crowded = self
                 self.hub.crowded_mark = self.hub.commits.mark
         if group is None:
-            at = put_message(at, self.number, body, flags, left_ms)
+            at = put_message(at, self.number, body, flags, left_ms, origin)
         else:
             self.group_frame = self.newest() + 1
             at = put_group_message(at, self.number, <const uint8_t*><const char*>group, <uint16_t>len(group),

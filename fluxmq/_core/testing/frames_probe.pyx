@@ -4,12 +4,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 
-from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.memory.message cimport body_t, origin_t
 from fluxmq._core.peer.frames cimport (
-    FRAME_HEADER_BYTES, LIFE_BYTES, PEER_CONTROL, PEER_DIRECTED, PEER_EXPIRES, PEER_GROUP_MESSAGE, PEER_INTEREST,
-    PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, checks_t, control_bytes, frame_t, group_bytes, interest_bytes,
-    message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, put_control, put_directed,
-    put_group_message, put_header, put_interest, put_message, put_namespace, span_t,
+    FRAME_HEADER_BYTES, LIFE_BYTES, ORIGIN_BYTES, PEER_CONTROL, PEER_DIRECTED, PEER_EXPIRES, PEER_GROUP_MESSAGE,
+    PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_ORIGIN, PEER_RELEASE, RELEASE_BYTES, checks_t,
+    control_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame,
+    peer_record_t, put_control, put_directed, put_group_message, put_header, put_interest, put_message, put_namespace,
+    put_release, span_t,
 )
 from fluxmq._core.wire.primitives cimport Cursor
 
@@ -37,6 +38,7 @@ cdef bytes record_bytes(tuple record):
     """One record. Tuples as of decode()."""
     cdef bytes out, a, b
     cdef body_t body
+    cdef origin_t origin
     cdef uint8_t* begin
     cdef uint8_t* end
     cdef int kind = record[0]
@@ -47,9 +49,15 @@ cdef bytes record_bytes(tuple record):
         end = put_namespace(begin, record[1], at_of(a), <uint32_t>len(a))
     elif kind == PEER_MESSAGE:
         fill(&body, record[4], record[5], record[6])
-        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body))
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + ORIGIN_BYTES)
         begin = <uint8_t*>PyBytes_AS_STRING(out)
-        end = put_message(begin, record[1], &body, record[2], record[3])
+        if len(record) > 7:
+            origin.name, origin.use, origin.packet_id = record[7]
+        end = put_message(begin, record[1], &body, record[2], record[3], &origin if len(record) > 7 else NULL)
+    elif kind == PEER_RELEASE:
+        out = PyBytes_FromStringAndSize(NULL, RELEASE_BYTES)
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        end = put_release(begin, record[1], record[2], record[3])
     elif kind == PEER_DIRECTED:
         fill(&body, record[4], record[5], record[6])
         out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + LIFE_BYTES)
@@ -91,8 +99,9 @@ def decode(bytes data not None) -> tuple:
     """(header, records) of a frame, every record checked. Raises ProtocolError.
 
     (1, number, name), (2, namespace, flags, left_ms, topic, properties, payload), (3, the same, group, filter),
-    (4, namespace, count, group, filter, flags), (5,), (6, data), (7, as 2, life); flags without PEER_EXPIRES, left_ms
-    -1: never."""
+    (4, namespace, count, group, filter, flags), (5,), (6, data), (7, as 2, life), (8, name, packet id, use); one of
+    kind 2 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES and PEER_ORIGIN, left_ms -1:
+    never."""
     cdef frame_t frame
     cdef Cursor records
     cdef peer_record_t record
@@ -108,11 +117,15 @@ def decode(bytes data not None) -> tuple:
                           record.flags))
         elif record.kind == PEER_INTEREST_END:
             found.append((record.kind,))
+        elif record.kind == PEER_RELEASE:
+            found.append((record.kind, record.origin, record.packet_id, record.use))
         elif record.kind == PEER_CONTROL:
             found.append((record.kind, taken(&record.payload)))
         else:
-            one = (record.kind, record.namespace, record.flags & ~PEER_EXPIRES, record.left_ms, taken(&record.topic),
-                   taken(&record.properties), taken(&record.payload))
+            one = (record.kind, record.namespace, record.flags & ~(PEER_EXPIRES | PEER_ORIGIN), record.left_ms,
+                   taken(&record.topic), taken(&record.properties), taken(&record.payload))
+            if record.flags & PEER_ORIGIN:
+                one = *one, (record.origin, record.use, record.packet_id)
             if record.kind == PEER_GROUP_MESSAGE:
                 one = *one, taken(&record.name), taken(&record.filter)
             found.append((*one, record.life) if record.kind == PEER_DIRECTED else one)

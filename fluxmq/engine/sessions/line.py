@@ -94,7 +94,7 @@ class SessionLine:
         session = hub.new_session(head.name, number, namespace)
         session.data = SessionState(session)
         if self.line.number == 0:
-            self.broker.session_number_last = max(self.broker.session_number_last, number)
+            hub.session_number_last = max(hub.session_number_last, number)
         session.data.moved = head.moved  # changed by steps only: a later SESSION record may be older than the view
         self._apply_head(session, head)
         return session

@@ -24,7 +24,7 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
     """A will message, MQTT 5.0 section 3.1.2.5.
 
     properties: wire bytes, sent unchanged. delay_s: Will Delay Interval. expiry_s: Message Expiry Interval, counted
-    from publication; None = never.
+    from publication; None = never. identity: of Hub.next_identity; 0: the node that accepted it was alone.
     """
 
     topic: bytes
@@ -34,6 +34,7 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
     properties: bytes = b""
     delay_s: int = 0
     expiry_s: int | None = None
+    identity: int = 0
 
     @property
     def size(self) -> int:

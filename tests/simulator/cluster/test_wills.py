@@ -1,6 +1,8 @@
 """Wills of clients whose node dies, as subscribers on other nodes see them."""
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +16,8 @@ KEY = client_key(WILL_DATA, b"/", b"c")
 DELAY = "will_delay_interval"
 
 
-def will(delay_s: int = 0, **how: Any) -> Will:
-    return Will(topic="w", payload=b"gone", qos=1, properties=((DELAY, delay_s),) if delay_s else (), **how)
+def will(delay_s: int = 0, *, qos: int = 1, **how: Any) -> Will:
+    return Will(topic="w", payload=b"gone", qos=qos, properties=((DELAY, delay_s),) if delay_s else (), **how)
 
 
 def died(brokers: Brokers, name: str) -> None:
@@ -46,6 +48,12 @@ def test_a_will_is_kept_before_connack_and_published_once_when_the_node_dies(see
     assert KEY not in brokers.store.items
     late = subscribed(brokers, second, "late", "w")
     brokers.run_until(lambda: late.messages == [("w", b"gone")])    # it was retained
+
+
+def leader_of(brokers: Brokers) -> str:
+    """By those who serve."""
+    return next(broker.cluster.membership.leader for broker in brokers.processes.values()
+                if broker.serving and broker.cluster.membership.leader)
 
 
 def test_the_leaders_own_wills_are_published_by_the_next_leader() -> None:
@@ -145,7 +153,7 @@ def test_a_node_that_returns_does_not_publish_what_the_leader_has_published(afte
 
 
 def test_a_leader_that_dies_before_the_deletion_is_followed_by_one_that_goes_on() -> None:
-    """The will is published at least once: here twice."""
+    """It publishes the will again, and those who have had it do not get it again."""
     brokers = serving("one", "two", "three")
     leader, second, third = leader_first(brokers)
     reader = subscribed(brokers, second, "r", "w")
@@ -155,7 +163,7 @@ def test_a_leader_that_dies_before_the_deletion_is_followed_by_one_that_goes_on(
     assert KEY in brokers.store.items           # the leader has not heard that the reader's node has it
     died(brokers, leader)
     brokers.run_for(5.0)
-    assert reader.messages == [("w", b"gone")] * 2 and KEY not in brokers.store.items
+    assert reader.messages == [("w", b"gone")] and KEY not in brokers.store.items
 
 
 def test_connack_waits_for_the_store_up_to_a_limit() -> None:
@@ -188,3 +196,56 @@ def test_of_many_wills_the_newest_of_each_client_is_kept() -> None:
     brokers.run_for(5.0)
     assert sorted(payload for _, payload in reader.messages) == [b"c4", b"d4"]
     assert KEY not in brokers.store.items
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_session_gets_a_will_once_whoever_dies_and_comes_back_meanwhile(seed: int) -> None:
+    """Readers have persistent sessions on all nodes. Leaders are killed between the publish and the deletion, readers'
+    nodes too, and come back with their disks."""
+    chance = random.Random(seed)
+    brokers = serving("one", "two", "three", "four", seed=seed)
+    leader, *others = leader_first(brokers)
+    third = others.pop()
+    readers = {at: connected(brokers, at, f"r-{at}", clean_start=False, expiry_s=1000) for at in (leader, *others)}
+    for reader in readers.values():
+        packet_id = reader.subscribe("w", 2)
+        brokers.run_until(partial(reader.acknowledged, packet_id))
+    client = connected(brokers, third, "c", will=will(qos=2), expiry_s=5, clean_start=False)
+    if chance.random() < 0.5:
+        died(brokers, third)
+    else:
+        lose_connection(client)                 # the owner publishes it, and dies
+        brokers.run_for(chance.choice((0.001, 0.002, 0.003)))
+        died(brokers, third)
+    for _ in range(2):
+        who = leader_of(brokers)
+        wills = brokers.processes[who].cluster.wills
+        brokers.world.holds_within(partial(getattr, wills, "published"), 3.0)
+        brokers.run_for(chance.choice((0, 0.0005, 0.001, 0.003)))
+        victims = [who] if chance.random() < 0.5 else [who, chance.choice([at for at in readers if at != who])]
+        for victim in victims:
+            brokers.kill(victim)
+        brokers.run_for(chance.choice((0.1, 0.3)))
+        brokers.start(*victims)
+    brokers.run_for(10.0)
+    assert KEY not in brokers.store.items
+    for at, reader in readers.items():
+        if not reader.open:
+            reader.connect(at=at, clean_start=False, expiry_s=1000)
+    brokers.run_for(5.0)
+    assert {at: reader.messages for at, reader in readers.items()} == {at: [("w", b"gone")] for at in readers}
+
+
+def test_where_messages_came_from_is_forgotten_when_their_wills_are_gone() -> None:
+    brokers = serving("one", "two", "three")
+    leader, second, third = leader_first(brokers)
+    reader = connected(brokers, second, "r", clean_start=False, expiry_s=1000)
+    packet_id = reader.subscribe("w", 1)
+    brokers.run_until(lambda: reader.acknowledged(packet_id))
+    connected(brokers, third, "c", will=will())
+    died(brokers, third)
+    brokers.run_until(lambda: reader.messages and KEY not in brokers.store.items)
+    hubs = [brokers.processes[name].node.hub for name in (leader, second)]
+    assert all(len(hub.origins) == 1 for hub in hubs)
+    brokers.run_for(70.0)
+    assert not any(len(hub.origins) for hub in hubs)

@@ -1,0 +1,52 @@
+"""Where a message comes from, by which a node of a cluster knows one that it has had already.
+
+    of a client     name: the incarnation of its session; its packet identifier; the use of that identifier
+    a will          name: the will's identity; packet identifier 0; use 1
+
+A node keeps, in memory and with its journal, which origins it has had until it hears that they are over: the client has
+released the packet identifier (ORIGIN_END), or the session or will is no more (forget). A message with an origin that
+it has goes only to those sessions that were not here then (Hub.publish_once).
+
+    origin          name ─► packet identifier ─► uses
+    journal         ORIGIN, in the batch that has what the message caused; ORIGIN_END
+    view            'o' u64 name, u16 packet id, u64 use    u64 mark, u8 flags, n × u64 session, big-endian
+
+Use 0 is unknown: a node that has made a session from what others knew of it does not know how often its identifiers
+were used. It means every use of a packet identifier. But a node that was away has not heard what was released
+meanwhile: what it has from before (`former`) is recognised by its exact use only.
+"""
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.ledger cimport Ledger
+from fluxmq._core.memory.message cimport origin_t
+
+cdef enum:
+    ORIGIN_PUBLISHED = 1        # this node has published it: its share groups and queues have had it, too
+
+cdef class Use:
+    cdef readonly uint64_t use
+    cdef readonly uint64_t mark         # sessions up to this number were here, and have had it
+    cdef readonly tuple missed          # numbers of those that were here, and have not
+    cdef readonly uint8_t flags
+    cdef readonly bint spread           # another node may have it
+    cdef readonly bint recorded
+    cdef readonly bint former           # from before this life of the node
+    cdef bint had_by(self, uint64_t session) except -1
+    cdef bytes value(self)
+
+cdef class Origins:
+    cdef Ledger ledger
+    cdef dict names                     # name -> packet identifier -> list of Use
+    cdef dict changed                   # keys of rows of the view -> None, since the last export
+
+    cdef Use find(self, const origin_t* origin)
+    # The use of a packet identifier that was not released; 0: none is known.
+    cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id) except? 0xFFFFFFFFFFFFFFFF
+    # Notes what has come. known: of find(). recorded: what it caused is on its way to the disk.
+    cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed,
+                  bint recorded) except -1
+    # Forgets a use of a packet identifier; 0: all of them. Returns whether another node may have it.
+    cdef bint end(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1
+    cdef Use put(self, uint64_t name, uint16_t packet_id, uint64_t use)
+    cdef int drop(self, uint64_t name, object packet_id, uint64_t use) except -1
+    cdef int touch(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1

@@ -1,0 +1,198 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. The origins of messages that this node has had. See hub/origins.pxd."""
+cimport cython
+
+from fluxmq._core.disk.record_kinds cimport RECORD_ORIGIN, RECORD_ORIGIN_END
+from fluxmq._core.errors import CorruptError
+
+__all__ = ["Origins", "Use", "read_origin"]
+
+
+def read_origin(bytes key not None, bytes value=None) -> tuple:
+    """(name, packet identifier, use, mark, flags, missed) of a row without the first byte of its key, or of an ORIGIN
+    record; value None: of an ORIGIN_END record, with 0 for what is not there. Raises CorruptError."""
+    if value is None and len(key) == 8:
+        return int.from_bytes(key, "big"), None, 0, 0, 0, ()
+    if len(key) != 18:
+        raise CorruptError(f"the origin of a message has {len(key)} bytes")
+    name, packet_id, use = (int.from_bytes(key[:8], "big"), int.from_bytes(key[8:10], "big"),
+                            int.from_bytes(key[10:], "big"))
+    if value is None:
+        return name, packet_id, use, 0, 0, ()
+    if len(value) < 9 or (len(value) - 9) % 8 or value[8] & ~ORIGIN_PUBLISHED:
+        raise CorruptError(f"what is known of the origin of a message has {len(value)} bytes, or unknown flags")
+    return (name, packet_id, use, int.from_bytes(value[:8], "big"), value[8],
+            tuple([int.from_bytes(value[at:at + 8], "big") for at in range(9, len(value), 8)]))
+
+
+@cython.final
+cdef class Use:
+    """Value. One use of a packet identifier, or a will, that this node has had."""
+
+    cdef bint had_by(self, uint64_t session) except -1:
+        """Whether the session with this number on disk has had the message, if it wants it."""
+        return session <= self.mark and session not in self.missed
+
+    cdef bytes value(self):
+        return self.mark.to_bytes(8, "big") + bytes([self.flags]) + b"".join(
+            [number.to_bytes(8, "big") for number in self.missed])
+
+
+cdef bytes key_of(uint64_t name, uint16_t packet_id, uint64_t use):
+    return name.to_bytes(8, "big") + packet_id.to_bytes(2, "big") + use.to_bytes(8, "big")
+
+
+@cython.final
+cdef class Origins:
+    """Machine. ledger: of the node."""
+
+    def __cinit__(self, Ledger ledger not None):
+        self.ledger = ledger
+        self.names = {}
+        self.changed = {}
+
+    def __len__(self) -> int:
+        """Number of uses."""
+        return sum([len(uses) for of_name in self.names.values() for uses in of_name.values()])
+
+    cdef Use find(self, const origin_t* origin):
+        cdef dict of_name = self.names.get(origin.name)
+        cdef Use use
+        if of_name is not None:
+            for use in of_name.get(origin.packet_id, ()):
+                if (use.use == origin.use and use.use) or (not use.former and (use.use == 0 or origin.use == 0)):
+                    return use
+        return None
+
+    cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id) except? 0xFFFFFFFFFFFFFFFF:
+        cdef dict of_name = self.names.get(name)
+        cdef Use use
+        if of_name is not None:
+            for use in of_name.get(packet_id, ()):
+                if not use.former and use.use:
+                    return use.use
+        return 0
+
+    cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed,
+                  bint recorded) except -1:
+        if known is None:
+            known = self.put(origin.name, origin.packet_id, origin.use)
+        elif not recorded and not missed:
+            known.spread = known.spread or origin.spread
+            return 0
+        known.mark = mark
+        known.missed = () if missed is None else tuple(missed)
+        known.former = False
+        known.spread = known.spread or origin.spread or not published
+        if published:
+            known.flags |= ORIGIN_PUBLISHED
+        if recorded or known.recorded:
+            known.recorded = True
+            self.touch(origin.name, origin.packet_id, known.use)
+            self.ledger.write(RECORD_ORIGIN, key_of(origin.name, origin.packet_id, known.use) + known.value())
+        return 0
+
+    cdef bint end(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1:
+        cdef dict of_name = self.names.get(name)
+        cdef Use each
+        cdef bint spread = False
+        cdef bint found = False
+        if of_name is None:
+            return True
+        for each in list(of_name.get(packet_id, ())):
+            if use == 0 or each.use == use or each.use == 0:
+                found = True
+                spread = spread or each.spread
+                if each.recorded:
+                    self.ledger.write(RECORD_ORIGIN_END, key_of(name, packet_id, each.use))
+                self.drop(name, packet_id, each.use)
+        return spread or not found
+
+    cdef Use put(self, uint64_t name, uint16_t packet_id, uint64_t use):
+        cdef Use made = Use.__new__(Use)
+        cdef dict of_name = self.names.get(name)
+        if of_name is None:
+            of_name = self.names[name] = {}
+        made.use = use
+        made.missed = ()
+        of_name[packet_id] = [*[each for each in of_name.get(packet_id, ()) if (<Use>each).use != use], made]
+        return made
+
+    cdef int drop(self, uint64_t name, object packet_id, uint64_t use) except -1:
+        """packet_id None: all of the name's. use: exactly this one."""
+        cdef dict of_name = self.names.get(name)
+        cdef Use each
+        cdef list left
+        if of_name is None:
+            return 0
+        for identifier in list(of_name) if packet_id is None else [packet_id] if packet_id in of_name else []:
+            left = []
+            for each in of_name[identifier]:
+                if packet_id is not None and each.use != use:
+                    left.append(each)
+                elif each.recorded:
+                    self.touch(name, identifier, each.use)
+            if left:
+                of_name[identifier] = left
+            else:
+                del of_name[identifier]
+        if not of_name:
+            del self.names[name]
+        return 0
+
+    cdef int touch(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1:
+        self.changed[key_of(name, packet_id, use)] = None
+        return 0
+
+    # ---------------------------------------------------------------- for the cold half
+
+    def known(self) -> list:
+        """The names of which there are any."""
+        return list(self.names)
+
+    def uses(self, uint64_t name) -> dict:
+        """Of a name: packet identifier -> uses."""
+        return {packet_id: [(<Use>each).use for each in uses] for packet_id, uses in self.names.get(name, {}).items()}
+
+    def forget(self, uint64_t name):
+        """The session or will is no more."""
+        cdef Use each
+        if name in self.names:
+            if any([(<Use>each).recorded for uses in self.names[name].values() for each in uses]):
+                self.ledger.write(RECORD_ORIGIN_END, name.to_bytes(8, "big"))
+            self.drop(name, None, 0)
+
+    def load(self, bytes rest not None, bytes value not None):
+        """Reads a row of the view; rest: its key without the first byte. Raises CorruptError."""
+        cdef Use use
+        name, packet_id, number, mark, flags, missed = read_origin(rest, value)
+        use = self.put(name, packet_id, number)
+        use.mark, use.flags, use.missed = mark, flags, missed
+        use.recorded = use.former = use.spread = True
+
+    def replay(self, int kind, uint64_t name, bytes body not None):
+        """Applies an ORIGIN or ORIGIN_END record of the journal; body: behind the name. Raises CorruptError."""
+        cdef bytes key = name.to_bytes(8, "big") + body[:10]
+        if kind == RECORD_ORIGIN:
+            self.load(key, body[10:])
+            self.changed[key] = None
+        else:
+            _, packet_id, use, _, _, _ = read_origin(name.to_bytes(8, "big") + body)
+            self.drop(name, packet_id, use)
+
+    def export(self) -> tuple:
+        """(puts, deletes) for the view: what changed since the last call."""
+        cdef Use each
+        cdef bytes key
+        cdef list puts = []
+        cdef list deletes = []
+        changed, self.changed = self.changed, {}
+        for key in changed:
+            name, packet_id, number, _, _, _ = read_origin(key)
+            for each in self.names.get(name, {}).get(packet_id, ()):
+                if each.use == number and each.recorded:
+                    puts.append((b"o" + key, each.value()))
+                    break
+            else:
+                deletes.append(b"o" + key)
+        return puts, deletes
