@@ -137,6 +137,8 @@ class KeptSessions:
         while not self._closed:
             await self._driver.sleep(PERIOD_S)
             self._tickets.expire(self._driver.now())
+            if self._membership.without_quorum:
+                self._tickets.release()
 
     # ------------------------------------------------------------------ what the store has
 

@@ -31,6 +31,7 @@ RENEWALS_PER_TTL = 6
 RETRY_S = 0.1  # while a renewal is late; the ones before it may be held up in etcd, and are not waited for
 RETRY_ALONE_S = 0.5  # while it is known that there is no leader
 LATE_S = 0.25  # behind the time at which a renewal was due
+PATIENCE_S = 5.0  # for a quorum that is lost, from the last renewal on
 # Clocks of two machines may differ in rate by this part; a lease is given up so much earlier.
 CLOCK_RATE_ERROR = 0.01
 # After a node's lease has ended, nobody takes over what it owned before this has passed: docs/internals/cluster.md,
@@ -102,6 +103,7 @@ class Membership:
         # By the driver's clock: when another node was seen to have lost its lease, or may have before this one looked.
         self.last_end_s = -TAKEOVER_DELAY_S
         self._renewed_s = 0.0  # by clock_s: when the last renewal that counts was sent
+        self._certain_s = 0.0  # by clock_s: until then no lease can end, says quorum.py
         self._problem = ""  # of the newest attempt
         self._attempted_s = 0.0  # by clock_s
         self._store = store
@@ -203,6 +205,11 @@ class Membership:
         return self._clock_s() - self._renewed_s
 
     @property
+    def without_quorum(self) -> bool:
+        """The store has had no quorum for a while, this node serves on, and what the store should have must wait."""
+        return self.late and self.silent_s > PATIENCE_S and self._clock_s() < self._certain_s
+
+    @property
     def silent(self) -> str:
         """Why no renewal counts; "": they do."""
         return (self._problem or "etcd does not answer") if self.late else ""
@@ -210,6 +217,7 @@ class Membership:
     def serve_on(self, until_s: float) -> None:
         """The store cannot end the lease before that, and nobody takes over then: the node may serve, if it still
         does. Decided by quorum.py."""
+        self._certain_s = until_s
         if self.state is State.MEMBER and self._clock_s() < self.deadline_s < until_s:
             self.deadline_s = until_s
             self._on_deadline(until_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq.cluster.membership import Membership, State
+from fluxmq.cluster.membership import PATIENCE_S, Membership, State
 from fluxmq.cluster.ports import StoreError
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
@@ -14,8 +14,7 @@ __all__ = ["Takes"]
 
 Session = tuple[bytes, bytes]  # namespace, client identifier
 
-QUORUM_S = 5.0  # how long a CONNECT waits for a quorum that is lost, from the last renewal
-PERIOD_S = 0.5  # how exactly that is kept
+PERIOD_S = 0.5  # how exactly the limit of waiting is kept
 RETRY_S = 0.1
 
 
@@ -90,7 +89,7 @@ class Takes:
 
     def _refuse_without_quorum(self) -> None:
         member = self._membership
-        if member.late and member.silent_s > QUORUM_S:
+        if member.late and member.silent_s > PATIENCE_S:
             raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"etcd has no quorum: {member.silent}")
 
     async def await_quorum(self) -> None:

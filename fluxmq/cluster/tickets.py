@@ -37,6 +37,14 @@ class Tickets:
         if upto:
             self._line.commit(upto)
 
+    def release(self) -> None:
+        """No answer waits any longer. What was waited for is decided later, and nobody hears of it."""
+        upto = self._waiting[-1][0] if self._waiting else 0
+        self._waiting.clear()
+        self._decided.clear()
+        if upto:
+            self._line.commit(upto)
+
     def expire(self, now: float) -> None:
         """Gives up those that have waited for too long: their clients get an error."""
         while self._waiting and self._waiting[0][1] + self._limit_s <= now:

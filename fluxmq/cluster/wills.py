@@ -294,6 +294,8 @@ class Wills:
             await self._driver.sleep(PERIOD_S)
             now = self._driver.now()
             self._tickets.expire(now)
+            if self._membership.without_quorum:
+                self._tickets.release()
             for life in self._of_life:
                 if not self._lives(*life):
                     self._dead.setdefault(life, now)

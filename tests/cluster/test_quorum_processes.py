@@ -8,6 +8,7 @@ from typing import Any
 
 from kit.client import Client
 from kit.cluster import Cluster
+from oracle.mqtt import Will
 
 TTL_S = 3
 NODES = range(3)
@@ -64,6 +65,12 @@ def test_without_quorum_everybody_serves_on(tmp_path: Path) -> None:
         # What needs etcd is refused, and does not hang: a session that nobody has, and one that must change hands.
         for name in ("new", "c1"):
             assert cluster.client(0).connect(name, expect=0x88).reason == 0x88
+        # A client that returns to its node is served, also with a will, and so are new subscriptions.
+        found[1].drop()
+        found[1] = cluster.client(1)
+        assert found[1].connect("c1", clean_start=False, properties={"session_expiry_interval": 1000},
+                                will=Will(topic="gone", payload=b"c1")).session_present
+        found[1].subscribe("more", qos=1)
         all_hear_all(found, "once more")
         cluster.release_member(1)
         cluster.release_member(2)
