@@ -90,7 +90,7 @@ class Adoption:
         self._serves = serves
         self._log = log
         self._of_life: dict[int, set[Session]] = {}  # sessions of the store by the lives from which something may come
-        self._unowned: set[Session] = set()  # those of the store that have no owner
+        self._unowned: dict[Session, None] = {}  # those of the store that have no owner; in the order of their loss
         self._lives: dict[int, _Life] = {}  # that are not settled, in the order of their ends
         self._settled: dict[int, None] = {}
         self._coming: dict[Session, _Coming] = {}
@@ -156,9 +156,9 @@ class Adoption:
     def on_entry(self, session: Session, present: bool) -> None:
         """For Owners."""
         if present or self._kept.data(session) is None:
-            self._unowned.discard(session)
+            self._unowned.pop(session, None)
         else:
-            self._unowned.add(session)
+            self._unowned.setdefault(session)
         self._dirty = True
 
     def on_batch(self) -> None:

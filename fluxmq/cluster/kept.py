@@ -84,9 +84,9 @@ class _Own:
 
     def __init__(self, *, unread: bool) -> None:
         self.filters: dict[bytes, bytes] = {}
-        self.sending: set[bytes] = set()
+        self.sending: list[bytes] = []
         self.unread = unread
-        self.dirty: set[bytes] = set()
+        self.dirty: dict[bytes, None] = {}
         self.head = False
         self.tickets: list[int] = []
         self.working = False
@@ -210,12 +210,12 @@ class KeptSessions:
             filter_ = None
         own.head = True
         if filter_ is None:
-            own.dirty |= own.filters.keys()
+            own.dirty |= dict.fromkeys(own.filters)
             held = self._broker.sessions.get(session)
             if held is not None:
-                own.dirty |= held.subscriptions.keys()
+                own.dirty |= dict.fromkeys(held.subscriptions)
         elif filter_:
-            own.dirty.add(filter_)
+            own.dirty[filter_] = None
         if not own.working:
             own.working = True
             self._driver.start(self._work(session, own))
@@ -266,7 +266,7 @@ class KeptSessions:
         own = self._own.pop(session, None)
         if own is None and session not in self._known:
             return []
-        filters = (own.filters.keys() | own.sending if own is not None and not own.unread else
+        filters = (dict.fromkeys([*own.filters, *own.sending]) if own is not None and not own.unread else
                    await self.subscriptions(session))
         if own is not None:
             self._decide(own)
@@ -329,7 +329,7 @@ class KeptSessions:
             await self._driver.sleep(RETRY_S)
             return
         own.filters, own.unread = found, False
-        own.dirty |= found.keys()
+        own.dirty |= dict.fromkeys(found)
 
     async def _write(self, session: Session, own: _Own, epoch: int) -> bool:
         """Writes some of what differs. Returns whether it was done, or nothing differs."""
@@ -339,7 +339,8 @@ class KeptSessions:
         own.head = False
         taken: dict[bytes, bytes | None] = {}
         while own.dirty and len(changes) < CHANGES_MAX:
-            filter_ = own.dirty.pop()
+            filter_ = next(iter(own.dirty))
+            del own.dirty[filter_]
             value = taken[filter_] = self._value(session, filter_)
             if value != own.filters.get(filter_):
                 changes.append(Change(subscription_key(*session, filter_), value))
@@ -347,7 +348,7 @@ class KeptSessions:
         if not own.dirty:
             tickets, own.tickets = own.tickets, []
         done = False
-        own.sending = set(taken)
+        own.sending = list(taken)
         try:
             result = await self._writer.change([Compare(client_key(OWNER, *session), epoch)], changes) if changes \
                 else None
@@ -356,7 +357,7 @@ class KeptSessions:
             pass                                # only when the node ends
         if not done:
             own.head = True
-            own.dirty |= taken.keys()
+            own.dirty |= dict.fromkeys(taken)
             own.tickets[:0] = tickets
             if self._own.get(session) is not own:
                 self._decide(own)               # it was lost meanwhile

@@ -54,10 +54,12 @@ TURN_S = 0.001
 class _Leaving:
     """A session that is being handed over; at the old owner."""
 
-    def __init__(self, departure: Departure, moving: MovingSession, to: str, settled: Promise[bool]) -> None:
+    def __init__(self, departure: Departure, moving: MovingSession, to: str, life: int,
+                 settled: Promise[bool]) -> None:
         self.departure = departure
         self.moving = moving
         self.to = to
+        self.life = life  # epoch of that node
         self.settled = settled  # True: the other node owns it; False: it stays
         self.waits: set[str] = set()  # nodes whose Cut has not come
         self.early: set[str] = set()  # those whose Cut came before the Switch
@@ -236,7 +238,8 @@ class Takeovers:
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
         moving = MovingSession(departure.session, plain_filters(departure.session.subscriptions), True)
-        leaving = self._leaving[session] = _Leaving(departure, moving, call.node, self._driver.promise())
+        leaving = self._leaving[session] = _Leaving(departure, moving, call.node, call.epoch,
+                                                      self._driver.promise())
         owners.begin_leaving(session)
         sent = False
         try:
@@ -287,7 +290,10 @@ class Takeovers:
             self._end_empty(session)
             return False
         if not leaving.settled.done():
-            leaving.to = to or leaving.to
+            peers = self._peers()
+            if to and to != leaving.to and peers is not None:
+                leaving.to = to
+                leaving.life = peers.peers[to].node.epoch if to in peers.peers else 0
             leaving.settled.set_result(True)
         return True
 
@@ -302,7 +308,7 @@ class Takeovers:
         peers = self._peers()
         while peers is not None and leaving.departure.frozen:
             peer = peers.peers.get(leaving.to)
-            if peer is None:
+            if peer is None or peer.node.epoch != leaving.life:
                 # It is gone, and the session with it, which is adopted now: by this node, with what it has, or by
                 # another one, to which that is handed over.
                 leaving.moving.restore()
