@@ -1,4 +1,4 @@
-"""Who has a vote in etcd: nodes that join, lose their data, lose their vote and get it back; three real processes."""
+"""Nodes that join a cluster, and nodes that lose the data of their member of etcd: three real processes."""
 from __future__ import annotations
 
 import json
@@ -7,8 +7,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from kit.broker import Broker, BrokerDied
-from kit.cluster import Cluster, cluster_command, fluxmq
+from kit.broker import BrokerDied
+from kit.cluster import Cluster
 
 VOTER = ("voter", True)
 
@@ -57,80 +57,6 @@ def test_a_node_that_has_lost_everything_is_added_anew(tmp_path: Path) -> None:
         cluster[1].start()
         cluster.wait(lambda: cluster.votes(1) == dict.fromkeys(cluster.names, VOTER))
         assert "its data are gone" in cluster[1].stderr()
-
-
-def test_votes_are_taken_and_given(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 3) as cluster:
-        epochs = {name: node["epoch"] for name, node in cluster.nodes(0).items()}
-        assert "n2 has no vote any more" in cluster_command(cluster[0], "voters", "remove", "n2", "--yes")
-        without = {"n0": VOTER, "n1": VOTER, "n2": ("none", None)}
-        for number in range(3):
-            cluster.wait(lambda number=number: cluster.votes(number) == without)  # type: ignore[misc]
-        assert "etcd has no member n2" in cluster_command(cluster[1], "voters", "remove", "n2", "--yes")
-        assert "has a member of etcd already" in cluster_command(cluster[2], "voters", "add", "n1")
-        # It serves its clients as before, in the same life, and after a restart too.
-        subscriber, publisher = cluster.client(2), cluster.client(0)
-        subscriber.connect("s")
-        subscriber.subscribe("vote/#", qos=1)
-        publisher.connect("p")
-        publisher.publish("vote/x", b"1", 1)
-        subscriber.receive("vote/x", b"1")
-        assert {name: node["epoch"] for name, node in cluster.nodes(2).items()} == epochs
-        cluster[2].restart()
-        assert cluster.votes(2)["n2"] == ("none", None)
-
-        cluster.wait(lambda: "n2 has a vote" in cluster_command(cluster[0], "voters", "add", "n2"))
-        for number in range(3):
-            cluster.wait(lambda number=number: cluster.votes(number) == dict.fromkeys(  # type: ignore[misc]
-                cluster.names, VOTER))
-        # Two that are well are the majority: neither may go.
-        cluster[1].kill()
-        cluster.wait(lambda: cluster.votes(0)["n1"] == ("voter", False))
-        assert "start these first" in cluster_command(cluster[0], "voters", "remove", "n2", "--yes")
-        assert "n1 has no vote any more" in cluster_command(cluster[0], "voters", "remove", "n1", "--yes")
-
-
-def recover(broker: Broker, *words: str) -> str:
-    """`fluxmq cluster recover` with the configuration of a node that does not run; what it says."""
-    return fluxmq("cluster", "recover", *words, *broker.sets())
-
-
-def test_recovery_from_the_loss_of_a_majority(tmp_path: Path) -> None:
-    """Two of three directories are gone: what the third has is the cluster, and the others join anew."""
-    with Cluster(tmp_path, 3) as cluster:
-        client = cluster.client(0)
-        client.connect("keeps", clean_start=False, properties={"session_expiry_interval": 1000})
-        client.subscribe("kept/#", qos=1)
-        client.drop()
-        publisher = cluster.client(1)
-        publisher.connect("p")
-        publisher.publish("retained/x", b"from before", 1, retain=True)
-        publisher.publish("kept/x", b"for a session", 1)
-        cluster.wait(lambda: cluster.view(1)["retained_pending"] == 0)
-        assert "is in use" in recover(cluster[0], "--yes")
-        cluster[2].terminate()
-        assert "there is nothing to recover" in recover(cluster[2], "--yes")
-        for number in (1, 2):
-            cluster[number].stop()
-            shutil.rmtree(tmp_path / f"n{number}" / "data")
-        cluster[0].stop()
-        assert "is not the storage directory of a node" in recover(cluster[1], "--yes")
-        assert "revision" in recover(cluster[0], "--look")
-        assert "etcd has one member now" in recover(cluster[0], "--yes")
-        cluster[0].start()
-        assert cluster.votes(0)["n0"] == VOTER
-        for number in (1, 2):
-            cluster.wait(lambda number=number: f"n{number}" not in cluster.nodes(0))  # type: ignore[misc]
-            cluster[number].settings["cluster.etcd.bootstrap"] = False
-            cluster[number].start()
-        cluster.wait(lambda: cluster.votes(0) == dict.fromkeys(cluster.names, VOTER))
-        returned, reader = cluster.client(2), cluster.client(1)
-        assert returned.connect("keeps", clean_start=False,
-                                properties={"session_expiry_interval": 1000}).session_present
-        returned.receive("kept/x", b"for a session")
-        reader.connect("r")
-        reader.subscribe("retained/#", qos=1)
-        reader.receive("retained/x", b"from before")
 
 
 def test_a_lonely_node_is_registered_at_the_address_that_others_will_dial(tmp_path: Path) -> None:
