@@ -25,7 +25,7 @@ from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
-from fluxmq.engine.sessions.state import Consume, SessionState
+from fluxmq.engine.sessions.state import Consume, SessionState, incarnation_of
 
 __all__ = ["KeptSessions", "SessionData", "SubscriptionData", "subscription_of"]
 
@@ -112,6 +112,7 @@ class KeptSessions:
         self._broker: Broker
         self._tickets: Tickets
         self._known: dict[Session, _Known] = {}
+        self._incarnations: set[int] = set()  # of those
         self._own: dict[Session, _Own] = {}
         self._closed = False
 
@@ -189,7 +190,14 @@ class KeptSessions:
             self._known.pop(session, None)
         else:
             self._known[session] = _Known(revision, data)
+            self._incarnations.add(incarnation_of(*session, data.identity))
+        if known is not None and (data is None or data.identity != known.data.identity):
+            self._incarnations.discard(incarnation_of(*session, known.data.identity))
         self._on_data(session, None if known is None else known.data, data)
+
+    def has(self, incarnation: int) -> bool:
+        """Whether the store has a session with this incarnation."""
+        return incarnation in self._incarnations
 
     # ------------------------------------------------------------------ sessions of this node
 

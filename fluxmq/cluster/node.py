@@ -135,7 +135,7 @@ class ClusterNode:
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
-        self.origins = Origins(driver, lambda name: self.wills.has(name))
+        self.origins = Origins(driver, lambda name: self.wills.has(name) or self.kept.has(name))
         self._takeovers: Takeovers | None = None
         self._adoption: Adoption | None = None
         self._returns: Returns | None = None

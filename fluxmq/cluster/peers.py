@@ -237,6 +237,7 @@ class Peers:
             return
         peer = self.peers[node.name] = Peer(self, node, slot)
         self.interest.add(node.name, peer)
+        self.hub.nodes.append(peer.outbox)
         self.on_appeared(peer)
         peer.outbox.interest_end()
         peer.whole_at = peer.outbox.cut() - 1
@@ -244,6 +245,7 @@ class Peers:
 
     def _disappeared(self, peer: Peer) -> None:
         self.interest.remove(peer.name)
+        self.hub.nodes.remove(peer.outbox)
         self._hang_up(peer, "its lease has ended")
         peer.inbox.close()
         if any(peer.wanted.values()):
@@ -288,6 +290,7 @@ class Peers:
     def close(self, why: str) -> None:
         """Closes all streams; nothing is sent or applied any more."""
         self._closed = True
+        self.hub.nodes.clear()
         for peer in self.peers.values():
             self._hang_up(peer, why)
 

@@ -152,7 +152,7 @@ class Broker:
             self._add(session)
             self.sessions_made += 1
             if owner.node:
-                session.data.identity = f"{owner.epoch}.{self.sessions_made}"
+                session.data.identity, session.data.counted = f"{owner.epoch}.{self.sessions_made}", True
         state: SessionState = session.data
         state.epoch += 1
         state.restored = False

@@ -5,7 +5,7 @@ A frame is (header, records); a record is a tuple that begins with its kind:
     (1, number, name)  (2, namespace, flags, left_ms, topic, properties, payload)  (3, …as 2, group, filter)
     (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)  (8, name, packet id, use)
 
-One of kind 2 may end with its origin: (name, use, packet id).
+One of kind 2 or 7 may end with its origin: (name, use, packet id).
 
 flags: QoS and retain; left_ms -1: it does not expire. The properties of a message are not looked into.
 """
@@ -39,9 +39,9 @@ def build_record(record: Record) -> bytes:
         if left_ms >= 0:
             flags |= EXPIRES
             body += struct.pack("<q", left_ms)
-        if kind == 2 and len(record) > 7:
+        if kind != 3 and len(record) > 7 + (kind == 7):
             flags |= ORIGIN
-            body += struct.pack("<QQH", *record[7])
+            body += struct.pack("<QQH", *record[-1])
         body += topic + properties + payload
         if kind == 3:
             group, filter_ = record[7:]
@@ -128,7 +128,8 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
         return kind, *_read_message(flags, a, rest[filter_length:]), group, rest[:filter_length]
     if kind == 7:
         need(len(body) >= 8)
-        return kind, *_read_message(flags, a, body[8:]), int.from_bytes(body[:8], "little")
+        message = _read_message(flags, a, body[8:], may_have_origin=True)
+        return kind, *message[:6], int.from_bytes(body[:8], "little"), *message[6:]
     need(flags <= (kind == 4) and (a == 0 or kind in (4, 8)))
     if kind == 1:
         need(5 <= len(body) <= 4 + 255)

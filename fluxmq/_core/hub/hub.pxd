@@ -7,7 +7,7 @@
 
 The cold operations (connect, subscribe, expire …) are in fluxmq/engine and configure this object.
 """
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.hub.namespaces cimport Namespaces
@@ -71,6 +71,7 @@ cdef class Hub(Waiter):
     cdef origin_t* origin                       # of what is published now, or NULL
     cdef list missed                            # numbers of sessions in two places that do not get it here; None: none
     cdef readonly Origins origins
+    cdef readonly list nodes                    # PeerHops of the other nodes that live
     cdef public uint64_t session_number_last    # of a session in the journal
     cdef uint64_t identity_last                 # 0: the node is alone, and gives out none
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
@@ -81,6 +82,12 @@ cdef class Hub(Waiter):
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1
     # A message that may come again with the same origin: who has had it here does not get it again.
     cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1
+    # The same for a PUBLISH of QoS 2 of a session with this incarnation. counted: this node knows all uses of its
+    # packet identifiers. again: the identifier was received before, by this node or the one that the session came from.
+    cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
+                               uint16_t packet_id) except -1
+    # The identifier may be used for another message. Gives tickets for the other nodes' knowledge of it.
+    cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
     cdef int miss(self, uint64_t session) except -1

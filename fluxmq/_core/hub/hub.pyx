@@ -76,6 +76,7 @@ cdef class Hub(Waiter):
         self.eased = []
         self.positions = {}
         self.origins = Origins(self.ledger)
+        self.nodes = []
         self.sequences = {}
 
     def set_limits(self, **limits):
@@ -215,6 +216,27 @@ cdef class Hub(Waiter):
             self.ledger.wait_for_earlier(commits.local)     # the first one's batch may not be durable yet
         return matched
 
+    cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
+                               uint16_t packet_id) except -1:
+        cdef origin_t origin
+        if self.identity_last == 0:
+            return self.publish(pub, route)         # alone now
+        origin = origin_t(name=incarnation, use=self.origins.use_of(incarnation, packet_id, again),
+                          packet_id=packet_id, spread=False, pub=NULL)
+        if origin.use == 0 and counted and not again:
+            self.identity_last += 1
+            origin.use = self.identity_last
+        return self.publish_once(pub, route, &origin)
+
+    cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1:
+        cdef uint64_t use = self.origins.use_of(incarnation, packet_id, False)
+        cdef PeerHop peer
+        if self.origins.end(incarnation, packet_id, use):
+            for peer in self.nodes:
+                self.node.work += WORK_HOP
+                peer.release(incarnation, packet_id, use)
+        return 0
+
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1:
         """To those who have not had it, among them all other nodes: they know themselves."""
         cdef uint32_t i
@@ -246,7 +268,8 @@ cdef class Hub(Waiter):
         for i in range(route.count):
             if route.hops[i].kind == HOP_MOVING:
                 moving = <MovingSession>hop_target(&route.hops[i], HOP_MOVING)
-                if moving.came_from(self.life):
+                if moving.came_from(self.life) and (
+                        self.known is None or not self.known.had_by(moving.session.number)):
                     moving.session.deliver(pub, route.hops[i].options, route.hops[i].ids)
         return 0
 

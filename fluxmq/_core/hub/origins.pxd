@@ -40,8 +40,8 @@ cdef class Origins:
     cdef dict changed                   # keys of rows of the view -> None, since the last export
 
     cdef Use find(self, const origin_t* origin)
-    # The use of a packet identifier that was not released; 0: none is known.
-    cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id) except? 0xFFFFFFFFFFFFFFFF
+    # The use of a packet identifier that was not released; 0: none is known. former: also one from a former life.
+    cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id, bint former) except? 0xFFFFFFFFFFFFFFFF
     # Notes what has come. known: of find(). recorded: what it caused is on its way to the disk.
     cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed,
                   bint recorded) except -1

@@ -64,14 +64,15 @@ cdef class Origins:
                     return use
         return None
 
-    cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id) except? 0xFFFFFFFFFFFFFFFF:
+    cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id, bint former) except? 0xFFFFFFFFFFFFFFFF:
         cdef dict of_name = self.names.get(name)
+        cdef uint64_t found = 0
         cdef Use use
         if of_name is not None:
             for use in of_name.get(packet_id, ()):
-                if not use.former and use.use:
-                    return use.use
-        return 0
+                if use.use and (not use.former or (former and found == 0)):
+                    found = use.use
+        return found
 
     cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed,
                   bint recorded) except -1:
@@ -161,6 +162,15 @@ cdef class Origins:
             if any([(<Use>each).recorded for uses in self.names[name].values() for each in uses]):
                 self.ledger.write(RECORD_ORIGIN_END, name.to_bytes(8, "big"))
             self.drop(name, None, 0)
+
+    def forget_former(self, uint64_t name):
+        """The session has come from another node, which may have released what this node had in a former life."""
+        cdef Use each
+        for packet_id, uses in list(self.names.get(name, {}).items()):
+            for each in list(uses):
+                if each.former:
+                    self.ledger.write(RECORD_ORIGIN_END, key_of(name, packet_id, each.use))
+                    self.drop(name, packet_id, each.use)
 
     def load(self, bytes rest not None, bytes value not None):
         """Reads a row of the view; rest: its key without the first byte. Raises CorruptError."""

@@ -3,6 +3,8 @@
 The index stores borrowed pointers, so Targets keeps each target alive while it is indexed. A queue has one index entry
 per filter, whether the filter is the queue's own or comes from bindings of amq.topic.
 """
+from libc.stdint cimport uint16_t, uint64_t
+
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.memory.namespace cimport Namespace
@@ -25,6 +27,8 @@ cdef class PeerHop(GroupTaker):
     # For an AMQP publish, body is the translation and pub.amqp the original. An exception ends the publisher's
     # connection, so a peer that cannot take the message gives up the position instead. May change subscriptions.
     cdef int forward(self, pub_t* pub) except -1
+    # Tells the other node that an origin is over (hub/origins.pxd), and gives a ticket, as forward() does.
+    cdef int release(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1
     # The end of a turn in which it put itself into Hub.unsealed.
     cdef int end_turn(self) except -1
 

@@ -21,6 +21,8 @@ cdef class Connection(Transport):
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
     cdef uint32_t alias_bytes           # of those topics
     cdef uint16_t learning              # the alias that the current packet assigns to its topic; 0: none
+    cdef public uint64_t incarnation    # of the session, by which other nodes know its QoS 2 messages; 0: they need not
+    cdef public bint counted            # this node knows how often its packet identifiers were used
     cdef public int64_t keep_alive_ms   # 1.5 x keep alive, 0 = off, [MQTT-3.1.2-22]
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
     cdef int learn_alias(self, const pub_t* pub) except -1
@@ -30,6 +32,8 @@ cdef class Connection(Transport):
     cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0
     cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
                          const uint8_t** run_end) noexcept
+    cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
+    cdef int complete(self, uint16_t packet_id) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1
     cdef int on_publish(self, uint8_t first, const uint8_t* at, const uint8_t* end, blob_t* blob) except -1

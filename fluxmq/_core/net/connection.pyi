@@ -9,6 +9,8 @@ __all__ = ["Connection"]
 
 @final
 class Connection(Transport):
+    incarnation: int
+    counted: bool
     keep_alive_ms: int
     def __new__(
         cls, hub: Hub, fd: int, epoll: int, handler: Handler, tls: SSLSocket | None = None, websocket: bool = False

@@ -425,11 +425,19 @@ cdef class Connection(Transport):
                 self.throttle()
             return 0
         if qos == 2 and self.session.has_received(packet_id):
-            return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)        # seen already, [MQTT-4.3.3-10]
+            return self.answer_again(&pub, route, packet_id)
         if self.link.version == 5 and self.link.inbound >= hub.limits.receive_max:
             raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.limits.receive_max} PUBLISH "
                                                                  f"unacknowledged [MQTT-3.3.4-7]")
         return self.publish_and_answer(&pub, route, packet_id)
+
+    cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
+        """A QoS 2 PUBLISH that was received before [MQTT-4.3.3-10]. Other nodes may lack it, because the one that had
+        received it has died: they get it once more, and who has it does not take it again."""
+        cdef uint64_t since = self.hub.commits.mark
+        if self.incarnation and self.hub.nodes:
+            self.hub.publish_of_client(pub, route, self.incarnation, self.counted, True, packet_id)
+        return self.acknowledge(PUBREC, packet_id, 0, since)
 
     cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
         """QoS 1 and 2."""
@@ -445,14 +453,17 @@ cdef class Connection(Transport):
         if qos == 2:
             self.session.receive(packet_id)
         try:
-            matched = hub.publish(pub, route)
+            if qos == 2 and self.incarnation:
+                matched = hub.publish_of_client(pub, route, self.incarnation, self.counted, False, packet_id)
+            else:
+                matched = hub.publish(pub, route)
         except BaseException:
             if qos == 2:
                 self.session.complete(packet_id)        # refused: the same identifier is a new message next time
             raise
         if pub.refused:
             if qos == 2:
-                self.session.complete(packet_id)
+                self.complete(packet_id)
             self.link.inbound -= 1
             reason, text = QUEUE_REFUSALS[pub.refused]
             if pub.refused == REASON_QUOTA_EXCEEDED and self.hub.ledger.full:
@@ -676,7 +687,12 @@ cdef class Connection(Transport):
         if packet_type != PUBACK and packet_type != PUBREC:
             return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
         if packet_type == PUBREC and self.session is not None:
-            self.session.complete(packet_id)    # refused: the same identifier is a new message next time
+            # Refused: the same identifier is a new message next time. 3.1.1 knows no refusal, so there it is the same
+            # message, and those who have it do not get it again.
+            if self.link.version == 5:
+                self.complete(packet_id)
+            else:
+                self.session.complete(packet_id)
         self.link.inbound -= 1
         if self.link.version != 5:
             return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
@@ -707,11 +723,19 @@ cdef class Connection(Transport):
         if packet_type == PUBCOMP:
             return self.session.on_pubcomp(packet_id)
         since = self.hub.commits.mark
-        known = self.session.complete(packet_id)
+        known = self.complete(packet_id)
         if not known:
             self.link.inbound += 1      # acknowledge takes one back
         return self.acknowledge(PUBCOMP, packet_id, REASON_SUCCESS if known else REASON_PACKET_IDENTIFIER_NOT_FOUND,
                                 since)
+
+    cdef int complete(self, uint16_t packet_id) except -1:
+        """An inbound QoS 2 identifier may be used for another message, here and at other nodes. 0: it was not in use.
+        They are told all the same: a node that died may have known that it was, or not have told them."""
+        cdef int known = self.session.complete(packet_id)
+        if self.incarnation:
+            self.hub.release_of_client(self.incarnation, packet_id)
+        return known
 
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
         """Cold path: validates the reason and properties of an acknowledgement."""

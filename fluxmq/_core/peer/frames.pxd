@@ -20,7 +20,7 @@
                                                                                 durable (1)
     5 INTEREST_END                                      the sender's interest is whole
     6 CONTROL        bytes of the cold half
-    7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node; no origin
+    7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node
     8 RELEASE        u64 name, u64 use                  a: packet id. An origin is over; use 0: all of that packet id
 
 Flags of a frame:
@@ -123,7 +123,7 @@ cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, uint
 cdef enum:
     LIFE_BYTES = 8                  # of a directed message more than message_bytes
 cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const body_t* body, uint8_t flags,
-                           int64_t left_ms) noexcept nogil
+                           int64_t left_ms, const origin_t* origin) noexcept nogil
 cdef size_t control_bytes(size_t data) noexcept nogil
 cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32_t length) noexcept nogil
 

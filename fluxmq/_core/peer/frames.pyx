@@ -139,11 +139,12 @@ cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, uint
 
 
 cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const body_t* body, uint8_t flags,
-                           int64_t left_ms) noexcept nogil:
-    at = put_head(at, PEER_DIRECTED, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
-                  LIFE_BYTES + content_bytes(body, left_ms))
+                           int64_t left_ms, const origin_t* origin) noexcept nogil:
+    at = put_head(at, PEER_DIRECTED, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0),
+                  <uint16_t>body.topic_length,
+                  LIFE_BYTES + content_bytes(body, left_ms) + (ORIGIN_BYTES if origin else 0))
     put_u64_le(at, life)
-    return put_content(at + LIFE_BYTES, namespace, body, left_ms, NULL)
+    return put_content(at + LIFE_BYTES, namespace, body, left_ms, origin)
 
 
 cdef size_t control_bytes(size_t data) noexcept nogil:
@@ -271,7 +272,7 @@ cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uin
     cdef uint32_t properties, payload
     record.origin = 0
     if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES):
-        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN) or record.kind != PEER_MESSAGE:
+        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN) or record.kind == PEER_GROUP_MESSAGE:
             return wrong_record(record.kind)
         head += ORIGIN_BYTES
         if end - at >= head:

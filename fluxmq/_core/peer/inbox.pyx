@@ -282,10 +282,15 @@ cdef class PeerInbox:
                 self.route_topics = self.topics
         else:
             self.topics.routes.hits += 1
+        origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, pub=NULL)
         if record.kind == PEER_DIRECTED:
-            self.hub.publish_to_life(&pub, route, record.life)
+            if record.origin:
+                self.hub.known = self.hub.origins.find(&origin)
+            try:
+                self.hub.publish_to_life(&pub, route, record.life)
+            finally:
+                self.hub.known = None
         elif record.origin:
-            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, pub=NULL)
             self.hub.publish_once(&pub, route, &origin)
         else:
             self.hub.publish(&pub, route)

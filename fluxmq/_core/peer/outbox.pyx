@@ -13,9 +13,10 @@ from fluxmq._core.memory.message cimport body_t, live, origin_t
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES, PEER_CONTROL, PEER_DIRECTED,
-    PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, control_bytes,
-    group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, put_control,
-    put_directed, put_group_message, put_header, put_interest, put_message, put_namespace, read_header, span_t,
+    PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, RELEASE_BYTES,
+    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t,
+    put_control, put_directed, put_group_message, put_header, put_interest, put_message, put_namespace, put_release,
+    read_header, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport topics_of
@@ -285,6 +286,14 @@ cdef class PeerOutbox(PeerHop):
             self.seal()
         return 0
 
+    cdef int release(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1:
+        cdef uint8_t* at
+        if self.gone is None:
+            at = self.room(RELEASE_BYTES)
+            self.ticket(self.line)
+            self.put(put_release(at, name, packet_id, use), 1)
+        return 0
+
     # ---------------------------------------------------------------- for the cold half
 
     def interest(self, bytes namespace not None, bytes filter not None, bytes group not None, uint32_t count,
@@ -540,6 +549,7 @@ cdef class PeerOutbox(PeerHop):
         cdef peer_record_t record
         cdef PeerOutbox outbox
         cdef pub_t pub
+        cdef origin_t origin
         cdef route_t* route
         cdef int64_t left
         open_frame(<const uint8_t*><const char*>frame, <size_t>len(frame), &header, &records)
@@ -568,11 +578,18 @@ cdef class PeerOutbox(PeerHop):
             pub.from_peer = 1                   # it is neither retained again nor sent to other nodes
             if record.kind == PEER_MESSAGE:
                 record.life = life
-            for outbox in outboxes:
-                outbox.direct_one(&pub, record.life)
-            if here:
-                route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
-                self.hub.publish_to_life(&pub, route, record.life)
+            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, pub=&pub)
+            try:
+                self.hub.origin = &origin if record.origin else NULL
+                for outbox in outboxes:
+                    outbox.direct_one(&pub, record.life)
+                if here:
+                    self.hub.known = self.hub.origins.find(&origin) if record.origin else None
+                    route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
+                    self.hub.publish_to_life(&pub, route, record.life)
+            finally:
+                self.hub.origin = NULL
+                self.hub.known = None
         return 0
 
     cdef int direct_one(self, pub_t* pub, uint64_t life) except -1:
@@ -585,9 +602,10 @@ cdef class PeerOutbox(PeerHop):
         number = self.number_of((<Topics>pub.topics).namespace.name)
         if pub.body.expires_at:
             left_ms = max(pub.body.expires_at - self.hub.node.steady_ms, <int64_t>0)
-        at = self.room(message_bytes(&pub.body) + LIFE_BYTES)
+        at = self.room(message_bytes(&pub.body) + LIFE_BYTES + ORIGIN_BYTES)
         self.ticket(self.line)
-        self.put(put_directed(at, life, number, &pub.body, pub.qos | (PEER_RETAIN if pub.retain else 0), left_ms), 1)
+        self.put(put_directed(at, life, number, &pub.body, pub.qos | (PEER_RETAIN if pub.retain else 0), left_ms,
+                              self.hub.origin), 1)
         if self.gather_length >= SEAL_BYTES:
             self.seal()
         return 0

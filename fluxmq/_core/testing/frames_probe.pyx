@@ -60,9 +60,12 @@ cdef bytes record_bytes(tuple record):
         end = put_release(begin, record[1], record[2], record[3])
     elif kind == PEER_DIRECTED:
         fill(&body, record[4], record[5], record[6])
-        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + LIFE_BYTES)
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + LIFE_BYTES + ORIGIN_BYTES)
         begin = <uint8_t*>PyBytes_AS_STRING(out)
-        end = put_directed(begin, record[7], record[1], &body, record[2], record[3])
+        if len(record) > 8:
+            origin.name, origin.use, origin.packet_id = record[8]
+        end = put_directed(begin, record[7], record[1], &body, record[2], record[3],
+                           &origin if len(record) > 8 else NULL)
     elif kind == PEER_GROUP_MESSAGE:
         a, b = record[7], record[8]
         fill(&body, record[4], record[5], record[6])
@@ -100,7 +103,7 @@ def decode(bytes data not None) -> tuple:
 
     (1, number, name), (2, namespace, flags, left_ms, topic, properties, payload), (3, the same, group, filter),
     (4, namespace, count, group, filter, flags), (5,), (6, data), (7, as 2, life), (8, name, packet id, use); one of
-    kind 2 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES and PEER_ORIGIN, left_ms -1:
+    kind 2 or 7 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES and PEER_ORIGIN, left_ms -1:
     never."""
     cdef frame_t frame
     cdef Cursor records
@@ -124,9 +127,11 @@ def decode(bytes data not None) -> tuple:
         else:
             one = (record.kind, record.namespace, record.flags & ~(PEER_EXPIRES | PEER_ORIGIN), record.left_ms,
                    taken(&record.topic), taken(&record.properties), taken(&record.payload))
-            if record.flags & PEER_ORIGIN:
-                one = *one, (record.origin, record.use, record.packet_id)
             if record.kind == PEER_GROUP_MESSAGE:
                 one = *one, taken(&record.name), taken(&record.filter)
-            found.append((*one, record.life) if record.kind == PEER_DIRECTED else one)
+            if record.kind == PEER_DIRECTED:
+                one = *one, record.life
+            if record.flags & PEER_ORIGIN:
+                one = *one, (record.origin, record.use, record.packet_id)
+            found.append(one)
     return frame, found

@@ -285,6 +285,7 @@ class Connecting:
             self.front.tally.accepted += 1
             connection.write(answer)
             connection.deadline_ms = 0
+            connection.incarnation, connection.counted = session.data.incarnation, session.data.counted
             connection.accept(session, window, client.packet_size_max, alias_max)
             if self.front.hub.recording:
                 client.record_accepted()

@@ -77,6 +77,7 @@ class MovedHead(msgspec.Struct, array_like=True):
     username: str | None
     origins: Annotated[list[tuple[Name, U63]], Meta(max_length=ORIGINS_MAX)]
     identity: Annotated[str, Meta(max_length=1024)] = ""
+    counted: bool = False
 
 
 class MovedSubscriptions(msgspec.Struct, array_like=True):

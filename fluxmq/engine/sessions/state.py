@@ -12,10 +12,11 @@ import msgspec
 
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import ShareGroup
+from fluxmq._core.wire.xxh64 import xxh64
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 
 __all__ = ["ACTIVE", "ARRIVING", "EXPIRY_NEVER", "ORIGINS_MAX", "WHOLE", "ClientConnection", "Consume", "Head", "Link",
-           "Moved", "SessionState", "Subscription", "Will"]
+           "Moved", "SessionState", "Subscription", "Will", "incarnation_of"]
 
 EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
 
@@ -125,6 +126,11 @@ class Link(msgspec.Struct, array_like=True):
     will_pending: bool
 
 
+def incarnation_of(namespace: bytes, client_id: bytes, identity: str) -> int:
+    """A number for a session: of no other one that there is at the same time. 0: it has no identity."""
+    return xxh64(b"\0".join((namespace, client_id, identity.encode()))) or 1 if identity else 0
+
+
 class ClientConnection(Protocol):
     """What the engine needs from a client's connection."""
 
@@ -135,9 +141,9 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "consumers", "consumes", "durable", "epoch", "expiry_s", "frozen", "groups", "here",
-                 "identity", "keep_alive_s", "kept", "moved", "resting", "restored", "session", "since_ms", "username",
-                 "version", "will")
+    __slots__ = ("connection", "consumers", "consumes", "counted", "durable", "epoch", "expiry_s", "frozen", "groups",
+                 "here", "identity", "keep_alive_s", "kept", "moved", "resting", "restored", "session", "since_ms",
+                 "username", "version", "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -159,7 +165,14 @@ class SessionState:
         self.restored = False  # came from disk and has not been connected since
         self.frozen = False  # on its way to another node
         self.moved: Moved | None = None  # came from another node
+        self.counted = False  # each use of a packet identifier is known: it has only been on nodes that have not ended
         self.identity = ""  # of no other session of this client; "": it was not made in a cluster
+
+    @property
+    def incarnation(self) -> int:
+        """What other nodes know its QoS 2 messages by (_core/hub/origins.pxd); 0: nothing, because its client cannot
+        send them again through another node."""
+        return incarnation_of(self.session.namespace.name, self.session.name, self.identity) if self.expiry_s else 0
 
     def head(self) -> Head:
         """`connected` is also true while the consequences of the broker's last end are pending: the will, or the end of

@@ -93,7 +93,7 @@ class Departure:
         return MovedHead(origin, session.name, session.namespace.name, state.version, state.expiry_s,
                          state.keep_alive_s, max(self.broker.hub.steady_ms - state.since_ms, 0), state.restored,
                          state.will, state.username, list(state.moved.origins) if state.moved else [],
-                         state.identity)
+                         state.identity, state.counted)
 
     @staticmethod
     def _parts(size: int, snapshot: Snapshot, head: bytes, subscriptions: list[Subscription], resting: frozenset[bytes],
@@ -225,7 +225,8 @@ class Arrival:
         state.version, state.expiry_s, state.keep_alive_s = head.version, head.expiry_s, head.keep_alive_s
         state.since_ms = self.broker.hub.steady_ms - head.away_ms
         state.restored, state.will, state.username = head.restored, head.will, head.username
-        state.identity = head.identity
+        state.identity, state.counted = head.identity, head.counted
+        self.broker.hub.origins.forget_former(state.incarnation)
         state.moved = Moved(ARRIVING, source=head.origin, origins=head.origins)
         self.broker.record_head(session)
 

@@ -1,0 +1,262 @@
+"""QoS 2 across nodes: a publisher whose node dies between any two packets of an exchange goes on at another one, uses
+the same packet identifier again at once, and every subscriber gets each message once."""
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+from oracle.mqtt import Packet, Pubcomp, Publish, Pubrec, Pubrel
+from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.test_brokers import connected, serving
+
+NAMES = ("one", "two", "three")
+ID = 1
+
+
+class Publisher(Client):
+    """Sends a PUBREL only when the test says so."""
+
+    releasing = False
+
+    def send(self, packet: Packet) -> None:
+        if not isinstance(packet, Pubrel) or self.releasing:
+            super().send(packet)
+
+    def offer(self, payload: bytes, *, again: bool = False) -> None:
+        self.send(Publish(topic="t", payload=payload, qos=2, packet_id=ID, dup=again))
+
+    def release(self) -> None:
+        self.releasing = True
+        self.send(Pubrel(packet_id=ID))
+        self.releasing = False
+
+    def has(self, kind: type[Packet]) -> bool:
+        return any(packet.packet_id == ID for packet in self.of(kind))
+
+    def forget(self, *kinds: type[Packet]) -> None:
+        self.got = [packet for packet in self.got if not isinstance(packet, kinds)]
+
+
+def persistent(brokers: Brokers, at: str, name: str) -> Client:
+    client = connected(brokers, at, name, clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 2)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    return client
+
+
+def publisher_at(brokers: Brokers, at: str) -> Publisher:
+    client = Publisher(brokers, at, "p")
+    brokers.clients.append(client)
+    client.connect(clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: client.connected)
+    return client
+
+
+def comes_back(brokers: Brokers, client: Client, names: list[str]) -> None:
+    """To one of these nodes, to the first that takes it."""
+    for _ in range(60):
+        before = len(client.connacks)
+        client.connect(at=names[0], clean_start=False, expiry_s=1000)
+        brokers.world.holds_within(lambda: len(client.connacks) > before or not client.open, 5.0)   # noqa: B023
+        if client.connected:
+            assert client.connacks[-1].session_present
+            return
+        names = [*names[1:], names[0]]
+        brokers.run_for(0.5)
+    raise AssertionError("no node takes the client")
+
+
+def until(brokers: Brokers, client: Publisher, kind: type[Packet]) -> bool:
+    """Whether the answer comes before the connection ends."""
+    brokers.run_until(lambda: client.has(kind) or not client.open, 40.0)
+    return client.has(kind)
+
+
+def received(client: Client) -> list[bytes]:
+    """The messages that a client passes on: a PUBLISH under an identifier without PUBREL is a repetition."""
+    found, unreleased = [], set()
+    for packet in client.got:
+        if isinstance(packet, Publish) and packet.packet_id not in unreleased:
+            found.append(packet.payload)
+            unreleased.add(packet.packet_id)
+        elif isinstance(packet, Pubrel):
+            unreleased.discard(packet.packet_id)
+    return found
+
+
+class History:
+    """Of one publisher, on nodes that die and come back at once. Readers are on another node: what a node had not
+    acknowledged when it died is kept for its sessions, and it may have had it."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.brokers = serving(*NAMES, seed=seed)
+        self.readers = {"three": persistent(self.brokers, "three", "s")}
+        self.publisher = publisher_at(self.brokers, "one")
+
+    def strike(self) -> None:
+        """Perhaps a node dies now, and comes back at once."""
+        chance, brokers = self.chance, self.brokers
+        brokers.run_for(chance.choice((0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005)))
+        if chance.random() < 0.4:
+            brokers.kill(self.publisher.at)
+            brokers.run_for(0.05)
+            brokers.start(self.publisher.at)
+        elif chance.random() < 0.2:
+            brokers.break_streams()
+
+    def restart(self) -> None:
+        """Perhaps a reader's node: it has the message, and has said so."""
+        if self.chance.random() < 0.15:
+            victim = self.chance.choice(list(self.readers))
+            self.brokers.run_for(0.1)
+            self.brokers.kill(victim)
+            self.brokers.run_for(0.05)
+            self.brokers.start(victim)
+            comes_back(self.brokers, self.readers[victim], [victim])
+
+    def again(self) -> None:
+        if not self.publisher.open:
+            comes_back(self.brokers, self.publisher, self.chance.sample(("one", "two"), 2))
+
+    def one(self, payload: bytes) -> None:
+        publisher = self.publisher
+        publisher.forget(Pubrec, Pubcomp)
+        again = False
+        while not publisher.has(Pubrec):
+            self.again()
+            publisher.offer(payload, again=again)
+            again = True
+            self.strike()
+            until(self.brokers, publisher, Pubrec)
+        assert [packet.reason for packet in publisher.of(Pubrec) if packet.reason >= 0x80] == []
+        self.restart()
+        while not publisher.has(Pubcomp):
+            self.again()
+            publisher.release()
+            self.strike()
+            until(self.brokers, publisher, Pubcomp)
+
+
+class Adopted(History):
+    """The publisher's node stays dead until the exchange has ended, so its session is adopted."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.brokers = serving(*NAMES, "four", seed=seed)
+        self.readers = {at: persistent(self.brokers, at, f"s-{at}") for at in ("three", "four")}
+        self.publisher = publisher_at(self.brokers, "one")
+        self.dead = ""
+        self.struck = False
+
+    def strike(self) -> None:
+        chance, brokers, at = self.chance, self.brokers, self.publisher.at
+        brokers.run_for(chance.choice((0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005)))
+        if self.struck or chance.random() < 0.5:
+            return
+        self.struck = True
+        self.dead = at
+        brokers.kill(at)
+        brokers.run_for(0.2)
+        brokers.end_lease_of(at)
+
+    def again(self) -> None:
+        if not self.publisher.open:
+            comes_back(self.brokers, self.publisher, ["two" if self.dead == "one" else "one"])
+
+    def one(self, payload: bytes) -> None:
+        super().one(payload)
+        self.struck = False
+        if self.dead:
+            self.brokers.start(self.dead)
+            self.dead = ""
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_publisher_whose_session_is_adopted_is_heard_once(seed: int) -> None:
+    history = Adopted(seed)
+    sent = [b"%d" % number for number in range(6)]
+    for payload in sent:
+        history.one(payload)
+    history.brokers.run_for(3.0)
+    assert {at: received(reader) for at, reader in history.readers.items()} == {
+        at: sent for at in history.readers}
+
+
+def test_what_was_refused_does_not_count_as_the_next_message_under_its_identifier() -> None:
+    """It comes late, from the node that the session was on before, and its release behind it."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    brokers.network.stall("one", "two")
+    publisher.offer(b"refused")
+    assert until(brokers, publisher, Pubrec) and publisher.of(Pubrec)[0].reason == 0x80
+    publisher.forget(Pubrec)
+    comes_back(brokers, publisher, ["three"])
+    publisher.offer(b"next")
+    assert until(brokers, publisher, Pubrec) and not publisher.of(Pubrec)[0].reason
+    brokers.network.heal()
+    brokers.run_for(1.0)
+    brokers.kill("three")                       # before the client has heard anything, as far as it knows
+    brokers.run_for(0.2)
+    brokers.end_lease_of("three")
+    comes_back(brokers, publisher, ["one"])
+    publisher.offer(b"next", again=True)
+    publisher.forget(Pubrec)
+    assert until(brokers, publisher, Pubrec)
+    brokers.run_for(1.0)
+    assert sorted(received(reader)) == [b"next", b"refused"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_publisher_whose_node_dies_between_two_packets_is_heard_once(seed: int) -> None:
+    history = History(seed)
+    sent = [b"%d" % number for number in range(8)]
+    for payload in sent:
+        history.one(payload)
+    history.brokers.run_for(3.0)
+    assert {at: received(reader) for at, reader in history.readers.items()} == {
+        at: sent for at in history.readers}
+
+
+def test_pubcomp_waits_until_the_nodes_that_have_the_message_know_of_the_release() -> None:
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    publisher.offer(b"x")
+    assert until(brokers, publisher, Pubrec) and len(brokers.processes["two"].node.hub.origins) == 1
+    brokers.network.stall("one", "two")
+    publisher.release()
+    brokers.run_for(0.8)
+    assert not publisher.has(Pubcomp)
+    brokers.network.heal()
+    assert until(brokers, publisher, Pubcomp)
+    assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
+    assert received(reader) == [b"x"]
+
+
+def test_nobody_is_asked_about_what_no_other_node_got() -> None:
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "one", "s")
+    publisher = publisher_at(brokers, "one")
+    brokers.network.stall("one", "two")
+    for _ in range(2):
+        publisher.offer(b"x")
+        assert until(brokers, publisher, Pubrec)
+        publisher.release()
+        brokers.run_until(partial(publisher.has, Pubcomp), 0.5)
+        publisher.forget(Pubrec, Pubcomp)
+    assert len(received(reader)) == 2 and not len(brokers.processes["one"].node.hub.origins)
+
+
+def test_publishers_without_a_persistent_session_have_no_origin() -> None:
+    brokers = serving(*NAMES)
+    persistent(brokers, "two", "s")
+    publisher = Publisher(brokers, "one", "p")
+    brokers.clients.append(publisher)
+    publisher.connect()
+    brokers.run_until(lambda: publisher.connected)
+    publisher.offer(b"x")
+    assert until(brokers, publisher, Pubrec)
+    assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
