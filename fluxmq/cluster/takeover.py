@@ -369,13 +369,13 @@ class Takeovers:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
             if arrival is not None and call.part:
                 await self.durable(arrival.append(call.part))
+            if call.last:
+                await self.durable(0)      # the activation of the session, too: the other node forgets it now
         except ProtocolError as error:
             raise CallFailed(str(error)) from None
-        if call.last:
-            await self.durable(0)          # the activation of the session, too: the other node forgets it now
-            if coming is not None:
-                coming.whole = True
-                coming.look()
+        if call.last and coming is not None:
+            coming.whole = True
+            coming.look()
         return
         yield b""
 

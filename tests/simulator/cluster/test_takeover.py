@@ -11,7 +11,12 @@ from kit.metadata import MetadataInMemory
 from oracle.mqtt import Connack
 from simulator.cluster.brokers import Brokers, Client
 
+from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.keys import node_key
+from fluxmq.cluster.messages import TailCall, encode
+from fluxmq.cluster.ports import CallFailed
+from fluxmq.cluster.takeover import TAIL
+from fluxmq.model.mqtt import ReasonCode
 
 NAMES = ("one", "two", "three")
 
@@ -266,3 +271,30 @@ def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> 
         assert [payload for _, payload in client.messages if payload.startswith(name.encode())] == payloads
     assert [(b"/", b"c") in broker.node.broker.sessions for broker in brokers.processes.values()] == [
         False, False, True]
+
+
+def test_a_tail_that_does_not_become_durable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Because a node has died that its messages wait for: the old owner tries again."""
+    brokers = serving()
+    one, two = (brokers.processes[name].cluster for name in ("one", "two"))
+
+    async def fails(mark: int) -> None:
+        raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "node three did not answer within 15 s")
+
+    monkeypatch.setattr(two.takeovers, "durable", fails)
+    assert one.peers is not None
+    peer = one.peers.peers["two"]
+    call = TailCall(cluster=one.cluster, node="one", epoch=one.membership.epoch, to_epoch=peer.node.epoch,
+                    namespace=b"/", client_id=b"c", last=True, part=b"")
+    said: list[str] = []
+
+    async def send() -> None:
+        try:
+            async for _ in one.transport.call(one.peers.address_of(peer), TAIL, encode(call), 5.0):
+                pass
+        except CallFailed as error:
+            said.append(str(error))
+
+    brokers.processes["one"].process.driver.start(send())
+    brokers.run_until(lambda: said)
+    assert said == ["node three did not answer within 15 s"]
