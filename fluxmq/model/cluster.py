@@ -47,8 +47,8 @@ class ClusterEtcd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         "Where the member listens for the other members. The host is an IP address or localhost; others dial what "
         "initial_cluster says."))] = "127.0.0.1:2380"
     client_addr: Annotated[AddressText, Meta(min_length=1, description=(
-        "Where the member listens for clients: its own node, nodes that join, nodes with `endpoints`. The host is an "
-        "IP address or localhost."))] = "127.0.0.1:2379"
+        "Where the member listens for clients: its own node, the other nodes while their own members do not answer, "
+        "nodes that join, nodes with `endpoints`. The host is an IP address or localhost."))] = "127.0.0.1:2379"
     initial_cluster: Annotated[str, Meta(max_length=4096, description=(
         "The members, this one too, as name=url,name=url: cluster.node_id and the address that the other members dial, "
         "http:// or, with tls, https://. Empty: this node alone, at bind_addr. The others are read when the member "

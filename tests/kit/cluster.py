@@ -149,7 +149,9 @@ class Cluster:
 
     def member_pid(self, number: int) -> int:
         """Of the etcd process of a node; 0: there is none."""
-        directory = f"--data-dir={self[number].directory}/data/etcd".encode()
+        broker = self[number]
+        directory = b"--data-dir=%s" % str(
+            broker.settings.get("cluster.etcd.data_dir", broker.directory / "data" / "etcd")).encode()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and directory in (entry / "cmdline").read_bytes().split(b"\0"):

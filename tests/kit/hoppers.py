@@ -3,18 +3,32 @@
     subscriber = Subscriber("s", nodes, "topic/#"); publisher = Publisher("p", nodes, "topic/1")
     …
     publisher.stop(); assert set(publisher.acknowledged) <= set(subscriber.got)
+
+A Twin opens each connection while its former one is open elsewhere, and looks whether two nodes serve it at once.
 """
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
-from oracle.mqtt import Connack, Connect, Disconnect, Packet, Puback, Publish, Suback, Subscribe
+from oracle.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+)
 
 from kit.client import KEPT, Client, Closed, Nothing
 
-__all__ = ["Publisher", "Subscriber"]
+__all__ = ["Hopper", "Publisher", "Subscriber", "Twin", "wrong"]
 
 Address = tuple[str, int]
 LOOK_S = 0.2
@@ -24,8 +38,10 @@ PAUSE_S = 0.02  # before a node that refused is asked again
 
 class Hopper(threading.Thread):
     """nodes: where to find them; the first is tried first. lost: connections that were open and ended. refused:
-    CONNACKs that were refusals. absent: how often a session was not there that should have been. error: why the thread
-    has ended before stop()."""
+    CONNACKs that were refusals. absent: how often a session was not there that should have been. connects: how many
+    succeeded. error: why the thread has ended before stop()."""
+
+    clean_start = False
 
     def __init__(self, name: str, nodes: Sequence[Address]) -> None:
         super().__init__(name=name, daemon=True)
@@ -33,13 +49,18 @@ class Hopper(threading.Thread):
         self.lost = self.refused = self.absent = 0
         self.error: BaseException | None = None
         self.connected = threading.Event()
+        self.connects = 0
+        self.present = False  # the session was there at the last CONNECT
         self._at = self.nodes[0]
-        self._connects = 0
         self._stopping = threading.Event()
+
+    def end(self) -> None:
+        """It shall end when it has time."""
+        self._stopping.set()
 
     def stop(self) -> None:
         """Ends it, and raises what ended it before."""
-        self._stopping.set()
+        self.end()
         self.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
@@ -61,7 +82,8 @@ class Hopper(threading.Thread):
             self._next()
             return None
         try:
-            client.send(Connect(client_id=self.name, clean_start=False, properties=list(KEPT["properties"].items())))
+            client.send(Connect(client_id=self.name, clean_start=self.clean_start,
+                                properties=list(KEPT["properties"].items())))
             answer = client.recv()
         except (Closed, OSError):
             client.close()
@@ -73,8 +95,9 @@ class Hopper(threading.Thread):
             client.close()
             self._next()
             return None
-        self.absent += bool(self._connects) and not answer.session_present
-        self._connects += 1
+        self.present = answer.session_present
+        self.absent += bool(self.connects) and not self.present and not self.clean_start
+        self.connects += 1
         return client
 
     def _next(self) -> None:
@@ -82,11 +105,14 @@ class Hopper(threading.Thread):
         time.sleep(PAUSE_S)
 
     def _stay(self, client: Client) -> None:
+        stays = False
         try:
             self.begin(client)
             self.connected.set()
             while not self._stopping.is_set():
                 self.work(client)
+        except _Stays:
+            stays = True
         except (Closed, OSError):
             self.lost += 1
             self._next()
@@ -97,7 +123,8 @@ class Hopper(threading.Thread):
                 self._next()
         finally:
             self.connected.clear()
-            client.close()
+            if not stays:
+                client.close()
 
     def receive(self, client: Client, timeout: float) -> Packet | None:
         """The next packet, None if none comes in time."""
@@ -118,6 +145,10 @@ class Hopper(threading.Thread):
         raise NotImplementedError
 
 
+class _Stays(Exception):
+    """The hopper goes on elsewhere, and the connection remains."""
+
+
 class _SentAway(Exception):
     def __init__(self, to: Address | None) -> None:
         super().__init__()
@@ -125,35 +156,46 @@ class _SentAway(Exception):
 
 
 class Subscriber(Hopper):
-    """Subscribes once, with QoS 1. got: the payloads, as often as they came."""
+    """Subscribes with QoS 1, once for each session that it finds new. got: the payloads, as often as they came; over:
+    for each, the number of the connection over which it came."""
 
     def __init__(self, name: str, nodes: Sequence[Address], filter_: str) -> None:
         super().__init__(name, nodes)
         self.got: list[bytes] = []
+        self.over: list[int] = []
         self._filter = filter_
 
     def begin(self, client: Client) -> None:
-        if self._connects == 1:
+        if not self.present:
             client.send(Subscribe(packet_id=1, filters=[(self._filter, 1)]))
             while not isinstance(packet := self.receive(client, PATIENCE_S), Suback):
-                assert packet is not None
+                assert packet is not None, f"{self.name} got no SUBACK"
+                self._take(client, packet)
+            if packet.reasons != [1]:
+                raise _SentAway(None)  # without its subscription the connection is of no use
 
     def work(self, client: Client) -> None:
         packet = self.receive(client, LOOK_S)
+        if packet is not None:
+            self._take(client, packet)
+
+    def _take(self, client: Client, packet: Packet) -> None:
         if isinstance(packet, Publish):
             self.got.append(packet.payload)
+            self.over.append(self.connects)
             if packet.packet_id:
                 client.send(Puback(packet_id=packet.packet_id))
 
 
 class Publisher(Hopper):
     """Publishes numbered payloads with QoS 1, one after the other, `rate` a second. acknowledged: those with a PUBACK;
-    one that was not is sent again, as a duplicate."""
+    one that was not is sent again, as a duplicate. sent: how often each. refusals: the reasons of PUBACKs that were."""
 
     def __init__(self, name: str, nodes: Sequence[Address], topic: str, rate: float = 50.0) -> None:
         super().__init__(name, nodes)
         self.acknowledged: list[bytes] = []
-        self.refusals = 0
+        self.sent: Counter[bytes] = Counter()
+        self.refusals: list[int] = []
         self._topic = topic
         self._pause_s = 1 / rate
         self._number = 0
@@ -166,6 +208,7 @@ class Publisher(Hopper):
         self._waiting = True
         payload = b"%s %d" % (self.name.encode(), self._number)
         packet_id = self._number % 0xFFFF + 1
+        self.sent[payload] += 1
         client.send(Publish(topic=self._topic, payload=payload, qos=1, packet_id=packet_id, dup=again))
         while True:
             packet = self.receive(client, PATIENCE_S)
@@ -176,5 +219,79 @@ class Publisher(Hopper):
         if packet.reason < 0x80:
             self.acknowledged.append(payload)
         else:
-            self.refusals += 1
+            self.refusals.append(packet.reason)
         time.sleep(self._pause_s)
+
+
+class Twin(Hopper):
+    """Goes to the next node again and again without leaving the former connection, and sends a PINGREQ over that when
+    the new node has answered. served: how often the former node answered, which it never may. hops: how often it went.
+    """
+
+    def __init__(self, name: str, nodes: Sequence[Address], *, clean_start: bool = False) -> None:
+        super().__init__(name, nodes)
+        self.clean_start = clean_start
+        self.served = self.hops = 0
+        self._left: Client | None = None  # the connection that it has left for a further one
+        self._former: list[Client] = []
+
+    def begin(self, client: Client) -> None:
+        if self._left is not None:
+            self._left.send_to_the_end(Pingreq())
+            self._former.append(self._left)
+            self._left = None
+
+    def work(self, client: Client) -> None:
+        client.send(Pingreq())
+        while not isinstance(packet := self.receive(client, PATIENCE_S), Pingresp):
+            assert packet is not None, f"{self.name} got no PINGRESP"
+        self._look(0.001)
+        time.sleep(LOOK_S)
+        self._left = client
+        self.hops += 1
+        self._next()
+        raise _Stays
+
+    def stop(self) -> None:
+        """As of a Hopper. All nodes must run: each former connection must be closed by its node."""
+        super().stop()
+        if self._left is not None:
+            self._left.close()
+        self._look(PATIENCE_S)
+        assert not self._former, f"{self.name} has connections that no node closes"
+
+    def _look(self, timeout: float) -> None:
+        """At what comes over former connections."""
+        for former in list(self._former):
+            try:
+                while True:
+                    self.served += isinstance(former.recv(timeout), Pingresp)
+            except Nothing:
+                pass
+            except (Closed, OSError):
+                self._former.remove(former)
+                former.close()
+
+
+def wrong(publishers: Iterable[Publisher], subscribers: Iterable[Subscriber],
+          unordered: Collection[Subscriber] = ()) -> list[str]:
+    """What QoS 1 forbids, of publishers and subscribers that have ended, as sentences: an acknowledged message that did
+    not arrive, an order of first arrivals that is not the publisher's (but for those of `unordered`), a second arrival
+    over the same connection of what was published once."""
+    found = []
+    for subscriber in subscribers:
+        first: dict[bytes, int] = {}
+        for place, payload in enumerate(subscriber.got):
+            first.setdefault(payload, place)
+        again = Counter(zip(subscriber.got, subscriber.over, strict=True))
+        for publisher in publishers:
+            way = f"from {publisher.name} to {subscriber.name}"
+            lost = [payload for payload in publisher.acknowledged if payload not in first]
+            if lost:
+                found.append(f"{len(lost)} of {len(publisher.acknowledged)} were lost {way}: {lost[:3]}…{lost[-1]!r}")
+            places = [first[payload] for payload in publisher.sent if payload in first]
+            if places != sorted(places) and subscriber not in unordered:
+                found.append(f"the order is another {way}")
+            found += [f"{payload!r} came {count} times {way}" for (payload, _), count in again.items()
+                      if count > publisher.sent[payload] > 0]
+    return found

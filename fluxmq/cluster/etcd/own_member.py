@@ -7,6 +7,9 @@
     etcd says: it has no data now ─► removed, and added anew
     etcd says: it was removed ─────► the node goes on as a client of the other members, without a vote
 
+While it does not answer (it is started again, its disk is full or stands still) the node uses the others, if it reaches
+them, so that its lease does not end with a member that the quorum does not need.
+
 All on one event loop.
 """
 from __future__ import annotations
@@ -26,7 +29,7 @@ from fluxmq.cluster.etcd.endpoints import Log, Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.joining import Joiner, NotNow, has_data, healthy_members, set_aside
 from fluxmq.cluster.etcd.process import EtcdMember, Exit, MemberState
-from fluxmq.cluster.etcd.voters import called, only_here, why_not_remove
+from fluxmq.cluster.etcd.voters import address_of, called, can_be_used, only_here, why_not_remove
 from fluxmq.cluster.ports import StoreError
 
 __all__ = ["OwnMember", "Vote"]
@@ -45,9 +48,10 @@ class Vote(NamedTuple):
 
 
 class OwnMember:
-    """member: the process; its on_exit is this object's. store: the node's own client of etcd, whose endpoints are set
-    to those of the others while this node has no vote. memory: a file that outlives the member's data, with the peer
-    URLs of the other members, a line each. on_failed: called when the node cannot go on."""
+    """member: the process; its on_exit is this object's. store: the node's own client of etcd, whose endpoints are this
+    member and, behind it, the others; those alone while this node has no vote. memory: a file that outlives the
+    member's data, with the peer URLs of the other members, a line each. on_failed: called when the node cannot go on.
+    """
 
     def __init__(self, member: EtcdMember, store: EtcdStore, joiner: Joiner, *, bootstrap: bool, memory: Path,
                  tls: Tls | None, log: Log, on_failed: Callable[[FluxError], None]) -> None:
@@ -57,6 +61,7 @@ class OwnMember:
         self.without_vote = False
         self._store = store
         self._own = store.endpoints[0]
+        self._others: list[str] = []            # where other members listen for clients
         # A node that has known others has been in their cluster: without data it must not make one of its own.
         self._memory = memory
         self._known = memory.read_text("ascii").split() if memory.exists() else []
@@ -121,7 +126,7 @@ class OwnMember:
             member.start()
             await self._settle()
             self.without_vote = False
-            self._store.set_endpoints([self._own])
+            self._use(self._others)
         except OSError as error:
             raise StorageError(f"the data directory of etcd cannot be used: {error} (cluster.etcd.data_dir)") from None
         finally:
@@ -204,10 +209,19 @@ class OwnMember:
         self.votes = {called(member): Vote("learner" if member.learner else "voter", member.id in healthy)
                       for member in members}
         self._remember([url for member in members if member.name != self.joiner.name for url in member.peer_urls])
-        if self.without_vote and not self._entering:
+        if not self.without_vote and not self._entering:
+            self._use([address_of(url) for member in members if member.name != self.joiner.name
+                       and can_be_used(member) for url in member.client_urls])
+        elif self.without_vote and not self._entering:
             # Members come and go, and this node must not be left with one that is gone.
             with contextlib.suppress(FluxError):
                 self._store.set_endpoints(await self.joiner.clients())
+
+    def _use(self, others: list[str]) -> None:
+        """This member as long as it answers, then the others."""
+        self._others = others
+        if self._store.endpoints != (wanted := [self._own, *others]):
+            self._store.set_endpoints(wanted)
 
     def _remember(self, urls: list[str]) -> None:
         self.joiner.others = list(dict.fromkeys([*urls, *self.joiner.others]))

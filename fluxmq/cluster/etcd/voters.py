@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.model.address import parse_address
 
-__all__ = ["address_of", "called", "former_self", "majority", "only_here", "why_not_remove"]
+__all__ = ["address_of", "called", "can_be_used", "former_self", "majority", "only_here", "why_not_remove"]
 
 
 def majority(voters: int) -> int:
@@ -66,3 +66,10 @@ def address_of(url: str) -> str:
 def only_here(urls: Sequence[str]) -> bool:
     """Whether all of these URLs are addresses of loopback, which lead to another place on every machine."""
     return all(parse_address(urlsplit(url).netloc).is_loopback for url in urls)
+
+
+def can_be_used(member: Member) -> bool:
+    """Whether another node may be a client of a member: it has a vote, and the address that it has bound for clients
+    leads to it from there. One that is at loopback for clients and not for members is on another machine."""
+    return not member.learner and bool(member.client_urls) and (
+        not only_here(member.client_urls) or only_here(member.peer_urls))

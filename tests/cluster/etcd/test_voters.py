@@ -7,7 +7,7 @@ import pytest
 
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.cluster.etcd.joining import has_data, set_aside
-from fluxmq.cluster.etcd.voters import former_self, majority, only_here, why_not_remove
+from fluxmq.cluster.etcd.voters import can_be_used, former_self, majority, only_here, why_not_remove
 
 
 def members(voters: int, learners: int = 0) -> list[Member]:
@@ -68,6 +68,18 @@ def test_a_node_without_data_has_been_who_has_its_name_or_its_address() -> None:
 def test_addresses_that_lead_elsewhere_on_every_machine() -> None:
     assert only_here(["http://127.0.0.1:2380", "https://localhost:2380"]) and only_here(["http://[::1]:2380"])
     assert not only_here(["http://127.0.0.1:2380", "http://10.0.0.1:2380"]) and not only_here(["http://n1:2380"])
+
+
+@pytest.mark.parametrize(("peers", "clients", "learner", "expected"), [
+    ("10.0.0.2:2380", "10.0.0.2:2379", False, True),
+    ("10.0.0.2:2380", "10.0.0.2:2379", True, False),
+    ("10.0.0.2:2380", "127.0.0.1:2379", False, False),      # of its own machine
+    ("127.0.0.1:2380", "127.0.0.1:2379", False, True),      # all are on one
+    ("10.0.0.2:2380", "", False, False),                    # it has not started yet
+])
+def test_whose_members_a_node_may_use(peers: str, clients: str, learner: bool, expected: bool) -> None:
+    urls = [f"http://{clients}"] if clients else []
+    assert can_be_used(Member(2, "n2", [f"http://{peers}"], urls, learner)) is expected
 
 
 def test_what_a_member_has_left_is_set_aside(tmp_path: Path) -> None:
