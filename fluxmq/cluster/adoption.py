@@ -294,6 +294,9 @@ class Adoption:
             self._working -= 1
         if not made:
             self._forget(session, coming)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._driver.start(self._look_soon())
@@ -451,7 +454,9 @@ class Adoption:
         if life is not None and message.revision == life.asked:
             life.waits.discard(peer.name)
             life.counts[peer.name] = message.count
-            self.look()
+            # Not at once: the frame that has brought this would be acknowledged only when the others have what is
+            # directed to them now, and two nodes that direct something to each other would wait for each other.
+            self._schedule()
 
     def _end(self, life: _Life, peers: Peers) -> None:
         """Everybody has adopted: what was kept goes to the adopters, and what is published from now on does, too."""

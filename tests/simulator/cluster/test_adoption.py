@@ -125,6 +125,27 @@ def test_what_is_published_meanwhile_waits_and_comes_in_order(qos: int, reader: 
         assert [payload for _, payload in client.messages if payload.split()[0].decode() == at] == payloads
 
 
+def test_two_nodes_that_adopt_do_not_wait_for_each_other() -> None:
+    """Each has kept messages for sessions that the other adopts, and both direct them at the same moment: neither frame
+    may be acknowledged only when the other is."""
+    brokers = serving()
+    clients = [persistent(brokers, "one", f"c{number}", ((f"t/{number}", 1),)) for number in range(8)]
+    publishers = [connected(brokers, at, f"p-{at}") for at in ("two", "three")]
+    brokers.kill("one")
+    for publisher in publishers:
+        for number in range(8):
+            publisher.publish(f"t/{number}", publisher.at.encode(), 1)
+    brokers.run_for(0.3)
+    brokers.end_lease_of("one")
+    brokers.run_for(5.0)
+    assert {holders(brokers, (b"/", b"c%d" % number))[0] for number in range(8)} == {"two", "three"}
+    assert all(publisher.acknowledged(packet_id) for publisher in publishers for packet_id in range(1, 9))
+    for client in clients:
+        hop(brokers, client, "two")
+        brokers.run_until(lambda client=client: {payload for _, payload in client.messages} == {  # type: ignore[misc]
+            b"two", b"three"})
+
+
 def test_what_nobody_keeps_does_not_wait() -> None:
     """A session that ends with its connection ends with its node: a publish that it would get is acknowledged."""
     brokers = serving()
