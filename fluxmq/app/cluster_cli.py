@@ -1,14 +1,16 @@
 """`fluxmq cluster …`: the cluster as a running node sees it, who votes in etcd, and how the node leaves, over its admin
-socket (admin/cluster.py)."""
+socket (admin/cluster.py); and `recover`, for a node that does not run."""
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fluxmq.app import exit_codes
-from fluxmq.app.cluster_recover import recover_command
+from fluxmq.app.config_options import config_option, set_option
 from fluxmq.app.queue_place import Place, asks, confirm, yes_option
 from fluxmq.app.queue_text import as_table, plain
 
@@ -29,9 +31,6 @@ _LOOK_SECONDS = 0.5  # between two looks at a node that leaves
 @click.group()
 def cluster() -> None:
     """See the cluster of a running broker, and take the broker out of it."""
-
-
-cluster.add_command(recover_command)
 
 
 def _lease(ms: int | None) -> str | None:
@@ -187,3 +186,24 @@ def _wait(place: Place, name: str) -> None:
             click.echo(f"{left} session{'' if left == 1 else 's'} to hand over", err=True)
             said = left
         time.sleep(_LOOK_SECONDS)
+
+
+@cluster.command("recover")
+@config_option
+@set_option
+@click.option("--look", is_flag=True, help="Only show what this node's member has, to compare survivors.")
+@yes_option
+def cluster_recover(file: Path | None, sets: tuple[str, ...], look: bool, yes: bool) -> None:
+    """Make etcd usable again after a majority of its members is gone for good.
+
+    To be run on one surviving node, while all nodes are stopped. Its member of etcd becomes a cluster of one. What it
+    has not got although others had confirmed it is lost: at most the last changes of session owners, retained messages
+    and wills. If several nodes survive, take the one with the highest revision (--look). Then start this node. On every
+    other node move cluster.etcd.data_dir away, set cluster.etcd.bootstrap to false, and start it.
+    """
+    # Not on top: other commands only ask a broker, and start at once.
+    from fluxmq.app.cluster_recover import recover
+    from fluxmq.app.config import load
+
+    config, _ = load(file, os.environ, sets)
+    recover(config, look, yes)

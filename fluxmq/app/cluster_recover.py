@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluxmq._core.errors import ConfigError, FluxError, StorageError
-from fluxmq.app.config_options import config_option, set_option
-from fluxmq.app.queue_place import confirm, yes_option
+from fluxmq.app.queue_place import confirm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from fluxmq.cluster.etcd.process import EtcdMember
     from fluxmq.model.config import Config
 
-__all__ = ["recover_command"]
+__all__ = ["recover"]
 
 LEADER_S = 6.0      # several elections: a member that finds others is ready by then
 START_S = 60.0      # of a large database
@@ -44,22 +43,8 @@ class NotRecovered(FluxError):
     """Nothing was changed. The text says why."""
 
 
-@click.command("recover")
-@config_option
-@set_option
-@click.option("--look", is_flag=True, help="Only show what this node's member has, to compare survivors.")
-@yes_option
-def recover_command(file: Path | None, sets: tuple[str, ...], look: bool, yes: bool) -> None:
-    """Make etcd usable again after a majority of its members is gone for good.
-
-    To be run on one surviving node, while all nodes are stopped. Its member of etcd becomes a cluster of one. What it
-    has not got although others had confirmed it is lost: at most the last changes of session owners, retained messages
-    and wills. If several nodes survive, take the one with the highest revision (--look). Then start this node. On every
-    other node move cluster.etcd.data_dir away, set cluster.etcd.bootstrap to false, and start it.
-    """
-    from fluxmq.app.config import load
-
-    config, _ = load(file, os.environ, sets)
+def recover(config: Config, look: bool, yes: bool) -> None:
+    """See the command. look: only shows. yes: does not ask. Raises ConfigError, StorageError, NotRecovered."""
     if not config.cluster.enabled:
         raise ConfigError("cluster.enabled", "is false: there is no etcd to recover")
     with _alone(Path(config.storage.dir)):
