@@ -29,6 +29,7 @@ from fluxmq.cluster.etcd.endpoints import Log, Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.joining import Joiner, NotNow, has_data, healthy_members, set_aside
 from fluxmq.cluster.etcd.process import EtcdMember, Exit, MemberState
+from fluxmq.cluster.etcd.space import Space
 from fluxmq.cluster.etcd.voters import address_of, called, can_be_used, only_here, why_not_remove
 from fluxmq.cluster.ports import StoreError
 
@@ -61,6 +62,7 @@ class OwnMember:
         self.without_vote = False
         self._store = store
         self._own = store.endpoints[0]
+        self._space = Space(store, self._own, member.options.quota_bytes, log)
         self._others: list[str] = []            # where other members listen for clients
         # A node that has known others has been in their cluster: without data it must not make one of its own.
         self._memory = memory
@@ -197,6 +199,8 @@ class OwnMember:
         while True:
             try:
                 await self._look()
+                if not self.without_vote:
+                    await self._space.look()
             except StoreError:
                 pass                # the overview says how old the rest is, too
             except OSError as error:

@@ -1,0 +1,69 @@
+"""The quota of this node's etcd member: what happens when its file has reached it.
+
+    alarm NOSPACE ──► compacted, defragmented ──the file is well below it──► disarmed
+                  ▲                           └─it is not ───┐
+                  └── something was deleted, or a restart has raised the quota
+
+etcd counts the size of the file, which does not shrink when history is compacted, and no member writes anything before
+the alarm is disarmed. What is in use of the file is known
+exactly when it was defragmented, and before as an upper bound. Each node looks after its own member, whose alarms the
+others cannot judge: defragmenting is a request to that member alone, which may listen for clients on its own machine
+only.
+"""
+from __future__ import annotations
+
+import contextlib
+import time
+
+from fluxmq.cluster.etcd.client import EtcdStore
+from fluxmq.cluster.etcd.endpoints import Log
+from fluxmq.cluster.ports import Compacted
+
+__all__ = ["Space"]
+
+PAUSE_S = 60.0      # between two attempts that are in vain: the member answers nobody while it is defragmented
+ROOM = 0.9          # of the quota: with more than that in use the alarm would come back at once
+ALARM = "NOSPACE"
+
+
+class Space:
+    """own: host:port where this node's member listens for clients. quota_bytes: as it was started with."""
+
+    def __init__(self, store: EtcdStore, own: str, quota_bytes: int, log: Log) -> None:
+        self.used_up = False        # as of the last look
+        self._store = store
+        self._own = own
+        self._enough = int(quota_bytes * ROOM)
+        self._log = log
+        self._tried = 0             # the revision at which it was compacted in vain
+        self._again_at = 0.0
+
+    async def look(self) -> None:
+        """Makes space if the member has raised the alarm. Raises StoreError."""
+        store = self._store
+        said = await store.status(self._own)
+        alarms = [alarm for alarm in await store.alarms() if alarm == (said.member, ALARM)] if any(
+            ALARM in error for error in said.errors) else []
+        if alarms and not self.used_up:
+            self._log("error", "", "the quota of etcd is used up: no client can connect that is not known, and nothing "
+                                   "is retained. If that stays, raise cluster.etcd.quota_bytes and restart, one node "
+                                   "after the other", {"bytes": said.db_size, "in_use": said.db_size_in_use})
+        self.used_up = bool(alarms)
+        if not alarms:
+            return
+        now = time.monotonic()
+        if said.db_size_in_use > self._enough and (said.revision == self._tried or now < self._again_at):
+            return
+        self._tried, self._again_at = said.revision, now + PAUSE_S
+        await self._compact(said.revision)
+        await store.defragment(self._own)
+        if (await store.status(self._own)).db_size > self._enough:
+            return
+        for alarm in alarms:
+            await store.disarm(alarm)
+        self.used_up, self._tried = False, 0
+        self._log("info", "", "etcd has space again: it was compacted and defragmented", {"was_bytes": said.db_size})
+
+    async def _compact(self, revision: int) -> None:
+        with contextlib.suppress(Compacted):        # another node was faster
+            await self._store.compact(revision, physical=True)
