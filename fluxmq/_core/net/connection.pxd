@@ -32,6 +32,7 @@ cdef class Connection(Transport):
     cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0
     cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
                          const uint8_t** run_end) noexcept
+    cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int complete(self, uint16_t packet_id) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1

@@ -431,6 +431,13 @@ cdef class Connection(Transport):
                                                                  f"unacknowledged [MQTT-3.3.4-7]")
         return self.publish_and_answer(&pub, route, packet_id)
 
+    cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
+        """QoS 2."""
+        self.session.receive(packet_id)
+        if self.incarnation:
+            return self.hub.publish_of_client(pub, route, self.incarnation, self.counted, False, packet_id)
+        return self.hub.publish(pub, route)
+
     cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
         """A QoS 2 PUBLISH that was received before [MQTT-4.3.3-10]. Other nodes may lack it, because the one that had
         received it has died: they get it once more, and who has it does not take it again."""
@@ -450,13 +457,8 @@ cdef class Connection(Transport):
                                        f"namespace {self.topics.namespace.text} keeps as much as it may (limits.bytes)")
         self.link.inbound += 1
         hub.node.counters.messages_received[qos] += 1
-        if qos == 2:
-            self.session.receive(packet_id)
         try:
-            if qos == 2 and self.incarnation:
-                matched = hub.publish_of_client(pub, route, self.incarnation, self.counted, False, packet_id)
-            else:
-                matched = hub.publish(pub, route)
+            matched = hub.publish(pub, route) if qos == 1 else self.publish_once(pub, route, packet_id)
         except BaseException:
             if qos == 2:
                 self.session.complete(packet_id)        # refused: the same identifier is a new message next time
