@@ -101,12 +101,13 @@ def test_a_node_that_is_cut_off_with_a_minority_stops(tmp_path: Path) -> None:
 
 def test_the_death_of_etcds_leader_ends_no_lease(tmp_path: Path) -> None:
     """Of leases of 3 s the simulator shows it (quorum_history.py): here the machine may be too slow for that."""
-    with Cluster(tmp_path, 3, ttl_s=8) as cluster:
+    with Cluster(tmp_path, 3, ttl_s=8, can_hold=True) as cluster:
         ready(cluster)
         found, before = clients(cluster), epochs(cluster)
         leader = cluster.etcd_leader()
-        cluster.kill_member(leader)
+        cluster.hold_member(leader)
         cluster.wait(lambda: cluster.etcd_leader() not in (leader, -1))
+        cluster.release_member(leader)
         ready(cluster)
         all_hear_all(found, "under a new leader")
         assert epochs(cluster) == before
