@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from kit.client import Nothing
 from kit.cluster import Cluster
-from oracle.mqtt import Publish
+from oracle.mqtt import Publish, Suback, Subscribe, Unsuback, Unsubscribe
+
+SUBACKS, SUBACKS_AT_ONCE = 10_000, 50
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,26 @@ def test_publishes_reach_subscribers_on_other_nodes(cluster: Cluster, qos: int) 
     for subscriber in subscribers:
         for count in range(20):
             subscriber.receive(f"all/{qos}/x", b"%d" % count)
+
+
+def test_a_subscription_counts_on_every_node_when_its_suback_has_come(cluster: Cluster) -> None:
+    """Each publish leaves when the SUBACK of its topic is there; with QoS 0 it is lost if nobody there knows of it."""
+    subscriber, publisher = cluster.client(0), cluster.client(1)
+    subscriber.connect("suback-subscriber")
+    publisher.connect("suback-publisher")
+    for first in range(0, SUBACKS, SUBACKS_AT_ONCE):
+        topics = {number - first + 1: f"suback/{number}" for number in range(first, first + SUBACKS_AT_ONCE)}
+        subscriber.send(*(Subscribe(packet_id=packet_id, filters=[(topic, 0)]) for packet_id, topic in topics.items()))
+        missing = set(topics.values())
+        while missing:
+            packet = subscriber.recv()
+            if isinstance(packet, Suback):
+                publisher.send(Publish(topic=topics[packet.packet_id], payload=b""))
+            else:
+                assert isinstance(packet, Publish)
+                missing.remove(str(packet.topic))
+        subscriber.send(Unsubscribe(packet_id=1, filters=list(topics.values())))
+        subscriber.expect(Unsuback, packet_id=1)
 
 
 def test_a_session_is_where_its_client_connects(cluster: Cluster) -> None:

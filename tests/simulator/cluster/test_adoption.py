@@ -2,7 +2,6 @@
 never two nodes serve one, whoever dies when, and when the node is back."""
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +15,6 @@ from simulator.cluster.test_takeover import NAMES, answers, connected, hop, one_
 from fluxmq.cluster.keys import node_key
 
 SESSION = b"/", b"c"
-MORE = int(os.environ.get("FLUXMQ_SOAK_HISTORIES", "0"))  # further seeds, from FLUXMQ_SOAK_SEED on
-FIRST = int(os.environ.get("FLUXMQ_SOAK_SEED", "1000"))
-
-
-def seeds(count: int) -> list[int]:
-    return [*range(count), *range(FIRST, FIRST + MORE)]
 
 
 def serving(seed: int = 1, names: tuple[str, ...] = NAMES) -> Brokers:
@@ -379,7 +372,7 @@ class History:
         assert self.acknowledged, "nothing was acknowledged"
 
 
-@pytest.mark.parametrize("seed", seeds(30))
+@pytest.mark.parametrize("seed", range(30))
 def test_a_node_dies_and_comes_back(seed: int) -> None:
     """The client is away all the time: so everything is in order in the end."""
     history = History(seed)
@@ -404,7 +397,7 @@ def test_a_node_dies_and_comes_back(seed: int) -> None:
     assert len(set(repeated)) <= 20             # only what was on its way when the node died
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_client_hops_while_a_node_is_dead(seed: int) -> None:
     history = History(seed)
     brokers, chance = history.brokers, history.chance
@@ -426,7 +419,7 @@ def test_the_client_hops_while_a_node_is_dead(seed: int) -> None:
     history.check(ordered=False)
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", range(20))
 def test_an_adopter_dies_in_the_middle(seed: int) -> None:
     """At whatever step; both come back later, the adopter first or last."""
     history = History(seed)
@@ -460,7 +453,7 @@ def test_an_adopter_dies_in_the_middle(seed: int) -> None:
     history.check(ordered=False)
 
 
-@pytest.mark.parametrize("seed", seeds(10))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_node_dies_while_it_comes_back(seed: int) -> None:
     history = History(seed)
     brokers, chance = history.brokers, history.chance
