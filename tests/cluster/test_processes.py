@@ -10,12 +10,17 @@ from kit.client import Nothing
 from kit.cluster import Cluster
 from oracle.mqtt import Publish, Suback, Subscribe, Unsuback, Unsubscribe
 
+from fluxmq._core.client.message import Message
+from fluxmq.bench.load.mqtt_session import MqttSession
+
 SUBACKS, SUBACKS_AT_ONCE = 10_000, 50
+LARGE = 65 << 20
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), 3) as cluster:
+    settings = {"broker.max_message_size": 255 << 20}
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3, settings=settings) as cluster:
         yield cluster
 
 
@@ -40,6 +45,29 @@ def test_publishes_reach_subscribers_on_other_nodes(cluster: Cluster, qos: int) 
     for subscriber in subscribers:
         for count in range(20):
             subscriber.receive(f"all/{qos}/x", b"%d" % count)
+
+
+class Sizes(MqttSession):
+    """A client, faster than the kit's, that keeps the sizes of payloads."""
+
+    def __init__(self, address: tuple[str, int], name: str) -> None:
+        self.sizes: list[int] = []
+        super().__init__("{}:{}".format(*address), name, acknowledges=True)
+
+    def _came(self, message: Message) -> None:
+        super()._came(message)
+        self.sizes.append(len(message.payload))
+
+
+def test_a_large_message_reaches_another_node(cluster: Cluster) -> None:
+    """And what comes behind it is not held up."""
+    with (Sizes(cluster[2].addresses["mqtt/tcp/plain"], "large-subscriber") as subscriber,
+          Sizes(cluster[0].addresses["mqtt/tcp/plain"], "large-publisher") as publisher):
+        subscriber.subscribe_to("large", 1)
+        for size in (LARGE, 5):
+            publisher.publish_all(["large"], bytes(size), retain=False)
+        subscriber.until_delivered(2)
+        assert subscriber.sizes == [LARGE, 5]
 
 
 def test_a_subscription_counts_on_every_node_when_its_suback_has_come(cluster: Cluster) -> None:

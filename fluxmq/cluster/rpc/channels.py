@@ -42,7 +42,7 @@ class Settings(NamedTuple):
 
     keepalive_s: float = 10.0
     hello_s: float = 5.0
-    frame_bytes_max: int = 64 << 20
+    frame_bytes_max: int = 257 << 20  # any message of MQTT, and what has gathered in front of it
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
