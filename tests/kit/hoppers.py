@@ -276,8 +276,8 @@ class Twin(Hopper):
 def wrong(publishers: Iterable[Publisher], subscribers: Iterable[Subscriber],
           unordered: Collection[Subscriber] = ()) -> list[str]:
     """What QoS 1 forbids, of publishers and subscribers that have ended, as sentences: an acknowledged message that did
-    not arrive, an order of first arrivals that is not the publisher's (but for those of `unordered`), a second arrival
-    over the same connection of what was published once."""
+    not arrive; but for those of `unordered`, whose node has died, an order of first arrivals that is not the
+    publisher's, and a second arrival over the same connection of what was published once."""
     found = []
     for subscriber in subscribers:
         first: dict[bytes, int] = {}
@@ -293,5 +293,5 @@ def wrong(publishers: Iterable[Publisher], subscribers: Iterable[Subscriber],
             if places != sorted(places) and subscriber not in unordered:
                 found.append(f"the order is another {way}")
             found += [f"{payload!r} came {count} times {way}" for (payload, _), count in again.items()
-                      if count > publisher.sent[payload] > 0]
+                      if count > publisher.sent[payload] > 0 and subscriber not in unordered]
     return found

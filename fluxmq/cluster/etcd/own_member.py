@@ -258,6 +258,9 @@ class OwnMember:
                 await self._store.member_remove(member)
                 return
             except EtcdError as error:
+                # The member that answers may be the one that is removed, and end before it has.
+                if error.sent and all(other.id != member for other in await self._store.members()):
+                    return
                 if error.cause is not Cause.UNHEALTHY or time.monotonic() > ends:
                     raise
                 await asyncio.sleep(RETRY_S)
