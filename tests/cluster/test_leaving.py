@@ -4,7 +4,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from kit.cluster import Cluster, cluster_command
 from kit.hoppers import Publisher, Subscriber
 from oracle.mqtt import Disconnect, Packet
@@ -49,8 +48,8 @@ def test_clients_are_told_where_their_session_is(tmp_path: Path) -> None:
         assert "not all sessions" not in cluster[0].stderr()
 
 
-@pytest.mark.xfail(strict=False, reason="on a machine that is busy besides, one session in some ten runs misses a message "
-                                        "that was acknowledged while it was handed over (docs/internals/cluster.md)")
+@pytest.mark.xfail(strict=False, reason="a known defect (docs/internals/cluster.md#limits): on a busy machine a session "
+                                        "may miss a message while it is handed over")
 def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
     """Each node is stopped and started again under load: everything that was acknowledged arrives, and no client loses
     more than the connection to a node that stopped."""
