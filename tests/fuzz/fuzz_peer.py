@@ -44,20 +44,25 @@ def make_inputs(seed: int, iteration: int) -> list[tuple[int, bytes]]:
 
 
 def random_record(rng: Random) -> peer.Record:
-    kind = rng.choice((1, 2, 2, 2, 3, 4, 4, 5, 6))
+    kind = rng.choice((1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8))
     name, filter_ = text(rng, 1).encode(), rng.choice((b"#", b"a/+/b", text(rng, 1).encode()))
     if kind == 1:
         return kind, rng.choice((1, 2, rng.getrandbits(32))), name
     if kind == 4:
-        return kind, 1, rng.randrange(3), rng.choice((b"", name)), filter_
+        return kind, 1, rng.randrange(3), rng.choice((b"", name)), filter_, rng.randrange(2)
     if kind in (5, 6):
         return (5,) if kind == 5 else (6, rng.randbytes(rng.randrange(20)))
+    if kind == 8:
+        return kind, rng.getrandbits(64), rng.getrandbits(16), rng.getrandbits(64)
     wire = encode_properties(random_properties(rng, PUBLISH), PUBLISH)
     found = scan(wire[1 if wire[0] < 0x80 else 2:])
     properties = found["forward"] if isinstance(found, dict) else b""
+    origin = rng.choice(((), ((rng.getrandbits(64), rng.getrandbits(64), rng.getrandbits(16)),)))
     one = (kind, 1, rng.choice((0, 1, 2, 4, 5, 6)), rng.choice((-1, 0, 5000)), name, properties,
            rng.randbytes(rng.choice((0, 1, 20, 300))))
-    return one if kind == 2 else (*one, text(rng, 1).encode(), filter_)
+    if kind == 3:
+        return *one, text(rng, 1).encode(), filter_
+    return (*one, *origin) if kind == 2 else (*one, rng.getrandbits(64), *origin)
 
 
 def check(kind: int, data: bytes, seen: Counter[str]) -> None:
@@ -72,7 +77,7 @@ def check(kind: int, data: bytes, seen: Counter[str]) -> None:
         except peer.Malformed:
             return
         # The naive reading does not look into properties.
-        assert any(record[0] in (2, 3) and not forwarded(record[5]) for record in records)
+        assert any(record[0] in (2, 3, 7) and not forwarded(record[5]) for record in records)
         seen["refused properties"] += 1
         return
     assert (header, records) == peer.read(data)
