@@ -19,7 +19,7 @@ import msgspec
 from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.messages import TakeCall, encode, take_of
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.cluster.takeover import Takeovers
 from fluxmq.engine.broker import Broker
@@ -55,10 +55,7 @@ async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterato
         call = take_of(body)
     except msgspec.MsgspecError as error:
         raise CallFailed(f"not a request to take a session: {error}", reached=False) from None
-    caller = peers.peers.get(call.node) if peers is not None else None
-    if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
-            peers.cluster, caller.node.epoch, peers.epoch):
-        raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here", reached=False)
+    caller_of(peers, call)
     try:
         await owners.take((call.namespace, call.client_id), False)
     except ProtocolError as error:
@@ -140,8 +137,7 @@ class Leaving:
 
     async def _ask(self, session: Session, peer: Peer) -> None:
         peers = self._peers
-        call = TakeCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
-                        namespace=session[0], client_id=session[1])
+        call = TakeCall(**peers.call_to(peer, session))
         async for _ in self._transport.call(peers.address_of(peer), TAKE, encode(call), CALL_S):
             pass
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "Control", "Cut", "Hello", "LifeCut", "ReturnCall", "Serving",
-           "Switch", "TailCall", "TakeCall", "TakeoverCall", "VoterAnswer", "answer_of", "control_of", "encode",
-           "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
+           "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "VoterAnswer", "answer_of", "control_of",
+           "encode", "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -79,24 +79,12 @@ class LifeCut(msgspec.Struct, frozen=True, kw_only=True, tag="life-cut"):
     life: int
 
 
-class ReturnCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of the calls "return" (the caller has stored a session that the other node owns: that one is to fetch it)
-    and "stored" (its answer has the parts). identity: of the session."""
-
-    cluster: str
-    node: str
-    epoch: int
-    to_epoch: int
-    namespace: bytes
-    client_id: bytes
-    identity: str
-
-
 Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut
 
 
-class TakeoverCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of the call "takeover". owner_epoch: of the owner that is asked. clean: the session is not wanted."""
+class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bodies of calls about a session have in common: the caller, in its life `epoch`, asks this node in its
+    life `to_epoch`."""
 
     cluster: str
     node: str
@@ -104,31 +92,30 @@ class TakeoverCall(msgspec.Struct, frozen=True, kw_only=True):
     to_epoch: int
     namespace: bytes
     client_id: bytes
+
+
+class ReturnCall(SessionCall, frozen=True, kw_only=True):
+    """Body of the calls "return" (the caller has stored a session that the other node owns: that one is to fetch it)
+    and "stored" (its answer has the parts). identity: of the session."""
+
+    identity: str
+
+
+class TakeoverCall(SessionCall, frozen=True, kw_only=True):
+    """Body of the call "takeover". owner_epoch: of the owner that is asked. clean: the session is not wanted."""
+
     owner_epoch: int
     clean: bool
 
 
-class TakeCall(msgspec.Struct, frozen=True, kw_only=True):
+class TakeCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "take": the caller leaves, and asks to have a session taken from it."""
 
-    cluster: str
-    node: str
-    epoch: int
-    to_epoch: int
-    namespace: bytes
-    client_id: bytes
 
-
-class TailCall(msgspec.Struct, frozen=True, kw_only=True):
+class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
     empty."""
 
-    cluster: str
-    node: str
-    epoch: int
-    to_epoch: int
-    namespace: bytes
-    client_id: bytes
     last: bool
     part: bytes
 

@@ -32,16 +32,17 @@ from fluxmq.cluster.messages import (
     Answer,
     Control,
     Hello,
+    SessionCall,
     answer_of,
     control_of,
     encode,
     hello_of,
 )
-from fluxmq.cluster.ports import StreamIn, StreamOut, Transport
+from fluxmq.cluster.ports import CallFailed, StreamIn, StreamOut, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
-__all__ = ["Peer", "Peers"]
+__all__ = ["Peer", "Peers", "caller_of"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001
@@ -159,6 +160,17 @@ class Peer:
         self.outbox.send_ack()
 
 
+def caller_of(peers: Peers | None, call: SessionCall) -> tuple[Peers, Peer]:
+    """Who calls this node. peers: None before it has joined. Raises CallFailed for one that it does not know in that
+    life, and if this node is not the one that is meant, or may not serve."""
+    caller = peers.peers.get(call.node) if peers is not None else None
+    if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
+            peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
+        raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here, or is mistaken about this node",
+                         reached=False)
+    return peers, caller
+
+
 class Peers:
     """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node.
 
@@ -215,6 +227,11 @@ class Peers:
     def address_of(self, peer: Peer) -> str:
         """Where this node dials a peer."""
         return self.known.get(peer.name) or peer.node.registration.address
+
+    def call_to(self, peer: Peer, session: tuple[bytes, bytes]) -> dict[str, Any]:
+        """The fields of a SessionCall from this node to a peer."""
+        return {"cluster": self.cluster, "node": self.name, "epoch": self.epoch, "to_epoch": peer.node.epoch,
+                "namespace": session[0], "client_id": session[1]}
 
     def unknown(self) -> list[str]:
         """The peers with a lease that are not known."""

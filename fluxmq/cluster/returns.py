@@ -22,7 +22,7 @@ from fluxmq._core.pubsub.session import Session as HeldSession
 from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.messages import ReturnCall, encode, return_of
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
@@ -112,8 +112,7 @@ class Returns:
 
     @staticmethod
     def _call(peers: Peers, peer: Peer, session: Session, identity: str) -> ReturnCall:
-        return ReturnCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
-                          namespace=session[0], client_id=session[1], identity=identity)
+        return ReturnCall(**peers.call_to(peer, session), identity=identity)
 
     async def give(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "stored": the parts of a stored session. Raises CallFailed."""
@@ -160,13 +159,8 @@ class Returns:
         return held
 
     def _check(self, body: bytes) -> tuple[ReturnCall, Peers, Peer]:
-        peers = self._peers()
         try:
             call = return_of(body)
         except msgspec.MsgspecError as error:
             raise CallFailed(f"not a return: {error}", reached=False) from None
-        caller = peers.peers.get(call.node) if peers is not None else None
-        if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
-                peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
-            raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here", reached=False)
-        return call, peers, caller
+        return call, *caller_of(self._peers(), call)

@@ -32,7 +32,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.moving import MovingSession
 from fluxmq.cluster.messages import Cut, Switch, TailCall, TakeoverCall, encode, tail_of, takeover_of
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
-from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Owner
@@ -124,8 +124,7 @@ class Takeovers:
             raise NotHandedOver(f"node {owner.node} cannot be reached")
         namespace = self._broker.hub.namespaces[session[0]]
         arrival = Arrival(self._broker, namespace, session[1])
-        call = TakeoverCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
-                            namespace=session[0], client_id=session[1], owner_epoch=owner.epoch, clean=clean_start)
+        call = TakeoverCall(**peers.call_to(peer, session), owner_epoch=owner.epoch, clean=clean_start)
         got = False
         try:
             async for part in self._transport.call(peers.address_of(peer), TAKEOVER, encode(call), CALL_S):
@@ -202,7 +201,7 @@ class Takeovers:
 
     async def hand_over(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "takeover": the parts of the session. Raises CallFailed."""
-        peers, owners = self._peers(), self._owners()
+        owners = self._owners()
         try:
             call = takeover_of(body)
         except msgspec.MsgspecError as error:
@@ -212,11 +211,7 @@ class Takeovers:
             # It is not whole yet: the client has moved on before that.
             await coming.done
             await self._driver.sleep(TURN_S)
-        caller = peers.peers.get(call.node) if peers is not None else None
-        if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
-                peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
-            raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here, or is mistaken about this "
-                             f"node", reached=False)
+        peers, _ = caller_of(self._peers(), call)
         if peers.membership.late:
             raise CallFailed("etcd has no quorum, so the session cannot change hands", reached=False)
         while (waiting := self._wait(session)) is not None:
@@ -299,9 +294,9 @@ class Takeovers:
 
     async def _forward(self, session: Session, leaving: _Leaving) -> None:
         """The other node owns the session: sends what was queued when no source sends here any more."""
-        if not leaving.switched:
-            leaving.ready = self._driver.promise()
-            await leaving.ready
+        leaving.ready = self._driver.promise()
+        self._look(leaving)
+        await leaving.ready
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
         if leaving.departure.frozen:
             self._broker.leave_groups(leaving.departure.session)
@@ -328,8 +323,7 @@ class Takeovers:
 
     async def _send_tail(self, session: Session, leaving: _Leaving, peer: Peer, peers: Peers) -> None:
         for last, part in _with_last(leaving.departure.tail()):
-            call = TailCall(cluster=peers.cluster, node=peers.name, epoch=peers.epoch, to_epoch=peer.node.epoch,
-                            namespace=session[0], client_id=session[1], last=last, part=part)
+            call = TailCall(**peers.call_to(peer, session), last=last, part=part)
             async for _ in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S):
                 pass
 
@@ -354,15 +348,11 @@ class Takeovers:
 
     async def take_tail(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "tail": nothing, when the part is on disk. Raises CallFailed."""
-        peers = self._peers()
         try:
             call = tail_of(body)
         except msgspec.MsgspecError as error:
             raise CallFailed(f"not a tail: {error}", reached=False) from None
-        caller = peers.peers.get(call.node) if peers is not None else None
-        if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
-                peers.cluster, caller.node.epoch, peers.epoch):
-            raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here", reached=False)
+        caller_of(self._peers(), call)
         session = call.namespace, call.client_id
         coming = self._coming.get(session)
         try:

@@ -123,6 +123,28 @@ def test_a_session_that_is_not_continued_ends_at_the_former_owner(clean: bool) -
     assert brokers.processes["one"].cluster.owners.owner((b"/", b"c")).node == "two"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_node_that_is_slow_is_waited_for_although_the_store_is_slower(seed: int,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old owner hears of the new one by a stream, before the store tells it; the publisher's node is further
+    away."""
+    brokers = serving(seed)
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "three", "p")
+    brokers.network.link("three", "one").delay_ms = (60, 60)
+    monkeypatch.setattr(brokers.processes["one"].cluster.owners, "on_event", lambda name, event: None)
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    sent = [b"%d" % number for number in range(200)]
+    for payload in sent:
+        publisher.publish("t", payload, 1)
+        brokers.run_for(0.001)
+    brokers.run_until(lambda: client.connected and publisher.acknowledged(publisher.packet_id))
+    brokers.run_for(1.0)
+    assert list(dict.fromkeys(payload for _, payload in client.messages)) == sent
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_client_that_hops_under_load_misses_nothing(seed: int) -> None:
     brokers = serving(seed)
