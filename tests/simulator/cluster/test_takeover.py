@@ -3,6 +3,7 @@ each publisher's order holds, and never two nodes serve it at once."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,11 @@ from simulator.cluster.brokers import Brokers, Client
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.keys import node_key
-from fluxmq.cluster.messages import TailCall, encode
+from fluxmq.cluster.leaving import TAKE
+from fluxmq.cluster.messages import ReturnCall, TailCall, TakeCall, TakeoverCall, encode
 from fluxmq.cluster.ports import CallFailed
-from fluxmq.cluster.takeover import TAIL
+from fluxmq.cluster.returns import RETURN, STORED
+from fluxmq.cluster.takeover import TAIL, TAKEOVER
 from fluxmq.model.mqtt import ReasonCode
 
 NAMES = ("one", "two", "three")
@@ -306,8 +309,7 @@ def test_a_tail_that_does_not_become_durable_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(two.takeovers, "durable", fails)
     assert one.peers is not None
     peer = one.peers.peers["two"]
-    call = TailCall(cluster=one.cluster, node="one", epoch=one.membership.epoch, to_epoch=peer.node.epoch,
-                    namespace=b"/", client_id=b"c", last=True, part=b"")
+    call = TailCall(**one.peers.call_to(peer, (b"/", b"c")), last=True, part=b"")
     said: list[str] = []
 
     async def send() -> None:
@@ -320,3 +322,34 @@ def test_a_tail_that_does_not_become_durable_is_refused(monkeypatch: pytest.Monk
     brokers.processes["one"].process.driver.start(send())
     brokers.run_until(lambda: said)
     assert said == ["node three did not answer within 15 s"]
+
+
+@pytest.mark.parametrize("wrong", [{"cluster": "another"}, {"node": "four"}, {"epoch": 1}, {"to_epoch": 1}],
+                         ids=lambda wrong: str(*wrong))
+@pytest.mark.parametrize(("method", "make"), [
+    (TAKEOVER, lambda call: TakeoverCall(**call, owner_epoch=1, clean=True)),
+    (TAIL, lambda call: TailCall(**call, last=True, part=b"")),
+    (TAKE, lambda call: TakeCall(**call)),
+    (RETURN, lambda call: ReturnCall(**call, identity="")),
+    (STORED, lambda call: ReturnCall(**call, identity=""))], ids=["takeover", "tail", "take", "return", "stored"])
+def test_a_call_of_another_life_has_no_effect(method: str, make: Callable[[dict[str, Any]], Any],
+                                              wrong: dict[str, Any]) -> None:
+    """What a fenced node has still sent, or what is meant for the life before."""
+    brokers = serving()
+    one, two = (brokers.processes[name].cluster for name in ("one", "two"))
+    client = connected(brokers, "two", "c", clean_start=False, expiry_s=1000)
+    assert one.peers is not None
+    fields = one.peers.call_to(one.peers.peers["two"], (b"/", b"c"))
+    said: list[CallFailed] = []
+
+    async def send() -> None:
+        try:
+            async for _ in two.on_call(method, encode(make(fields | wrong)), None):
+                pass
+        except CallFailed as error:
+            said.append(error)
+
+    brokers.processes["two"].process.driver.start(send())
+    brokers.run_until(lambda: said)
+    assert "is mistaken about this node" in str(said[0]) and not said[0].reached
+    assert client.connected
