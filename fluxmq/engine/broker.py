@@ -282,7 +282,7 @@ class Broker:
         the will is another node's. offer_qos: up to which QoS other members get what it had; 0 when another node has
         it, or the namespace ends."""
         state: SessionState = session.data
-        groups = state.groups.copy()
+        groups = (state.groups or {}).copy()
         left = left_behind(self.hub, session, offer_qos) if groups and offer_qos else []
         state.epoch += 1
         if publish_will:
@@ -457,6 +457,7 @@ class Broker:
             state: SessionState = session.data
             group = self._group(session.namespace, *share)
             if group.join(session, options, identifier):
+                state.groups = state.groups or {}
                 state.groups[filter_] = group
                 if self.parked:
                     self._expect_no_more(session.namespace, group)
@@ -478,7 +479,7 @@ class Broker:
                 self.directory.withdraw(session.namespace.name, filter_, b"", session.data.durable)
             return
         state: SessionState = session.data
-        group = state.groups.pop(filter_, None)
+        group = state.groups.pop(filter_, None) if state.groups else None
         if group is None:
             return  # it has left already: leave_groups
         group.leave(session)
@@ -506,14 +507,14 @@ class Broker:
         if here != state.here:
             state.here = here
             change = 1 if here else -1
-            for group in state.groups.values():
+            for group in (state.groups or {}).values():
                 group.connected += change
                 self.directory.members_connected(state.session.namespace.name, group.filter, group.name, change)
 
     def leave_groups(self, session: Session) -> None:
         """A frozen session that another node has taken over is no member of its share groups here any more: what this
         node is told to give to one of their members goes elsewhere. `unfreeze` reverts it."""
-        for filter_ in list(session.data.groups):
+        for filter_ in list(session.data.groups or ()):
             self.unroute(session, filter_)
 
     def _offer_left(self, session: Session, groups: dict[bytes, ShareGroup],

@@ -21,8 +21,8 @@ cdef class Connection(Transport):
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
     cdef uint32_t alias_bytes           # of those topics
     cdef uint16_t learning              # the alias that the current packet assigns to its topic; 0: none
+    cdef public uint8_t counted         # this node knows how often its packet identifiers were used
     cdef public uint64_t incarnation    # of the session, by which other nodes know its QoS 2 messages; 0: they need not
-    cdef public bint counted            # this node knows how often its packet identifiers were used
     cdef public int64_t keep_alive_ms   # 1.5 x keep alive, 0 = off, [MQTT-3.1.2-22]
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
     cdef int learn_alias(self, const pub_t* pub) except -1

@@ -150,7 +150,8 @@ class SessionState:
         self.connection: ClientConnection | None = None
         self.consumes: dict[bytes, Consume] | None = None  # by filter: options of subscriptions to queues
         self.consumers: dict[bytes, Any] | None = None  # filter -> consumer, while the client is connected
-        self.groups: dict[bytes, ShareGroup] = {}  # by filter, `$share/…/` included: of which it is a member
+        # By filter, `$share/…/` included: of which it is a member. None: of none yet, as most sessions.
+        self.groups: dict[bytes, ShareGroup] | None = None
         self.here = False  # its client is connected and CONNACK has been written: it counts as such in its groups
         self.version = 4  # 0: no client has connected yet, the session was made from what other nodes knew of it
         self.expiry_s = 0
