@@ -92,12 +92,17 @@ class Joiner:
     async def prepare(self) -> str:
         """Makes this node a learner. Returns the value of --initial-cluster with which it is to be started, as
         "existing". Does not end before it has succeeded."""
-        return await self._patiently(self._add, RETRY_S)
+        return await self._patiently("cannot join etcd", self._add, RETRY_S)
 
     async def promote(self, own: int) -> bool:
         """Gives the member of this number a vote, as soon as it has caught up. Returns whether it was a learner. Does
         not end before."""
-        return await self._patiently(lambda: self._promote(own), PROMOTE_RETRY_S)
+        return await self._patiently("cannot join etcd", lambda: self._promote(own), PROMOTE_RETRY_S)
+
+    async def reach_clients(self) -> list[str]:
+        """As clients, but does not end before there are some."""
+        return await self._patiently("has no vote in etcd, and cannot use the members of the others", self.clients,
+                                     RETRY_S)
 
     async def clients(self) -> list[str]:
         """host:port where the other members listen for clients. Raises NotNow, NoMembers."""
@@ -126,14 +131,15 @@ class Joiner:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _patiently(self, step: Callable[[], Awaitable[T]], pause_s: float) -> T:
+    async def _patiently(self, what: str, step: Callable[[], Awaitable[T]], pause_s: float) -> T:
+        """what: what the node cannot do while the step is not possible."""
         while True:
             try:
                 done = await step()
             except (NotNow, NoMembers, StoreError) as error:
                 text = str(error)
                 if text != self.waits:
-                    self._log("warning", "", f"cannot join etcd yet; trying again: {text}", {})
+                    self._log("warning", "", f"this node {what} yet; trying again: {text}", {})
                 self.waits = text
                 await asyncio.sleep(pause_s)
             else:

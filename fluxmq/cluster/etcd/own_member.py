@@ -172,7 +172,7 @@ class OwnMember:
         if ended.ending is Ending.WIPED and not self._entering and not has_data(self.member.options.data_dir):
             self._begin(self._failing(self._join()))
         elif ended.ending is Ending.REMOVED:
-            self._begin(self._failing(self._go_without_vote(ended)))
+            self._begin(self._go_without_vote())
         elif ended.again_s is None:
             self._on_failed(FluxError(f"the etcd member of this node cannot run: {ended.text}"))
 
@@ -182,14 +182,9 @@ class OwnMember:
         except FluxError as error:
             self._on_failed(error)
 
-    async def _go_without_vote(self, ended: Exit) -> None:
-        try:
-            clients = await self.joiner.clients()
-        except FluxError as error:
-            raise FluxError(f"the etcd member of this node cannot run: {ended.text}. Nor can the node use the others': "
-                            f"{error}") from None
+    async def _go_without_vote(self) -> None:
         self.without_vote = True
-        self._store.set_endpoints(clients)
+        self._store.set_endpoints(clients := await self.joiner.reach_clients())
         self._log("warning", "", "this node has no vote in etcd any more, and uses the members of the others. To "
                                      "give it one: fluxmq cluster voters add", {"members": ", ".join(clients)})
 
