@@ -221,7 +221,8 @@ class Owners:
                 try:
                     handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start)
                 except NotHandedOver as error:
-                    await self._change_of(session, ASK_AGAIN_S)
+                    if self._entries.get(session) is entry:     # else the feed was quicker than that node's answer
+                        await self._change_of(session, ASK_AGAIN_S)
                     # For a client that has gone nothing is taken from a node that may come back with it.
                     if self._driver.now() >= late or not self.takes.wanted(session):
                         raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from None

@@ -80,6 +80,23 @@ def test_an_owner_that_refuses_keeps_it(world: World) -> None:
     world.driver.crashed.clear()
 
 
+def test_a_session_that_ends_while_its_owner_is_asked_is_taken_at_once(world: World) -> None:
+    """The feed tells it before the answer comes, so there is no change to wait for."""
+    one, two = world.member("one"), world.member("two")
+    one.take(b"c")
+    world.run(20)
+
+    async def ended(session: tuple[bytes, bytes], owner: Owner, clean: bool) -> None:
+        one.owners.release(SESSION)
+        await world.driver.sleep(0.2)
+        raise NotHandedOver("it is not here")
+
+    two.takeover = ended
+    begun = world.ms
+    assert two.take(b"c").node == "two"
+    assert world.ms - begun < 500               # of the simulated clock
+
+
 def test_a_client_waits_until_the_lease_of_a_node_that_cannot_be_reached_has_ended(world: World) -> None:
     one, two = world.member("one"), world.member("two")
     one.take(b"c")

@@ -1,7 +1,7 @@
 """Nodes' metadata logic (feed, membership, owners) over one store in memory, under a clock that a test moves."""
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from kit.metadata import MetadataInMemory
@@ -58,7 +58,7 @@ class Member:
         self.world = world
         self.identity = identity
         self.log: list[tuple[object, ...]] = []
-        self.takeover: Callable[[Session, Owner, bool], None] = lambda session, owner, clean: None
+        self.takeover: Callable[[Session, Owner, bool], Awaitable[None] | None] = lambda session, owner, clean: None
         driver, store = world.driver, world.store
         self.writer = Writer(store, driver)
         self.feed = Feed(store, driver, self._on_events)
@@ -84,7 +84,9 @@ class Member:
 
     async def _take_over(self, session: Session, owner: Owner, clean: bool) -> None:
         self.log.append(("takeover", session[1], owner.node))
-        self.takeover(session, owner, clean)
+        answer = self.takeover(session, owner, clean)
+        if answer is not None:
+            await answer
 
     async def _complete(self, session: Session, handover: object, former: Owner, epoch: int) -> None:
         self.log.append(("complete", session[1], former.node))
