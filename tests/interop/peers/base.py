@@ -66,6 +66,7 @@ class Message:
     qos: int
     retain: bool = False
     properties: Properties = field(default=Properties())
+    dup: bool | None = field(default=None, compare=False)       # None: the library does not tell
 
 
 @dataclass(frozen=True)
@@ -140,17 +141,24 @@ class Session(abc.ABC):
     def drop(self) -> None:
         """Cut the connection without DISCONNECT, for good."""
 
+    def go_on(self, where: Endpoint) -> None:
+        """After close or drop: connect there, as the same client, with what it has kept of its session."""
+        raise NotImplementedError
+
 
 class Library(abc.ABC):
     """name: for the test's id. transports: see Endpoint. returns: comes back by itself after a broken connection.
     exactly_once: takes a QoS 2 message that is sent again after that only once. resumes: also ends the QoS 2 handshakes
-    that it had begun as a publisher."""
+    that it had begun as a publisher. hops: has `go_on`. remembers: over `go_on` too, so no message of QoS 2 is lost or
+    comes twice by it."""
 
     name: ClassVar[str]
     transports: ClassVar[tuple[str, ...]] = ("tcp",)
     returns: ClassVar[bool] = False
     exactly_once: ClassVar[bool] = False
     resumes: ClassVar[bool] = False
+    hops: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
     npm: ClassVar[bool] = False         # made with a directory that keeps installed packages
 
     def need(self) -> None:

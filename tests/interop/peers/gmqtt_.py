@@ -10,6 +10,7 @@ import gmqtt
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
 from interop.peers.base import TIMEOUT, Endpoint, Library, LoopThread, Message, Options, Properties, Refused, Session
 
+AGAIN = {"reconnect_retries": -1}
 NEVER_AGAIN = {"reconnect_retries": -2}  # stop_reconnect() still leaves it one attempt; -1 is "for ever"
 
 
@@ -56,22 +57,31 @@ class GmqttSession(Session):
         client.on_message = self._on_message
         subscribed = asyncio.Event()
         client.on_subscribe = lambda *args: subscribed.set()
-        try:
-            await client.connect(
-                where.host,
-                where.port,
-                ssl=where.context() if where.encrypted else False,
-                version=MQTTv50 if v5 else MQTTv311,
-            )
-        except gmqtt.mqtt.handler.MQTTConnectError as error:
-            client.set_config(NEVER_AGAIN)
-            raise Refused(error._code, str(error)) from None
+        self._version = MQTTv50 if v5 else MQTTv311
+        await self._connect(where)
         if options.filters:
             client.subscribe([gmqtt.Subscription(filter_, qos) for filter_, qos in options.filters])
             await asyncio.wait_for(subscribed.wait(), TIMEOUT)
 
+    async def _connect(self, where: Endpoint) -> None:
+        try:
+            await self._client.connect(
+                where.host,
+                where.port,
+                ssl=where.context() if where.encrypted else False,
+                version=self._version,
+            )
+        except gmqtt.mqtt.handler.MQTTConnectError as error:
+            self._client.set_config(NEVER_AGAIN)
+            raise Refused(error._code, str(error)) from None
+
+    def go_on(self, where: Endpoint) -> None:
+        self._client.set_config(AGAIN)
+        self._thread.run(self._connect(where))
+
     def _on_message(self, client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]) -> int:
-        self._inbox.put(Message(topic, payload, qos, bool(properties.get("retain")), _properties(properties)))
+        self._inbox.put(Message(topic, payload, qos, bool(properties.get("retain")), _properties(properties),
+                                bool(properties.get("dup"))))
         return 0
 
     def publish(self, message: Message) -> None:
@@ -104,13 +114,16 @@ class GmqttSession(Session):
         async def drop() -> None:
             self._client.set_config(NEVER_AGAIN)
             self._client._connection._transport.abort()
+            # Until it has found that it shall not come back.
+            await self._client._connection_lost.wait()
+            await asyncio.sleep(0.01)
 
         self._thread.run(drop())
 
 
 class Gmqtt(Library):
     name = "gmqtt"
-    returns = True
+    returns = hops = True
 
     def __init__(self) -> None:
         self._thread: LoopThread | None = None

@@ -84,25 +84,31 @@ class MosquittoSession(Session):
             ]
             command += ["--will-retain"] if will.retain else []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
         assert self._ready.wait(TIMEOUT), f"mosquitto_sub did not subscribe: {self._said}"
         if self._process.poll() is not None:
             raise Refused(None, "\n".join(self._said))
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        completing = False
+        completing = acknowledging = False
         for line in process.stdout:
             if line.startswith(MARK):
                 self._inbox.put(self._message(line.rstrip("\n").split("\t")))
-                completing = False
+                completing = acknowledging = False
                 continue
+            # What it has acknowledged when a signal comes it shows to nobody.
+            if "sending PUBACK" in line:
+                self.lost += acknowledging
+                acknowledging = True
             # A PUBREL whose PUBCOMP cannot be sent: libmosquitto 2.0 forgets the message and shows it to nobody.
             self.lost += completing and "sending CONNECT" in line
             completing = "sending PUBCOMP" in line
             self._said.append(line)
             if line.startswith("Subscribed"):
                 self._ready.set()
+        self.lost += acknowledging
         process.wait()
         self._ready.set()
 
@@ -118,13 +124,27 @@ class MosquittoSession(Session):
             Properties(pairs, response or None, correlation.encode() or None, content or None),
         )
 
+    def go_on(self, where: Endpoint) -> None:
+        """Another process of the same name: nothing is kept but what the broker has."""
+        self._where = where
+        if self._process is not None:
+            self._reader.join(TIMEOUT)
+            self._ready.clear()
+            self._subscribe(where, self._options)
+
     def _pub(self, arguments: list[str], data: bytes) -> None:
+        name, kept = f"{self._options.client_id}-pub", list[str]()
+        if self._options.kept:
+            kept = ["-c", *(["-x", str(self._options.expiry_s)] if self._options.version == 5 else [])]
+        else:
+            name += str(next(self._numbers))
         done = subprocess.run(
             [
                 "mosquitto_pub",
                 *_where(self._where, self._options),
                 "-i",
-                f"{self._options.client_id}-pub{next(self._numbers)}",
+                name,
+                *kept,
                 *arguments,
             ],
             input=data,
@@ -166,7 +186,7 @@ class MosquittoSession(Session):
 class Mosquitto(Library):
     name = "mosquitto"
     transports = ("tcp", "tls")
-    returns = exactly_once = True
+    returns = exactly_once = hops = True
 
     def need(self) -> None:
         require_tool("mosquitto_sub", package="mosquitto-clients")

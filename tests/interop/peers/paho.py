@@ -48,7 +48,8 @@ def from_paho(properties: Any) -> Properties:
 
 def message_from_paho(message: Any) -> Message:
     return Message(
-        str(message.topic), bytes(message.payload), message.qos, bool(message.retain), from_paho(message.properties)
+        str(message.topic), bytes(message.payload), message.qos, bool(message.retain), from_paho(message.properties),
+        getattr(message, "dup", None),      # aiomqtt does not say
     )
 
 
@@ -99,21 +100,25 @@ class PahoSession(Session):
         client.on_disconnect = lambda *args: self._connected.clear()
         client.on_message = lambda client, data, message: self._inbox.put(message_from_paho(message))
         client.on_subscribe = lambda *args: self._subscribed.set()
-        started: dict[str, Any] = {}
+        self._started: dict[str, Any] = {}
         if v5:
             properties = PahoProperties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = options.expiry_s
-            started = {"clean_start": options.clean, "properties": properties}
-        client.connect(where.host, where.port, **started)
-        client.loop_start()
-        if not self._connected.wait(TIMEOUT):
-            raise TimeoutError("no CONNACK")
-        if self._code:
-            client.loop_stop()
-            raise Refused(self._code)
+            self._started = {"clean_start": options.clean, "properties": properties}
+        self.go_on(where)
         if options.filters:
             client.subscribe(list(options.filters))
             assert self._subscribed.wait(TIMEOUT), "no SUBACK"
+
+    def go_on(self, where: Endpoint) -> None:
+        self._connected.clear()
+        self.client.connect(where.host, where.port, **self._started)
+        self.client.loop_start()
+        if not self._connected.wait(TIMEOUT):
+            raise TimeoutError("no CONNACK")
+        if self._code:
+            self.client.loop_stop()
+            raise Refused(self._code)
 
     def _on_connect(self, client: mqtt.Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         self._code = reason.value
@@ -156,7 +161,7 @@ class PahoSession(Session):
 class Paho(Library):
     name = "paho"
     transports = ("tcp", "ws", "tls", "wss")
-    returns = exactly_once = resumes = True
+    returns = exactly_once = resumes = hops = remembers = True
 
     def open(self, where: Endpoint, options: Options) -> Session:
         return PahoSession(where, options)
