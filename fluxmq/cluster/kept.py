@@ -8,7 +8,7 @@ former owner changes nothing. What is written is read from the session when the 
 of a session need one.
 
 Subscriptions without `data` are left when a node dies in the middle of a deletion. They mean nothing; the leader
-deletes them (sweep.py).
+deletes them (sweep.py). It is one file because what is written is what the tables of the store's present state lack.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import DATA, OWNER, Name, client_key, parse, subscription_key
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError
+from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError, StoreFull
 from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
@@ -32,6 +32,7 @@ __all__ = ["KeptSessions", "SessionData", "SubscriptionData", "subscription_of"]
 CHANGES_MAX = 60  # of one request: the writer takes 64
 PERIOD_S = 0.25
 RETRY_S = 0.1
+FULL_RETRY_S = 2.0  # while the store has no space; later than the writer tries
 
 
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,7 +81,7 @@ class _Known(msgspec.Struct, frozen=True):
 class _Own:
     """A session of this node that has keys in the store, or shall have. filters: the values that the store has, or was
     sent. sending: those under way. unread: the store may have other filters, too. dirty: those that may differ. head:
-    `data` may differ."""
+    `data` may differ. full: the store has refused values for lack of space."""
 
     def __init__(self, *, unread: bool) -> None:
         self.filters: dict[bytes, bytes] = {}
@@ -88,6 +89,7 @@ class _Own:
         self.unread = unread
         self.dirty: dict[bytes, None] = {}
         self.head = False
+        self.full = False
         self.tickets: list[int] = []
         self.working = False
 
@@ -326,7 +328,8 @@ class KeptSessions:
                 if own.unread:
                     await self._read(session, own)
                 elif not await self._write(session, own, epoch):
-                    await self._driver.sleep(RETRY_S)       # the feed will say who owns the session
+                    # Later there is space, or the feed says who owns the session.
+                    await self._driver.sleep(FULL_RETRY_S if own.full else RETRY_S)
         finally:
             own.working = False
 
@@ -339,6 +342,11 @@ class KeptSessions:
         own.filters, own.unread = found, False
         own.dirty |= dict.fromkeys(found)
 
+    def _deletions(self, session: Session, own: _Own) -> dict[bytes, None]:
+        """Of what may differ, what only is to be deleted."""
+        return {filter_: None for filter_ in own.dirty
+                if filter_ in own.filters and self._value(session, filter_) is None}
+
     async def _write(self, session: Session, own: _Own, epoch: int) -> bool:
         """Writes some of what differs. Returns whether it was done, or nothing differs."""
         wanted, changes = self._wanted(session), []
@@ -346,21 +354,32 @@ class KeptSessions:
             changes.append(Change(client_key(DATA, *session), None if wanted is None else _encode(wanted)))
         own.head = False
         taken: dict[bytes, bytes | None] = {}
+        later: dict[bytes, None] = {}
+        if own.full and (deletions := self._deletions(session, own)):
+            # They must not share a transaction with a value.
+            changes = [change for change in changes if change.value is None]
+            own.dirty, later, own.head = deletions, own.dirty, True
         while own.dirty and len(changes) < CHANGES_MAX:
             filter_ = next(iter(own.dirty))
             del own.dirty[filter_]
+            later.pop(filter_, None)
             value = taken[filter_] = self._value(session, filter_)
             if value != own.filters.get(filter_):
                 changes.append(Change(subscription_key(*session, filter_), value))
+        own.dirty |= later
         tickets: list[int] = []
-        if not own.dirty:
+        if not own.dirty and not own.head:
             tickets, own.tickets = own.tickets, []
         done = False
         own.sending = list(taken)
         try:
-            result = await self._writer.change([Compare(client_key(OWNER, *session), epoch)], changes) if changes \
-                else None
+            result = await self._writer.change([Compare(client_key(OWNER, *session), epoch)], changes,
+                                               wait_for_space=False) if changes else None
             done = result is None or result.done
+            own.full = own.full and all(change.value is None for change in changes)
+        except StoreFull as error:
+            own.full = True
+            own.unread = own.unread or error.sent       # it may have been done
         except StoreError:
             pass                                # only when the node ends
         if not done:

@@ -18,8 +18,8 @@ from fluxmq._core.errors import FluxError
 
 __all__ = [
     "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LocalMember", "MemberLook",
-    "MetadataStore", "Range", "Renewal", "StoreError", "StreamIn", "StreamOut", "TransactionResult", "Transport",
-    "TransportHandler", "Watch", "WatchBatch",
+    "MetadataStore", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut", "TransactionResult",
+    "Transport", "TransportHandler", "Watch", "WatchBatch",
 ]
 
 
@@ -30,6 +30,13 @@ class StoreError(FluxError):
     def __init__(self, text: str, *, retry: bool = True) -> None:
         super().__init__(text)
         self.retry = retry
+
+
+class StoreFull(StoreError):
+    """The store has no space: it takes no value, and no transaction with one, before enough was deleted. A transaction
+    that only deletes it takes. sent: the request that was refused may have been done even so."""
+
+    sent: bool = True
 
 
 class Compacted(StoreError):

@@ -14,8 +14,12 @@ before it heard of that.
 A topic has at most one key: `retained-data` with the payload, or `retained-index` without (`payloads.py` fetches it).
 Both are compared whenever one is changed.
 
+A store without space takes no value, and goes on to take deletions: topics that were cleared are written then, and of
+the others one in a while.
+
 Writes are coalesced by topic and go in rounds, which become slower as they become larger, through a writer of their
-own, so that leases and owners do not wait for them.
+own, so that leases and owners do not wait for them. It is one file because both directions decide by the same tables which
+of two values of a topic is the newer one.
 """
 from __future__ import annotations
 
@@ -31,7 +35,17 @@ from fluxmq._core.pubsub.retained import Retained
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, Name, topic_key
 from fluxmq.cluster.payloads import Payloads
-from fluxmq.cluster.ports import Change, Compare, Event, Item, MetadataStore, StoreError, TransactionResult, Transport
+from fluxmq.cluster.ports import (
+    Change,
+    Compare,
+    Event,
+    Item,
+    MetadataStore,
+    StoreError,
+    StoreFull,
+    TransactionResult,
+    Transport,
+)
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
@@ -41,6 +55,7 @@ __all__ = ["RetainedMessages", "Value"]
 TRANSACTIONS_MAX = 2  # under way at once
 ROUND_TOPICS_MAX = 4096
 ROUND_BYTES_MAX = 4 << 20
+LOOK_TOPICS_MAX = 16384  # of those that wait for space, in one round
 PAUSE_PER_TOPIC_S, PAUSE_MAX_S = 0.001, 0.5  # from the beginning of a round to that of the next
 PROPERTIES_MAX = 64 << 10  # bytes, of a message that is in the store whole
 SWEEP_S = 30.0
@@ -114,6 +129,7 @@ class RetainedMessages:
         self._writing = False
         self._closed = False
         self._trouble = ""  # why the last round did not end well
+        self._full = False  # the store has no space
         self.written = 0
 
     # ------------------------------------------------------------------ life
@@ -175,6 +191,8 @@ class RetainedMessages:
             self._wake()
 
     def _round(self) -> list[Topic]:
+        if self._full:
+            return self._round_without_space()
         topics, size = [], 0
         for topic in list(islice(self._revisions.pending, ROUND_TOPICS_MAX)):
             if size > ROUND_BYTES_MAX:
@@ -183,6 +201,20 @@ class RetainedMessages:
             size += kept.size if kept is not None and self._is_whole(kept) else 0
             topics.append(topic)
             self._under_way[topic] = _Write(self._revisions.pending[topic])
+        return topics
+
+    def _round_without_space(self) -> list[Topic]:
+        """What was cleared, and the first other topic. Those that were looked at come last the next time."""
+        topics: list[Topic] = []
+        pending, tries = self._revisions.pending, False
+        for topic in list(islice(pending, LOOK_TOPICS_MAX)):
+            number = pending.pop(topic)
+            pending[topic] = number
+            cleared = self._kept(topic) is None
+            if (cleared or not tries) and len(topics) < ROUND_TOPICS_MAX:
+                tries = tries or not cleared
+                topics.append(topic)
+                self._under_way[topic] = _Write(number)
         return topics
 
     async def _write_one(self, topic: Topic) -> None:
@@ -205,7 +237,14 @@ class RetainedMessages:
                 return
             if kept is None and known is not None:
                 self._record(topic, known._replace(clearing=True))
-            result = await self._writer.change(compares, changes)
+            result = await self._writer.change(compares, changes, wait_for_space=False)
+        except StoreFull as error:
+            del self._under_way[topic]
+            if not self._full and not self._closed:
+                self._log("error", str(error), "retained messages wait until the cluster's store has space",
+                          {"why": str(error)})
+            self._full, self._trouble = True, str(error)
+            return
         except StoreError as error:
             del self._under_way[topic]
             if not self._trouble and not self._closed:
@@ -215,6 +254,7 @@ class RetainedMessages:
             return
         if self._closed:
             return                          # the hub may not be this node's any more
+        self._full = self._full and kept is None
         if result.done:
             self.written += 1
             if kept is not None and kept.expires_at:

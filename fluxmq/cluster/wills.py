@@ -25,7 +25,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.keys import DATA, OWNER, WILL_DATA, Name, client_key
 from fluxmq.cluster.membership import TAKEOVER_DELAY_S, Membership
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
+from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError, StoreFull
 from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
@@ -37,6 +37,7 @@ __all__ = ["StoredWill", "Wills"]
 BYTES_MAX = 1 << 20  # of a will with its properties: etcd's limit for a request is 1.5 MiB
 PERIOD_S = 0.25  # how exactly delays are kept
 RETRY_S = 0.25
+FULL_RETRY_S = 2.0  # while the store has no space; later than the writer tries
 PUBLISHES_MAX = 256  # under way at once
 
 
@@ -201,9 +202,13 @@ class Wills:
             return False
         key = client_key(WILL_DATA, *session)
         stored = StoredWill(member.name, member.epoch, owner.epoch, will, wanted.expiry_s)
-        result = await self._writer.change(
-            [Compare(key, 0 if kept is None else kept.revision), Compare(client_key(OWNER, *session), owner.epoch)],
-            [Change(key, _encode(stored))])
+        try:
+            result = await self._writer.change(
+                [Compare(key, 0 if kept is None else kept.revision), Compare(client_key(OWNER, *session), owner.epoch)],
+                [Change(key, _encode(stored))], wait_for_space=False)
+        except StoreFull:                   # meanwhile the session may end, and its will with it
+            await self._driver.sleep(FULL_RETRY_S)
+            return False
         if result.done:
             self._set(session, _Kept(result.revision, stored))
             self._feed.note(key, result.revision)

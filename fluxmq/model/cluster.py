@@ -69,7 +69,7 @@ class ClusterEtcd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         "Also start an etcd of a version that is known to damage data, such as 3.5.0 to 3.5.2: for trying things out."
     ))] = False
     quota_bytes: Annotated[Bytes, Meta(ge=16 << 20, le=8 << 30, description=(
-        "Size of the member's database beyond which etcd accepts no change until something is deleted. etcd advises "
+        "Size of the member's database beyond which etcd accepts only deletions until enough is deleted. etcd advises "
         "against more than 8GiB."))] = 2 << 30
     tls: EtcdTls = EtcdTls()
 

@@ -55,7 +55,7 @@ def said(cluster: FaultyCluster, text: str) -> bool:
 
 def test_the_quota_is_used_up(tmp_path: Path) -> None:
     """By messages that are retained, so that giving up history does not help. Nobody new can connect, and what is
-    retained waits; who is connected is served."""
+    retained waits; who is connected is served. When enough was cleared there is space again."""
     with FaultyCluster(tmp_path, 3, settings={
             "cluster.etcd.quota_bytes": QUOTA, "cluster.etcd.hybrid_retained_size_threshold": 65536}) as cluster:
         cluster.wait(cluster.everybody_serves)
@@ -63,6 +63,12 @@ def test_the_quota_is_used_up(tmp_path: Path) -> None:
         subscriber, publisher = cluster.client(1), cluster.client(0)
         subscriber.connect("s", clean_start=False, properties=KEPT)
         subscriber.subscribe("live/#", qos=1)
+        ends = cluster.client(0)
+        ends.connect("ends", clean_start=False, properties=KEPT)
+        ends.subscribe("x", qos=1)
+        ends = cluster.client(0)
+        ends.connect("ends", clean_start=False, properties=KEPT)
+        ends.subscribe("other", qos=1)
         publisher.connect("p")
         number = 0
         while not said(cluster, "the quota of etcd is used up"):
@@ -75,4 +81,19 @@ def test_the_quota_is_used_up(tmp_path: Path) -> None:
         subscriber.receive("live/x", b"1")
         assert any(metrics(broker)["fluxmq_cluster_retained_pending"] for broker in cluster.brokers)
         assert all(cluster.view(node)["state"] == "serving" for node in range(3))
+        assert cluster.epochs() == epochs
+        first, sessions = cluster.names[0], cluster.nodes(1)[cluster.names[0]]["sessions"]
+        ends.disconnect(properties={"session_expiry_interval": 0})
+        cluster.wait(lambda: cluster.nodes(1)[first]["sessions"] == sessions - 1)
+        for one in range(number):
+            publisher.publish(f"kept/{one}", b"", 1, retain=True)
+        cluster.wait(lambda: metrics(cluster[0])["fluxmq_cluster_retained_pending"] == 0)
+        cluster.wait(lambda: all(("etcd has space again" in broker.stderr()) == ("etcd is used up" in broker.stderr())
+                                 for broker in cluster.brokers))
+        newcomer = cluster.client(2)
+        newcomer.connect("new")
+        newcomer.subscribe("#", qos=1)
+        publisher.publish("kept/0", b"back", 1, retain=True)
+        newcomer.receive("kept/0", b"back")
+        cluster.wait(lambda: metrics(cluster[0])["fluxmq_cluster_retained_pending"] == 0)
         assert cluster.epochs() == epochs

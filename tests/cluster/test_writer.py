@@ -8,7 +8,7 @@ import pytest
 from kit.metadata import MetadataInMemory
 from simulator.driver import SimDriver
 
-from fluxmq.cluster.ports import Change, Compare, StoreError, TransactionResult
+from fluxmq.cluster.ports import Change, Compare, StoreError, StoreFull, TransactionResult
 from fluxmq.cluster.writer import Writer
 
 
@@ -131,8 +131,89 @@ def test_every_request_is_done_once_or_not_at_all(world: World, seed: int) -> No
     for _ in range(400):
         world.store.counts.lose_answers += chance.random() < 0.1
         world.store.counts.fail += chance.random() < 0.1
+        world.store.counts.exceeds += chance.random() < 0.02
+        world.store.counts.full = world.store.counts.full != (chance.random() < 0.1)
         world.run(chance.choice((10, 50, 200)))
+    counts = world.store.counts
+    counts.full, counts.exceeds, counts.fail, counts.lose_answers = False, 0, 0, 0
+    world.run(5000)
     assert not world.driver.crashed
     assert {key: int(item.value.split(b" ")[0]) for key, item in world.store.items.items()} \
         == {key: count for key, count in done.items() if count}
     assert sum(done.values()) > 20
+
+
+# ── a store without space ────────────────────────────────────────────────────────────────────────────────────
+
+
+def filled(world: World, *keys: bytes) -> list[int]:
+    """The revisions of these keys, of a store that takes no value any more."""
+    for key in keys:
+        world.store.apply([Change(key, b"v")])
+    world.store.counts.full = True
+    return [world.store.items[key].revision for key in keys]
+
+
+def test_without_space_deletions_have_transactions_of_their_own(world: World) -> None:
+    one, two, three = filled(world, b"1", b"2", b"3")
+    waits = world.create(b"new")
+    deleted = [world.begin([Compare(b"1", one)], [Change(b"1", None)]),
+               world.begin([Compare(b"2", two)], [Change(b"2", None)])]
+    replaced = world.begin([Compare(b"3", three), Compare(b"3b", 0)], [Change(b"3", None), Change(b"3b", b"v")])
+    world.run(100)
+    assert all(result(work).done for work in deleted)
+    assert set(world.store.items) == {b"3"} and not waits.done() and not replaced.done()
+    world.run(5000)
+    assert not waits.done() and not replaced.done()
+    assert all(change.value is None for _, changes in world.store.transactions for change in changes)
+    world.store.counts.full = False
+    world.run()
+    assert result(waits).done and result(replaced).done and set(world.store.items) == {b"new", b"3b"}
+
+
+def test_without_space_a_deletion_overtakes_a_value_of_its_key(world: World) -> None:
+    (revision,) = filled(world, b"k")
+    value = world.begin([Compare(b"k", revision)], [Change(b"k", b"new")])
+    world.run(100)
+    deletion = world.begin([Compare(b"k", revision)], [Change(b"k", None)])
+    world.run(100)
+    assert result(deletion).done and not value.done()
+    world.store.counts.full = False
+    world.run()
+    assert not result(value).done and not world.store.items
+
+
+def test_what_does_not_wait_for_space_is_told_whether_it_was_sent(world: World) -> None:
+    filled(world)
+    works = [world.driver.start(world.writer.change([Compare(b"%d" % number, 0)], [Change(b"%d" % number, b"v")],
+                                                    wait_for_space=False)) for number in range(200)]
+    world.run(3000)
+    failed = [work.exception() for work in works]
+    assert all(isinstance(error, StoreFull) for error in failed)
+    assert failed[0].sent and not failed[-1].sent
+    world.store.counts.full = False
+    world.run()
+    assert not world.store.items
+
+
+def test_what_is_overtaken_by_the_end_of_its_session_is_not_done_later(world: World) -> None:
+    (revision,) = filled(world, b"owner")
+    first = world.create(b"first")
+    world.run(100)
+    value = world.driver.start(world.writer.change([Compare(b"owner", revision)], [Change(b"data", b"v")],
+                                                   wait_for_space=False))
+    world.begin([Compare(b"owner", revision)], [Change(b"subscription", None)])
+    world.store.counts.full = False
+    world.run()
+    assert result(first).done and b"data" not in world.store.items
+    assert isinstance(value.exception(), StoreFull)
+
+
+def test_a_change_that_was_done_and_refused_is_found_out(world: World) -> None:
+    world.store.counts.exceeds = 1
+    work = world.create(b"k")
+    world.run()
+    assert b"k" in world.store.items and not work.done()
+    world.store.counts.full = False
+    world.run()
+    assert result(work).done and len(world.store.history) == 1

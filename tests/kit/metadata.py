@@ -3,6 +3,8 @@
     store = MetadataInMemory(driver)
     store.counts.lose_answers = 1   # the next transaction is done, its answer is lost
     store.counts.fail = 1           # the next request fails, and nothing was done
+    store.counts.full = True        # no transaction with a value is taken
+    store.counts.exceeds = 1        # the next one with a value is done, and refused; then the store is full
     store.end_lease(lease)          # as at the end of its time to live
     store.compact()                 # watches that are behind raise Compacted
 """
@@ -21,6 +23,7 @@ from fluxmq.cluster.ports import (
     Range,
     Renewal,
     StoreError,
+    StoreFull,
     TransactionResult,
     Watch,
     WatchBatch,
@@ -38,6 +41,8 @@ class _Counts:
     compacted = 0
     lose_answers = 0
     fail = 0
+    full = False
+    exceeds = 0
     last_lease = 100
 
 
@@ -69,6 +74,9 @@ class MetadataInMemory:
         await self._request()
         assert len({change.key for change in changes}) == len(changes), "a key twice"
         assert len(compares) <= 128 and len(changes) <= 128
+        values = any(change.value is not None for change in changes)
+        if values and self.counts.full:
+            raise StoreFull("the store has no space")
         self.transactions.append((compares, changes))
         found = tuple(self.items.get(compare.key) for compare in compares)
         done = all((item.revision if item else 0) == compare.revision
@@ -77,6 +85,10 @@ class MetadataInMemory:
             self.apply(changes)
         revision = self.counts.revision
         await self.driver.sleep(0)
+        if values and self.counts.exceeds:
+            self.counts.exceeds -= 1
+            self.counts.full = True
+            raise StoreFull("the store has no space")
         if self.counts.lose_answers:
             self.counts.lose_answers -= 1
             raise StoreError("the answer was lost")

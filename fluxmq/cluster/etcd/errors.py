@@ -12,7 +12,8 @@ have not. So the texts decide, and codes only where there is none.
     FOREIGN        yes   no     no     yes    the member belongs to another etcd cluster
     BUSY           no    yes    yes    no     the member has too many requests under way
     FUTURE         no    yes    yes    no     the member does not have the revision yet
-    NOSPACE        no    yes    no     no     the quota is used up: nobody can write before space is made
+    NOSPACE        yes   yes    no     no     the quota is used up: no value is taken before space is made. Raised as
+                                              StoreFull. The first entry that exceeds it is applied, and refused
     UNHEALTHY      no    yes    no     no     a change of members would endanger the quorum now
     COMPACTED      no    yes    no     no     the revision is gone: raised as Compacted
     AUTH           no    no     no     no     etcd demands a login, or its user lacks the permission
@@ -32,9 +33,9 @@ from typing import NamedTuple
 
 import grpc
 
-from fluxmq.cluster.ports import Compacted, StoreError
+from fluxmq.cluster.ports import Compacted, StoreError, StoreFull
 
-__all__ = ["Cause", "EtcdCompacted", "EtcdError", "cause_of_text", "explain"]
+__all__ = ["Cause", "EtcdCompacted", "EtcdError", "EtcdFull", "cause_of_text", "explain"]
 
 
 class Cause(enum.Enum):
@@ -74,7 +75,7 @@ _RULES = {
     Cause.FOREIGN: _Rule(True, False, False, True),
     Cause.BUSY: _Rule(False, True, True, False),
     Cause.FUTURE: _Rule(False, True, True, False),
-    Cause.NOSPACE: _Rule(False, True, False, False),
+    Cause.NOSPACE: _Rule(True, True, False, False),
     Cause.UNHEALTHY: _Rule(False, True, False, False),
     Cause.COMPACTED: _Rule(False, True, False, False),
     Cause.AUTH: _Rule(False, False, False, False),
@@ -102,6 +103,13 @@ class EtcdCompacted(EtcdError, Compacted):
     """The revision that was asked for is gone."""
 
 
+class EtcdFull(EtcdError, StoreFull):
+    """The quota is used up."""
+
+
+_CLASSES: dict[Cause, type[EtcdError]] = {Cause.COMPACTED: EtcdCompacted, Cause.NOSPACE: EtcdFull}
+
+
 # What etcd's text contains (etcd's api/v3rpc/rpctypes/error.go, and raft's errors, which it passes on), the cause, and
 # what to say. The first that fits.
 _TEXTS = (
@@ -110,7 +118,7 @@ _TEXTS = (
     ("not supported for learner", Cause.LEARNER, "it is a learner, which does not serve this request"),
     ("rpc not supported", Cause.LEARNER, "it is a learner, which does not serve this request"),
     ("database space exceeded", Cause.NOSPACE,
-     "its quota is used up (alarm NOSPACE): nothing is written before the history is compacted, the members are "
+     "its quota is used up (alarm NOSPACE): no value is written before the history is compacted, the members are "
      "defragmented and the alarm is disarmed"),
     ("too many requests", Cause.BUSY, "it has too many requests under way"),
     ("requested lease not found", Cause.LEASE, "the lease does not exist"),
@@ -135,8 +143,7 @@ def explain(error: grpc.RpcError, endpoint: str, *, limit_s: float) -> EtcdError
     """The error for what gRPC reports. limit_s: how long an answer was waited for, in seconds."""
     code, details = error.code(), error.details() or ""
     cause, said = _cause_of(code, details, limit_s)
-    made = EtcdCompacted if cause is Cause.COMPACTED else EtcdError
-    return made(cause, endpoint, f"etcd at {endpoint}: {said}")
+    return _CLASSES.get(cause, EtcdError)(cause, endpoint, f"etcd at {endpoint}: {said}")
 
 
 def cause_of_text(details: str) -> tuple[Cause, str] | None:

@@ -20,7 +20,7 @@ from fluxmq.cluster.etcd.endpoints import Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.stubs import rpc, services
 from fluxmq.cluster.etcd.watch import EtcdWatch
-from fluxmq.cluster.ports import Change, Compacted, Compare, Event, MetadataStore, StoreError
+from fluxmq.cluster.ports import Change, Compacted, Compare, Event, MetadataStore, StoreError, StoreFull
 
 Run = Callable[[Any], Any]
 on_uvloop = functools.partial(run_on, "uvloop")     # for what takes long, and does not depend on the loop
@@ -424,7 +424,7 @@ def test_a_full_store_is_told_apart(tmp_path: Path) -> None:
                 await store.transact([], [Change(b"%d" % written, bytes(200_000))])
                 written += 1
                 await asyncio.sleep(0.01)       # etcd looks at the size of its file, which it writes every 100 ms
-        assert full.value.cause is Cause.NOSPACE and full.value.retry and not full.value.sent
+        assert full.value.cause is Cause.NOSPACE and full.value.retry and isinstance(full.value, StoreFull)
         (alarm,) = await store.alarms()
         assert alarm == Alarm((await store.status(servers.addresses[0])).member, "NOSPACE")
         assert any("NOSPACE" in error for error in (await store.status(servers.addresses[0])).errors)

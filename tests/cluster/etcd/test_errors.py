@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from fluxmq.cluster.etcd.errors import _RULES, Cause, EtcdCompacted, EtcdError, explain
-from fluxmq.cluster.ports import Compacted, StoreError
+from fluxmq.cluster.ports import Compacted, StoreError, StoreFull
 
 CODES = grpc.StatusCode
 
@@ -53,6 +53,7 @@ def test_causes(code: Any, details: str | None, cause: Cause) -> None:
     error = explain(Said(code, details), "host:1", limit_s=2.0)
     assert error.cause is cause and error.endpoint == "host:1" and str(error).startswith("etcd at host:1: ")
     assert isinstance(error, StoreError) and isinstance(error, Compacted) == (cause is Cause.COMPACTED)
+    assert isinstance(error, StoreFull) == (cause is Cause.NOSPACE)
     assert str(error).rstrip() == str(error) and len(str(error)) > len("etcd at host:1: ") + 5
 
 
@@ -63,5 +64,6 @@ def test_the_table_is_whole_and_sound() -> None:
         assert rule.retry or not rule.again, cause
         made = EtcdError(cause, "", "text")
         assert (made.sent, made.retry, made.again, made.leave) == rule
-    assert {cause for cause, rule in _RULES.items() if rule.sent} == {Cause.BROKEN, Cause.LATE, Cause.FOREIGN}
+    assert {cause for cause, rule in _RULES.items() if rule.sent} == {
+        Cause.BROKEN, Cause.LATE, Cause.FOREIGN, Cause.NOSPACE}
     assert issubclass(EtcdCompacted, EtcdError) and issubclass(EtcdCompacted, Compacted)

@@ -13,7 +13,7 @@ from kit.loops import run_on
 
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
-from fluxmq.cluster.etcd.space import PAUSE_S, Space
+from fluxmq.cluster.etcd.space import Space
 from fluxmq.cluster.ports import Change
 
 QUOTA = 4 << 20
@@ -72,7 +72,7 @@ def test_nothing_is_done_before_enough_is_deleted(tmp_path: Path, monkeypatch: p
         items = (await store.read(b"", prefix=True)).items
         for item in items[3:]:      # etcd's count of what is in use may not show all of it
             await store.transact([], [Change(item.key, None)])
-        monkeypatch.setattr(time, "monotonic", lambda: now() + PAUSE_S)
+        monkeypatch.setattr(time, "monotonic", lambda: now() + 60.0)
         await space.look()
         assert log == ["error", "info"] and not space.used_up
         assert (await store.transact([], [Change(b"0", VALUE)])).done

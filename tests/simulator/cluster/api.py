@@ -100,7 +100,7 @@ class Why(Enum):
     LEADER_CHANGED = (True, True, True, True, "the leader changed while the answer was awaited")
     LEARNER = (False, True, True, True, "it is a learner")
     FUTURE = (False, True, True, False, "it does not have that revision yet")
-    NOSPACE = (False, True, False, False, "its quota is used up")
+    NOSPACE = (True, True, False, False, "its quota is used up")
     UNHEALTHY = (False, True, False, False, "the members cannot be changed now")
     COMPACTED = (False, True, False, False, "the revision has been compacted")
     LEASE = (False, False, False, False, "the lease does not exist")

@@ -36,7 +36,17 @@ from simulator.cluster.machines import Process
 from simulator.cluster.network import Connection, Side
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import Change, Compacted, Compare, Range, Renewal, StoreError, TransactionResult, WatchBatch
+from fluxmq.cluster.ports import (
+    Change,
+    Compacted,
+    Compare,
+    Range,
+    Renewal,
+    StoreError,
+    StoreFull,
+    TransactionResult,
+    WatchBatch,
+)
 from fluxmq.engine.ports.driver import Promise
 
 __all__ = ["SimStore", "SimWatch"]
@@ -59,6 +69,13 @@ class _Failed(StoreError):
 
 class _FailedCompacted(_Failed, Compacted):
     pass
+
+
+class _FailedFull(_Failed, StoreFull):
+    pass
+
+
+_CLASSES = {Why.COMPACTED: _FailedCompacted, Why.NOSPACE: _FailedFull}
 
 
 class SimStore:
@@ -174,7 +191,7 @@ class SimStore:
         self._driver.later(limit_s, partial(_deliver, promise, Fault(Why.LATE)))
         answer = await promise
         if isinstance(answer, Fault):
-            raise (_FailedCompacted if answer.why is Why.COMPACTED else _Failed)(answer.why, name)
+            raise _CLASSES.get(answer.why, _Failed)(answer.why, name)
         return answer
 
     def _send(self, name: str, request: Request, limit_s: float, done: Any) -> None:

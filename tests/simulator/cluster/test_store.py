@@ -13,7 +13,7 @@ from simulator.cluster.store import SimStore
 from simulator.cluster.world import SimCluster
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import Change, Compacted, Compare, Event, Item, StoreError, WatchBatch
+from fluxmq.cluster.ports import Change, Compacted, Compare, Event, Item, StoreError, StoreFull, WatchBatch
 
 
 class Client:
@@ -94,7 +94,7 @@ def test_requests_that_are_wrong(client: Client) -> None:
 def test_no_space(cluster: SimCluster, client: Client) -> None:
     client.put(b"/a")
     cluster.etcd.no_space = True
-    with pytest.raises(StoreError) as failed:
+    with pytest.raises(StoreFull) as failed:
         client.put(b"/b")
     assert failed.value.retry
     client.put(b"/a", None)
