@@ -5,6 +5,8 @@ A struct may get further fields with defaults: an older node leaves them out, an
 """
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "Control", "Cut", "Hello", "LifeCut", "ReturnCall", "Serving",
@@ -12,6 +14,9 @@ __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "Control", "Cut", "Hello
            "encode", "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
+
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+Origin = tuple[U64, Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)], U64]  # name, packet identifier, use
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +119,11 @@ class TakeCall(SessionCall, frozen=True, kw_only=True):
 
 class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
-    empty."""
+    empty. had: with the last part, origins of messages that the session has had (_core/hub/origins.pxd)."""
 
     last: bool
     part: bytes
+    had: list[Origin] = []
 
 
 class VoterAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,6 +164,8 @@ class Takeovers:
         arrival.activate()
         held = self._broker.sessions[session]
         peer = peers.peers.get(former.node)
+        origins = self._broker.hub.origins
+        origins.watch(True)         # before any node hears of the Switch
         moving = MovingSession(held, plain_filters(held.subscriptions), True, (peer.node.epoch,) if peer else ())
         coming = self._coming[session] = _Coming(arrival, moving, former.node, epoch, self._driver.promise())
         for peer in peers.peers.values():
@@ -178,6 +180,7 @@ class Takeovers:
         finally:
             self._coming.pop(session, None)
             moving.restore()
+            origins.watch(False)
 
     @staticmethod
     def _switch(session: Session, coming: _Coming) -> Switch:
@@ -323,7 +326,8 @@ class Takeovers:
 
     async def _send_tail(self, session: Session, leaving: _Leaving, peer: Peer, peers: Peers) -> None:
         for last, part in _with_last(leaving.departure.tail()):
-            call = TailCall(**peers.call_to(peer, session), last=last, part=part)
+            call = TailCall(**peers.call_to(peer, session), last=last, part=part,
+                            had=leaving.departure.had() if last else [])
             async for _ in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S):
                 pass
 
@@ -359,6 +363,8 @@ class Takeovers:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
             if arrival is not None and call.part:
                 await self.durable(arrival.append(call.part))
+            if coming is not None and not coming.whole:     # else what was released meanwhile is not known
+                coming.arrival.bring(call.had)
             if call.last:
                 await self.durable(0)      # the activation of the session, too: the other node forgets it now
         except ProtocolError as error:

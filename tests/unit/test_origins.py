@@ -9,6 +9,7 @@ import pytest
 from kit.carrier import Carrier
 from kit.stored_node import StoredNode
 
+from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.origins import read_origin
 from fluxmq._core.testing.peer_probe import queued
@@ -100,6 +101,32 @@ def test_no_life_gives_out_what_another_has() -> None:
 
 def test_what_is_read_of_a_record() -> None:
     key, value = bytes(7) + b"\5" + b"\0\3" + bytes(7) + b"\x09", bytes(7) + b"\x0b\1" + bytes(7) + b"\2"
-    assert read_origin(key, value) == (5, 3, 9, 11, 1, (2,))
-    assert read_origin(key) == (5, 3, 9, 0, 0, ())
-    assert read_origin(key[:8]) == (5, None, 0, 0, 0, ())
+    had = bytes(7) + b"\x0b\5" + b"\0\0\0\2" + bytes(7) + b"\x08" + bytes(7) + b"\x09" + bytes(7) + b"\2"
+    assert read_origin(key, value) == (5, 3, 9, 11, 1, (2,), ())
+    assert read_origin(key, had) == (5, 3, 9, 11, 1, (2,), (8, 9))
+    assert read_origin(key) == (5, 3, 9, 0, 0, (), ())
+    assert read_origin(key[:8]) == (5, None, 0, 0, 0, (), ())
+    for wrong in (b"", value[:8], value + b"\0", had[:10], had[:20], had + b"\0", value[:8] + b"\x08"):
+        with pytest.raises(CorruptError):
+            read_origin(key, wrong)
+
+
+def test_what_sessions_bring_is_kept_over_a_restart(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    name = 77
+    for checkpoint in (False, True):
+        origins = world.node.hub.origins
+        origins.bring(name, 1, 5, 3)
+        origins.bring(name, 1, 5, 4)
+        origins.bring(name, 2, 6)
+        origins.bring(name, 3, 0, 4)
+        assert sorted(origins.had_by(4)) == [(name, 1, 5), (name, 3, 0)]
+        assert origins.had_by(3) == [(name, 1, 5)] and origins.own(name) == [(2, 6)]
+        world.node.checkpoint() if checkpoint else world.node.sync()
+        world.node.close()
+        world.start()
+        origins = world.node.hub.origins
+        assert origins.uses(name) == {1: [5], 2: [6], 3: [0]}
+        # Nobody knows what was released meanwhile.
+        assert origins.had_by(4) == [] and origins.own(name) == []
+    world.node.close()

@@ -307,8 +307,8 @@ def test_positions_are_there_after_a_start(directory: Path) -> None:
         node.close()
 
 
-@pytest.mark.parametrize("body", [bytes(17), bytes(26), bytes(26) + b"\2", bytes(28)],
-                         ids=["cut", "no flags", "unknown flags", "half a session"])
+@pytest.mark.parametrize("body", [bytes(17), bytes(26), bytes(26) + b"\x08", bytes(28), bytes(26) + b"\4\0\0\0\1"],
+                         ids=["cut", "no flags", "unknown flags", "half a session", "no session"])
 def test_an_origin_of_no_message(directory: Path, body: bytes) -> None:
     path = journal(directory)
     number, which = next((batch.number, at) for batch in batches_of_journal(path.read_bytes())

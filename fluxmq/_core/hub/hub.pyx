@@ -10,7 +10,7 @@ from libc.string cimport memcpy, memset
 from fluxmq._core.errors import UsageError
 from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.hub.moving cimport MovingSession
-from fluxmq._core.hub.origins cimport ORIGIN_PUBLISHED
+from fluxmq._core.hub.origins cimport ORIGIN_BROUGHT, ORIGIN_PUBLISHED
 from fluxmq._core.hub.retained_store cimport of_broker
 from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
@@ -251,8 +251,8 @@ cdef class Hub(Waiter):
                           (<MovingSession>hop_target(hop, HOP_MOVING)).session.number)
                 if not self.known.had_by(number):
                     self.deliver_hop(hop, pub)
-            elif hop.kind == HOP_PEER or ((hop.kind == HOP_GROUP or hop.kind == HOP_SPREAD)
-                                          and not self.known.flags & ORIGIN_PUBLISHED):
+            elif hop.kind == HOP_PEER or (not self.known.flags & ORIGIN_PUBLISHED and (
+                    hop.kind == HOP_GROUP or hop.kind == HOP_SPREAD or self.known.flags & ORIGIN_BROUGHT)):
                 self.deliver_hop(hop, pub)
         return 0
 

@@ -9,7 +9,11 @@ it has goes only to those sessions that were not here then (Hub.publish_once).
 
     origin          name ─► packet identifier ─► uses
     journal         ORIGIN, in the batch that has what the message caused; ORIGIN_END
-    view            'o' u64 name, u16 packet id, u64 use    u64 mark, u8 flags, n × u64 session, big-endian
+    view            'o' u64 name, u16 packet id, u64 use    u64 mark, u8 flags, [u32 m, m × u64 session that has it],
+                                                            n × u64 session that has it not, big-endian
+
+A session that comes from another node brings the origins that it has had there, and those of its own messages (bring).
+They come by another way than RELEASE, so those that are released meanwhile are remembered (watch).
 
 Use 0 is unknown: a node that has made a session from what others knew of it does not know how often its identifiers
 were used. It means every use of a packet identifier. But a node that was away has not heard what was released
@@ -21,12 +25,18 @@ from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport origin_t
 
 cdef enum:
-    ORIGIN_PUBLISHED = 1        # this node has published it: its share groups and queues have had it, too
+    # This node, or one from which the publisher has moved here, has published it: share groups and queues have had it,
+    # too.
+    ORIGIN_PUBLISHED = 1
+    ORIGIN_BROUGHT = 2          # nobody here has had it, but sessions that have come from other nodes
+    ORIGIN_HAD = 4              # in the value only: `had` is not empty
+    ORIGIN_FLAGS = 7
 
 cdef class Use:
     cdef readonly uint64_t use
     cdef readonly uint64_t mark         # sessions up to this number were here, and have had it
     cdef readonly tuple missed          # numbers of those that were here, and have not
+    cdef readonly tuple had             # numbers of sessions that have had it at another node
     cdef readonly uint8_t flags
     cdef readonly bint spread           # another node may have it
     cdef readonly bint recorded
@@ -38,6 +48,8 @@ cdef class Origins:
     cdef Ledger ledger
     cdef dict names                     # name -> packet identifier -> list of Use
     cdef dict changed                   # keys of rows of the view -> None, since the last export
+    cdef uint32_t watching              # sessions that are being taken over
+    cdef dict ended                     # (name, packet identifier) -> uses that have ended while there were such
 
     cdef Use find(self, const origin_t* origin)
     # The use of a packet identifier that was not released; 0: none is known. former: also one from a former life.

@@ -9,20 +9,31 @@ __all__ = ["Origins", "Use", "read_origin"]
 
 
 def read_origin(bytes key not None, bytes value=None) -> tuple:
-    """(name, packet identifier, use, mark, flags, missed) of a row without the first byte of its key, or of an ORIGIN
-    record; value None: of an ORIGIN_END record, with 0 for what is not there. Raises CorruptError."""
+    """(name, packet identifier, use, mark, flags, missed, had) of a row without the first byte of its key, or of an
+    ORIGIN record; value None: of an ORIGIN_END record, with 0 for what is not there. Raises CorruptError."""
     if value is None and len(key) == 8:
-        return int.from_bytes(key, "big"), None, 0, 0, 0, ()
+        return int.from_bytes(key, "big"), None, 0, 0, 0, (), ()
     if len(key) != 18:
         raise CorruptError(f"the origin of a message has {len(key)} bytes")
     name, packet_id, use = (int.from_bytes(key[:8], "big"), int.from_bytes(key[8:10], "big"),
                             int.from_bytes(key[10:], "big"))
     if value is None:
-        return name, packet_id, use, 0, 0, ()
-    if len(value) < 9 or (len(value) - 9) % 8 or value[8] & ~ORIGIN_PUBLISHED:
+        return name, packet_id, use, 0, 0, (), ()
+    flags = value[8] if len(value) > 8 else ~0
+    begin = 13 if flags & ORIGIN_HAD else 9
+    missed = begin + 8 * int.from_bytes(value[9:13], "big") if flags & ORIGIN_HAD else begin
+    if flags & ~ORIGIN_FLAGS or len(value) < missed or (len(value) - missed) % 8:
         raise CorruptError(f"what is known of the origin of a message has {len(value)} bytes, or unknown flags")
-    return (name, packet_id, use, int.from_bytes(value[:8], "big"), value[8],
-            tuple([int.from_bytes(value[at:at + 8], "big") for at in range(9, len(value), 8)]))
+    return (name, packet_id, use, int.from_bytes(value[:8], "big"), flags & ~ORIGIN_HAD,
+            numbers_of(value[missed:]), numbers_of(value[begin:missed]))
+
+
+cdef tuple numbers_of(bytes data):
+    return tuple([int.from_bytes(data[at:at + 8], "big") for at in range(0, len(data), 8)])
+
+
+cdef bytes bytes_of(tuple numbers):
+    return b"".join([number.to_bytes(8, "big") for number in numbers])
 
 
 @cython.final
@@ -31,11 +42,14 @@ cdef class Use:
 
     cdef bint had_by(self, uint64_t session) except -1:
         """Whether the session with this number on disk has had the message, if it wants it."""
-        return session <= self.mark and session not in self.missed
+        return (session <= self.mark and session not in self.missed) or session in self.had
 
     cdef bytes value(self):
-        return self.mark.to_bytes(8, "big") + bytes([self.flags]) + b"".join(
-            [number.to_bytes(8, "big") for number in self.missed])
+        cdef bytes had = b""
+        if self.had:
+            had = len(self.had).to_bytes(4, "big") + bytes_of(self.had)
+        return (self.mark.to_bytes(8, "big") + bytes([self.flags | (ORIGIN_HAD if had else 0)]) + had
+                + bytes_of(self.missed))
 
 
 cdef bytes key_of(uint64_t name, uint16_t packet_id, uint64_t use):
@@ -50,6 +64,7 @@ cdef class Origins:
         self.ledger = ledger
         self.names = {}
         self.changed = {}
+        self.ended = {}
 
     def __len__(self) -> int:
         """Number of uses."""
@@ -80,8 +95,10 @@ cdef class Origins:
             known = self.put(origin.name, origin.packet_id, origin.use)
         elif not recorded and not missed:
             known.spread = known.spread or origin.spread
+            known.flags &= ~<uint8_t>ORIGIN_BROUGHT
             return 0
         known.mark = mark
+        known.flags &= ~<uint8_t>ORIGIN_BROUGHT
         known.missed = () if missed is None else tuple(missed)
         known.former = False
         known.spread = known.spread or origin.spread or not published
@@ -98,6 +115,8 @@ cdef class Origins:
         cdef Use each
         cdef bint spread = False
         cdef bint found = False
+        if self.watching:
+            self.ended.setdefault((name, packet_id), set()).add(use)
         if of_name is None:
             return True
         for each in list(of_name.get(packet_id, ())):
@@ -115,7 +134,7 @@ cdef class Origins:
         if of_name is None:
             of_name = self.names[name] = {}
         made.use = use
-        made.missed = ()
+        made.missed = made.had = ()
         of_name[packet_id] = [*[each for each in of_name.get(packet_id, ()) if (<Use>each).use != use], made]
         return made
 
@@ -155,6 +174,52 @@ cdef class Origins:
         """Of a name: packet identifier -> uses."""
         return {packet_id: [(<Use>each).use for each in uses] for packet_id, uses in self.names.get(name, {}).items()}
 
+    def had_by(self, uint64_t session) -> list:
+        """What a session with this number on disk has had, as far as it wanted it, of what was not released: [(name,
+        packet identifier, use)]. Of a former life of this node only what other nodes have confirmed since (confirm)."""
+        cdef Use each
+        return [(name, packet_id, (<Use>each).use) for name, of_name in self.names.items()
+                for packet_id, uses in of_name.items() for each in uses
+                if not (<Use>each).former and (<Use>each).had_by(session)]
+
+    def own(self, uint64_t name) -> list:
+        """What this node has published, or published before the session with this incarnation has moved here, and was
+        not released: [(packet identifier, use)], of the uses that are known."""
+        cdef Use each
+        return [(packet_id, (<Use>each).use) for packet_id, uses in self.names.get(name, {}).items() for each in uses
+                if (<Use>each).use and not (<Use>each).former and (<Use>each).flags & ORIGIN_PUBLISHED]
+
+    def bring(self, uint64_t name, uint16_t packet_id, uint64_t use, uint64_t session=0):
+        """A session has come from another node, where this was not released. session: its number, if it has had the
+        message there; 0: it is the publisher, and that node has published it."""
+        cdef Use each
+        cdef Use found = None
+        cdef set ended = self.ended.get((name, packet_id), set())
+        if use in ended or 0 in ended or (ended and use == 0):
+            return
+        for each in self.names.get(name, {}).get(packet_id, ()):
+            if each.use == use:
+                found = each
+        if found is None or (found.former and use == 0):        # what it was then may have been released
+            found = self.put(name, packet_id, use)
+            found.flags = ORIGIN_BROUGHT
+            found.spread = True
+        found.former = False
+        if session == 0:
+            found.flags |= ORIGIN_PUBLISHED
+        elif not found.had_by(session):
+            found.had = (*found.had, session)
+        if self.ledger.active():
+            found.recorded = True
+            self.touch(name, packet_id, use)
+            self.ledger.write(RECORD_ORIGIN, key_of(name, packet_id, use) + found.value())
+
+    def watch(self, bint begin):
+        """A session is being taken over, or is no longer: what is released meanwhile is not brought any more."""
+        self.watching += 1 if begin else -1
+        if self.watching == 0:
+            self.ended.clear()
+
     def forget(self, uint64_t name):
         """The session or will is no more."""
         cdef Use each
@@ -175,9 +240,9 @@ cdef class Origins:
     def load(self, bytes rest not None, bytes value not None):
         """Reads a row of the view; rest: its key without the first byte. Raises CorruptError."""
         cdef Use use
-        name, packet_id, number, mark, flags, missed = read_origin(rest, value)
+        name, packet_id, number, mark, flags, missed, had = read_origin(rest, value)
         use = self.put(name, packet_id, number)
-        use.mark, use.flags, use.missed = mark, flags, missed
+        use.mark, use.flags, use.missed, use.had = mark, flags, missed, had
         use.recorded = use.former = use.spread = True
 
     def replay(self, int kind, uint64_t name, bytes body not None):
@@ -187,7 +252,7 @@ cdef class Origins:
             self.load(key, body[10:])
             self.changed[key] = None
         else:
-            _, packet_id, use, _, _, _ = read_origin(name.to_bytes(8, "big") + body)
+            _, packet_id, use, *_ = read_origin(name.to_bytes(8, "big") + body)
             self.drop(name, packet_id, use)
 
     def export(self) -> tuple:
@@ -198,7 +263,7 @@ cdef class Origins:
         cdef list deletes = []
         changed, self.changed = self.changed, {}
         for key in changed:
-            name, packet_id, number, _, _, _ = read_origin(key)
+            name, packet_id, number, *_ = read_origin(key)
             for each in self.names.get(name, {}).get(packet_id, ()):
                 if each.use == number and each.recorded:
                     puts.append((b"o" + key, each.value()))

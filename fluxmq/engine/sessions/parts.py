@@ -63,7 +63,8 @@ TAIL_BYTES = _HEADER.size + _TAIL.size
 class MovedHead(msgspec.Struct, array_like=True):
     """What a session is besides its subscriptions and messages. origin: its name at the node that it comes from, for
     Moved.origins; origins: those of that node. away_ms: time since its client has left. restored: the client was
-    connected when that node ended, and has not been since. The rest as in Head."""
+    connected when that node ended, and has not been since. uses: (packet identifier, use) of its own messages of QoS 2
+    that await their PUBREL (_core/hub/origins.pxd). The rest as in Head."""
 
     origin: Name
     name: bytes
@@ -78,6 +79,8 @@ class MovedHead(msgspec.Struct, array_like=True):
     origins: Annotated[list[tuple[Name, U63]], Meta(max_length=ORIGINS_MAX)]
     identity: Annotated[str, Meta(max_length=1024)] = ""
     counted: bool = False
+    uses: Annotated[list[tuple[Annotated[int, Meta(ge=1, lt=1 << 16)], Annotated[int, Meta(ge=0)]]],
+                    Meta(max_length=65535)] = []
 
 
 class MovedSubscriptions(msgspec.Struct, array_like=True):

@@ -93,7 +93,8 @@ class Departure:
         return MovedHead(origin, session.name, session.namespace.name, state.version, state.expiry_s,
                          state.keep_alive_s, max(self.broker.hub.steady_ms - state.since_ms, 0), state.restored,
                          state.will, state.username, list(state.moved.origins) if state.moved else [],
-                         state.identity, state.counted)
+                         state.identity, state.counted,
+                         self.broker.hub.origins.own(state.incarnation) if state.identity else [])
 
     @staticmethod
     def _parts(size: int, snapshot: Snapshot, head: bytes, subscriptions: list[Subscription], resting: frozenset[bytes],
@@ -139,6 +140,11 @@ class Departure:
             yield parts.tail_of(after, last, entries)
             after = last
 
+    def had(self) -> list[tuple[int, int, int]]:
+        """The origins of messages that the session has had here and that may come again, as of now: [(name, packet
+        identifier, use)]."""
+        return self.broker.hub.origins.had_by(self.session.number) if self.frozen and self.session.number else []
+
     def unfreeze(self) -> None:
         """The move has come to nothing: the session stays, as an ordinary one without a connection. Its timers count
         from when its client left, at the latest from the freeze."""
@@ -168,6 +174,7 @@ class Arrival:
         self.client_id = client_id
         self.session: Session | None = None
         self._number = 0  # of the next part
+        self._uses: list[tuple[int, int]] = []  # MovedHead.uses
 
     @classmethod
     def of(cls, broker: Broker, session: Session) -> Arrival:
@@ -226,6 +233,7 @@ class Arrival:
         state.since_ms = self.broker.hub.steady_ms - head.away_ms
         state.restored, state.will, state.username = head.restored, head.will, head.username
         state.identity, state.counted = head.identity, head.counted
+        self._uses = head.uses
         self.broker.hub.origins.forget_former(state.incarnation)
         state.moved = Moved(ARRIVING, source=head.origin, origins=head.origins)
         self.broker.record_head(session)
@@ -291,6 +299,12 @@ class Arrival:
         resume(self.session)
         self.broker.hub.wake_up()
 
+    def bring(self, had: list[tuple[int, int, int]]) -> None:
+        """The origins of messages that the session has had at the old owner: Departure.had at the end of the tail."""
+        if self.session is not None and not self.ended and self.session.number:
+            for origin in had:
+                self.broker.hub.origins.bring(*origin, self.session.number)
+
     def activate(self) -> int:
         """The session is this node's: it gets messages from now on and is announced, and its timers begin. Returns a
         mark for all of that. Raises UsageError if parts are missing, or the client has another session here."""
@@ -304,6 +318,8 @@ class Arrival:
         step = Step(moved.steps, parts.ACTIVATE)
         self.broker.record_step(session, parts.step_of(step))
         parts.take_step(session, step)
+        for packet_id, use in self._uses if session.data.incarnation else ():
+            self.broker.hub.origins.bring(session.data.incarnation, packet_id, use)
         self.broker.activate(session)
         self._resume()
         return mark

@@ -10,6 +10,8 @@ from oracle.mqtt import Packet, Pubcomp, Publish, Pubrec, Pubrel
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
+from fluxmq.engine.sessions.transfer import Departure
+
 NAMES = ("one", "two", "three")
 ID = 1
 
@@ -38,9 +40,9 @@ class Publisher(Client):
         self.got = [packet for packet in self.got if not isinstance(packet, kinds)]
 
 
-def persistent(brokers: Brokers, at: str, name: str) -> Client:
+def persistent(brokers: Brokers, at: str, name: str, filter_: str = "t") -> Client:
     client = connected(brokers, at, name, clean_start=False, expiry_s=1000)
-    packet_id = client.subscribe("t", 2)
+    packet_id = client.subscribe(filter_, 2)
     brokers.run_until(lambda: client.acknowledged(packet_id))
     return client
 
@@ -259,4 +261,108 @@ def test_publishers_without_a_persistent_session_have_no_origin() -> None:
     brokers.run_until(lambda: publisher.connected)
     publisher.offer(b"x")
     assert until(brokers, publisher, Pubrec)
+    assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
+
+
+# ---------------------------------------------------------------- sessions that move
+
+def moves(brokers: Brokers, client: Client, to: str) -> None:
+    client.connect(at=to, clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: client.connected)
+    assert client.connacks[-1].session_present
+
+
+def dies(brokers: Brokers, name: str) -> None:
+    brokers.kill(name)
+    brokers.run_for(0.2)
+    brokers.end_lease_of(name)
+
+
+def exchange(brokers: Brokers, publisher: Publisher, payload: bytes, *, again: bool = False) -> None:
+    """Up to PUBREC."""
+    publisher.forget(Pubrec, Pubcomp)
+    publisher.offer(payload, again=again)
+    assert until(brokers, publisher, Pubrec) and not publisher.of(Pubrec)[0].reason
+
+
+def released(brokers: Brokers, publisher: Publisher) -> None:
+    publisher.release()
+    assert until(brokers, publisher, Pubcomp)
+
+
+@pytest.mark.parametrize("then", ["two", "four"])
+def test_a_subscriber_that_has_moved_does_not_get_a_message_again(then: str) -> None:
+    """Its former node knows the message, and the new one does not."""
+    brokers = serving(*NAMES, "four")
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    exchange(brokers, publisher, b"1")
+    brokers.run_until(lambda: reader.messages)
+    moves(brokers, reader, "three")
+    dies(brokers, "one")
+    comes_back(brokers, publisher, [then])
+    exchange(brokers, publisher, b"1", again=True)
+    released(brokers, publisher)
+    exchange(brokers, publisher, b"2")
+    released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert received(reader) == [b"1", b"2"]
+    assert not any(len(brokers.processes[name].node.hub.origins) for name in (*NAMES[1:], "four"))
+
+
+def test_a_subscriber_that_moves_on_does_not_get_a_message_again() -> None:
+    brokers = serving(*NAMES, "four")
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    exchange(brokers, publisher, b"1")
+    for to in ("three", "four", "two", "three"):
+        moves(brokers, reader, to)
+    dies(brokers, "one")
+    comes_back(brokers, publisher, ["four"])
+    exchange(brokers, publisher, b"1", again=True)
+    brokers.run_for(1.0)
+    assert received(reader) == [b"1"]
+
+
+def test_what_was_released_while_a_subscriber_moves_is_not_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next message under the identifier is new, although its publisher's node does not know its use."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    exchange(brokers, publisher, b"1")
+    brokers.run_until(lambda: reader.messages)
+    brought, had = [], Departure.had
+
+    def had_and_stalled(departure: Departure) -> list[tuple[int, int, int]]:
+        brokers.network.stall("two", "three")
+        brought.append(had(departure))
+        return brought[-1]
+
+    monkeypatch.setattr(Departure, "had", had_and_stalled)
+    reader.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: brought)
+    assert len(brought[0]) == 1
+    released(brokers, publisher)
+    brokers.network.heal()
+    brokers.run_until(lambda: reader.connected)
+    dies(brokers, "one")
+    comes_back(brokers, publisher, ["two"])
+    exchange(brokers, publisher, b"2")
+    brokers.run_for(1.0)
+    assert received(reader) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("to", ["two", "three"])
+def test_a_publisher_that_moves_repeats_nothing_to_share_groups(to: str) -> None:
+    brokers = serving(*NAMES)
+    members = [persistent(brokers, at, f"m-{at}", "$share/g/t") for at in NAMES]
+    publisher = publisher_at(brokers, "one")
+    sent = [b"%d" % number for number in range(6)]
+    for payload in sent:
+        exchange(brokers, publisher, payload)
+        moves(brokers, publisher, to if publisher.at == "one" else "one")
+        exchange(brokers, publisher, payload, again=True)
+        released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert sorted(payload for member in members for payload in received(member)) == sent
     assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
