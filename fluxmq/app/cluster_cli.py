@@ -18,7 +18,7 @@ __all__ = ["cluster"]
 
 _MEMBERS = {"id": "NODE", "address": "ADDRESS", "port": "PORT", "pid": "PID", "state": "STATE", "leader": "LEADER",
             "epoch": "EPOCH", "lease": "LEASE LEFT", "vote": "ETCD", "version": "VERSION"}
-_SESSIONS = {"id": "NODE", "state": "STATE", "sessions": "SESSIONS"}
+_SESSIONS = {"id": "NODE", "state": "STATE", "sessions": "SESSIONS", "adopted": "ADOPTED"}
 _PEERS = {"node": "PEER", "connected": "CONNECTED", "batches_sent": "BATCHES OUT", "batches_received": "IN",
           "messages_sent": "MESSAGES OUT", "messages_received": "IN", "bytes_sent": "BYTES OUT",
           "bytes_received": "IN", "credit_bytes": "CREDIT", "unacknowledged_bytes": "UNACKNOWLEDGED",
@@ -69,7 +69,9 @@ def _status(view: dict[str, Any]) -> str:
             ("caches", f"{behind} revision{'' if behind == 1 else 's'} behind {revision + behind}" if behind else
              f"up to date, revision {revision}")]
     every = sum(node["sessions"] for node in view["nodes"])
-    lines.append(("sessions", f"{own['sessions']} of {every} are here" if view["state"] != "standalone" else every))
+    adopted = f", {own['adopted']} of them adopted" if own["adopted"] else ""
+    lines.append(("sessions", f"{own['sessions']} of {every} are here{adopted}" if view["state"] != "standalone" else
+                  every))
     text = "".join(f"{title:<12}{value if title == 'state' else plain(value)}\n" for title, value in lines)
     return text + (f"\n{as_table(view['peers'], _PEERS)}" if view["peers"] else "")
 
@@ -103,10 +105,13 @@ def cluster_members(place: Place) -> None:
 @cluster.command("sessions")
 @asks
 def cluster_sessions(place: Place) -> None:
-    """Show how many sessions each node owns."""
+    """Show how many sessions each node owns.
+
+    ADOPTED are those of them that it has from a node that died, and whose client has not connected since.
+    """
     view = place.client.ask("GET", "cluster")
-    counts = {node["id"]: node["sessions"] for node in view["nodes"]}
-    place.show({"sessions": counts, "total": sum(counts.values())},
+    counts, adopted = ({node["id"]: node[key] for node in view["nodes"]} for key in ("sessions", "adopted"))
+    place.show({"sessions": counts, "adopted": adopted, "total": sum(counts.values())},
                lambda: f"{as_table(_rows(view), _SESSIONS)}{sum(counts.values())} in all")
 
 

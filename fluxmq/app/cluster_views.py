@@ -38,6 +38,7 @@ def cluster_metrics(view: ClusterView) -> dict[str, Any]:
         "fluxmq_cluster_retained_pending": view.retained_pending,
         "fluxmq_cluster_retained_left_out_total": view.retained_left_out,
         "fluxmq_cluster_sessions": {(node.id,): node.sessions for node in view.nodes},
+        "fluxmq_cluster_sessions_adopted": {(node.id,): node.adopted for node in view.nodes},
     } | {f"fluxmq_cluster_peer_{name}": {(peer.node,): getattr(peer, attribute) for peer in view.peers}
          for name, attribute in _OF_A_PEER.items()}
 

@@ -12,6 +12,7 @@ deletes them (sweep.py). It is one file because what is written is what the tabl
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -115,6 +116,7 @@ class KeptSessions:
         self._tickets: Tickets
         self._known: dict[Session, _Known] = {}
         self._incarnations: set[int] = set()  # of those
+        self._away: Counter[tuple[str, int]] = Counter()  # by node and its epoch: how many of those are `away`
         self._own: dict[Session, _Own] = {}
         self._closed = False
 
@@ -160,6 +162,10 @@ class KeptSessions:
         known = self._known.get(session)
         return known is not None and known.data.away
 
+    def away(self, node: str, epoch: int) -> int:
+        """How many sessions a life of a node has adopted to which their clients have not connected since."""
+        return self._away.get((node, epoch), 0)
+
     async def subscriptions(self, session: Session) -> dict[bytes, bytes]:
         """Values of a session's subscriptions, as the store has them now. Raises StoreError."""
         prefix = subscription_key(*session)
@@ -195,7 +201,13 @@ class KeptSessions:
             self._incarnations.add(incarnation_of(*session, data.identity))
         if known is not None and (data is None or data.identity != known.data.identity):
             self._incarnations.discard(incarnation_of(*session, known.data.identity))
-        self._on_data(session, None if known is None else known.data, data)
+        before = None if known is None else known.data
+        for each, by in ((before, -1), (data, 1)):
+            if each is not None and each.away:
+                self._away[each.node, each.epoch] += by
+                if not self._away[each.node, each.epoch]:
+                    del self._away[each.node, each.epoch]
+        self._on_data(session, before, data)
 
     def has(self, incarnation: int) -> bool:
         """Whether the store has a session with this incarnation."""

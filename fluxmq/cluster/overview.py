@@ -84,11 +84,12 @@ class Overview:
             return NodeView(id=name, address=host, port=port, pid=registration.pid, epoch=member.epoch,
                             leader=member.is_leader, lease_left_ms=int(member.lease_left_s() * 1000),
                             state="serving" if state == "without_quorum" else state, version=registration.version,
-                            sessions=sessions)
+                            sessions=sessions, adopted=self._node.kept.away(name, member.epoch))
         if known is None:
             return NodeView(id=name, address=host, port=port, state="down")
         return NodeView(id=name, address=host, port=port, pid=known.registration.pid, epoch=known.epoch,
-                        leader=member.leader == name, version=known.registration.version, sessions=sessions)
+                        leader=member.leader == name, version=known.registration.version, sessions=sessions,
+                        adopted=self._node.kept.away(name, known.epoch))
 
     async def add_voter(self, node: str) -> None:
         """See the port."""

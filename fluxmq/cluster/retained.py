@@ -18,8 +18,8 @@ A store without space takes no value, and goes on to take deletions: topics that
 the others one in a while.
 
 Writes are coalesced by topic and go in rounds, which become slower as they become larger, through a writer of their
-own, so that leases and owners do not wait for them. It is one file because both directions decide by the same tables which
-of two values of a topic is the newer one.
+own, so that leases and owners do not wait for them. It is one file because both directions decide by the same tables
+which of two values of a topic is the newer one.
 """
 from __future__ import annotations
 

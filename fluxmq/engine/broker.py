@@ -139,7 +139,7 @@ class Broker:
             session = None
         present = session is not None
         if session is None:
-            if len(self.sessions) >= self.limits.sessions_max:
+            if self._is_full():
                 self.directory.release_session(*address)
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED,
                                     f"there are {len(self.sessions)} sessions (session.max_sessions)")
@@ -207,6 +207,13 @@ class Broker:
         session.data = SessionState(session)
         session.data.kept = kept
         return session
+
+    def _is_full(self) -> bool:
+        """Whether there are as many sessions as there may be. Those that are coming from other nodes count, and so does
+        what was adopted, which is never refused."""
+        most, count = self.limits.sessions_max, len(self.sessions)
+        return count + len(self.arrivals) >= most and (
+            count + sum(address not in self.sessions for address in self.arrivals) >= most)
 
     def _add(self, session: Session) -> None:
         self.sessions[session.namespace.name, session.name] = session
@@ -686,11 +693,12 @@ class Broker:
     def arrive(self, name: bytes, namespace: Namespace) -> Session:
         """A session that comes from another node, empty and not active; one that has not become active is dropped. Its
         caller sets the state, then calls record_head. Raises ProtocolError(0x97) when there are as many sessions as
-        there may be."""
+        there may be, and none of this client."""
         if (former := self.arrivals.get((namespace.name, name))) is not None:
             self.drop_arrival(former)
-        if len(self.sessions) + len(self.arrivals) >= self.limits.sessions_max or (
-                namespace.sessions_max and namespace.sessions >= namespace.sessions_max):
+        is_new = (namespace.name, name) not in self.sessions        # the other is merged with it, and adds none
+        if is_new and (self._is_full() or (
+                namespace.sessions_max and namespace.sessions >= namespace.sessions_max)):
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"there is no room for another session: "
                                                            f"{len(self.sessions)}, {namespace.sessions} of them in "
                                                            f"namespace {namespace.text}")
@@ -724,7 +732,8 @@ class Broker:
 
     def adopt(self, namespace: bytes, name: bytes, head: Head, subscriptions: Iterable[Subscription]) -> Session:
         """Makes a session from what other nodes know of it, as one to which no client has connected. Its timers begin
-        with `begin_timers`. head: expiry_s, username and identity count. Raises UsageError if there is one."""
+        with `begin_timers`. head: expiry_s, username and identity count. There may be more than `sessions_max` then:
+        what was acknowledged for it would be lost otherwise. Raises UsageError if there is one."""
         if (namespace, name) in self.sessions:
             raise UsageError(f"{name!r} has a session here")
         session = self._make(name, self.hub.namespaces.add(namespace), recorded=True, kept=True)

@@ -231,6 +231,9 @@ METRICS: tuple[Metric, ...] = (
            clustered=True),
     Metric("fluxmq_cluster_sessions", "gauge", "Sessions that a node owns, connected or not.",
            labels=(Label("node", ()),), clustered=True),
+    Metric("fluxmq_cluster_sessions_adopted", "gauge",
+           "Those of them that it has adopted from a node that died, and whose client has not connected since.",
+           labels=(Label("node", ()),), clustered=True),
     *(Metric(f"fluxmq_cluster_peer_{name}", kind, text, unit, (_PEER,), clustered=True)
       for name, kind, text, unit in _OF_A_PEER),
 )

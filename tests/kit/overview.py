@@ -12,7 +12,8 @@ THREE = ClusterView(
     nodes=(NodeView(id="one", address="10.0.0.1", port=7948, pid=11, epoch=5, lease_left_ms=8250, version="1",
                     sessions=3, etcd="voter", etcd_healthy=True),
            NodeView(id="three", address="", state="down", etcd="learner", etcd_healthy=False),
-           NodeView(id="two", address="10.0.0.2", port=7949, pid=22, epoch=9, leader=True, version="1", sessions=4)),
+           NodeView(id="two", address="10.0.0.2", port=7949, pid=22, epoch=9, leader=True, version="1", sessions=4,
+                    adopted=1)),
     peers=(PeerView(node="three", connected=False, errors=2, last_error="no route\x1b to host"),
            PeerView(node="two", connected=True, batches_sent=1, batches_received=2, messages_sent=3,
                     messages_received=4, bytes_sent=5, bytes_received=6, credit_bytes=7, unacknowledged_bytes=8)))

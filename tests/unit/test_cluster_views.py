@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from kit.admin_node import AdminNode
 from kit.overview import FakeOverview
 from kit.watch import wait_until
+from msgspec.structs import replace
 
 from fluxmq.admin.metrics import Metrics
 from fluxmq.app import cli
@@ -65,7 +66,9 @@ def test_status_shows_this_node_and_what_went_to_each_other(node: AdminNode, ove
                  ["two", "yes", "1", "2", "3", "4", "5", "6", "7", "8", "0", "-"],
                  ["three", "no", *("0",) * 8, "2", "no", "route\\x1b", "to", "host"]):
         assert line in found
-    overview.set(behind=1)
+    own, *others = overview.view.nodes
+    overview.set(behind=1, nodes=(replace(own, adopted=2), *others))
+    assert ["sessions", "3", "of", "7", "are", "here,", "2", "of", "them", "adopted"] in lines(node, "status")
     assert ["caches", "1", "revision", "behind", "41"] in lines(node, "status")
     assert as_json(node, "status")["peers"][1]["credit_bytes"] == 7
 
@@ -92,9 +95,10 @@ def test_members_lists_every_node_also_one_that_is_down(node: AdminNode) -> None
 
 
 def test_sessions_counts_those_of_each_node(node: AdminNode) -> None:
-    assert lines(node, "sessions")[1:] == [["one", "(this", "one)", "serving", "3"], ["three", "down", "0"],
-                                           ["two", "serving", "4"], ["7", "in", "all"]]
-    assert as_json(node, "sessions") == {"sessions": {"one": 3, "three": 0, "two": 4}, "total": 7}
+    assert lines(node, "sessions")[1:] == [["one", "(this", "one)", "serving", "3", "0"], ["three", "down", "0", "0"],
+                                           ["two", "serving", "4", "1"], ["7", "in", "all"]]
+    assert as_json(node, "sessions") == {"sessions": {"one": 3, "three": 0, "two": 4},
+                                         "adopted": {"one": 0, "three": 0, "two": 1}, "total": 7}
 
 
 def test_voters_are_added_and_removed(node: AdminNode, overview: FakeOverview) -> None:
@@ -177,6 +181,7 @@ def test_every_metric_of_a_cluster_has_its_number(overview: FakeOverview) -> Non
     assert [found[f"fluxmq_cluster_{name}"] for name in (
         "nodes", "leader", "epoch", "lease_left_seconds", "revisions_behind")] == [2, False, 5, 8.25, 2]
     assert found["fluxmq_cluster_sessions"] == {("one",): 3, ("two",): 4, ("three",): 0}
+    assert found["fluxmq_cluster_sessions_adopted"] == {("one",): 0, ("two",): 1, ("three",): 0}
     assert [found[f"fluxmq_cluster_peer_{name}"]["two",] for name in (
         "connected", "sent_batches_total", "received_batches_total", "sent_messages_total", "received_messages_total",
         "sent_bytes_total", "received_bytes_total", "credit_bytes", "unacknowledged_bytes", "errors_total")] == [

@@ -19,8 +19,9 @@ class NodeView(Struct, frozen=True, kw_only=True):
     address, port: where the other nodes dial it; "" and 0: unknown, or by itself. pid: its process; 0: unknown.
     epoch: of its present life; 0: it has no lease. leader: whether it is the cluster's. lease_left_ms: how long this
     node may serve without a further renewal; None for the others, who alone know. sessions: that it owns, connected or
-    not. state: joining, serving, leaving, fenced (it has lost its lease), down (it is known from the configuration, and
-    has no lease). etcd: whether its member of etcd has a vote, is a learner, or there is none that this node knows of;
+    not. adopted: those of them that it has from a node that died, and whose client has not connected since. state:
+    joining, serving, leaving, fenced (it has lost its lease), down (it is known from the configuration, and has no
+    lease). etcd: whether its member of etcd has a vote, is a learner, or there is none that this node knows of;
     etcd_healthy: whether that member answered when this node last looked; None without one.
     """
 
@@ -34,6 +35,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     state: Literal["joining", "serving", "leaving", "fenced", "down"] = "serving"
     version: str = ""
     sessions: int = 0
+    adopted: int = 0
     etcd: Literal["voter", "learner", "none"] = "none"
     etcd_healthy: bool | None = None
 

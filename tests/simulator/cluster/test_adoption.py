@@ -7,12 +7,14 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import cluster
 from simulator.cluster.test_kept import data, subscriptions
 from simulator.cluster.test_takeover import NAMES, answers, connected, hop, one_serves
 
 from fluxmq.cluster.keys import node_key
+from fluxmq.cluster.overview import Overview
 
 SESSION = b"/", b"c"
 
@@ -229,6 +231,47 @@ def test_the_node_that_is_back_hands_over_what_it_held(while_away: bool) -> None
     brokers.run_for(1.0)
     got = [int(payload) for _, payload in client.messages]
     assert got == [*range(40)] if while_away else got == [*range(20, 40), *range(20)]
+
+
+def adopted(brokers: Brokers, seen_by: str) -> dict[str, tuple[int, int]]:
+    """(sessions, how many of them are adopted) of each node with a lease."""
+    view = Overview(brokers.processes[seen_by].cluster, {}, None).snapshot()
+    return {node.id: (node.sessions, node.adopted) for node in view.nodes}
+
+
+def test_adopted_sessions_count_for_new_ones_and_are_never_refused() -> None:
+    """Nor is what their former node hands over when it is back."""
+    brokers = serving(names=("one", "two"))
+    clients = [persistent(brokers, "one", f"c-{number}") for number in range(4)]
+    for client in clients:
+        client.leave()
+    publisher = connected(brokers, "two", "p")
+    publisher.publish("t/x", b"on one", 2)
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    assert adopted(brokers, "two") == {"one": (4, 0), "two": (1, 0)}
+    broker = brokers.processes["two"].node.broker
+    broker.limits = replace(broker.limits, sessions_max=3)
+    died(brokers, "one")
+    brokers.run_until(lambda: len(broker.sessions) == 5)
+    brokers.run_for(1.0)
+    assert adopted(brokers, "two") == {"two": (5, 4)}
+    newcomer = brokers.client("two", "new")
+    newcomer.connect()
+    brokers.run_until(lambda: newcomer.connacks)
+    assert newcomer.connacks[0].reason == 0x97
+    assert hop(brokers, clients[0], "two").session_present
+    brokers.run_for(0.5)
+    assert adopted(brokers, "two") == {"two": (5, 3)}
+    brokers.start("one")
+    brokers.run_for(3.0)
+    assert not list(brokers.processes["one"].node.broker.stored)
+    assert adopted(brokers, "one") == {"one": (0, 0), "two": (5, 3)}
+    for client in clients:
+        if not client.open:
+            assert hop(brokers, client, "two").session_present
+        brokers.run_until(lambda client=client: client.messages == [("t/x", b"on one")])  # type: ignore[misc]
+    brokers.run_for(0.5)
+    assert adopted(brokers, "one") == {"one": (0, 0), "two": (5, 0)}
 
 
 def test_a_node_that_is_back_at_once_takes_its_sessions_itself() -> None:
