@@ -64,12 +64,14 @@ class _Life:
 
 
 class _Coming:
-    """A session that this node has taken, or is taking. moving: since it is made. life: whose LifeCut it waits for."""
+    """A session that this node has taken, or is taking. moving: since it is made. life: whose LifeCut it waits for.
+    wanted: its client is here, so it is taken although it falls to another node."""
 
     def __init__(self, life: int, lives: tuple[int, ...], done: Promise[None]) -> None:
         self.life = life
         self.lives = lives
         self.done = done
+        self.wanted = False
         self.moving: MovingSession | None = None
         self.waits: set[str] = set()  # nodes whose LifeCut has not come, this one too
 
@@ -260,7 +262,9 @@ class Adoption:
         if session in self._broker.stored or self._is_orphan(session):
             data = self._kept.data(session)
             if session in self._unowned and data is not None and self._begun and self._serves():
-                return self._begin(session, data).done      # its client is here
+                coming = self._begin(session, data)
+                coming.wanted = True        # its client is here
+                return coming.done
             if session not in self._retry:
                 self._retry[session] = self._driver.promise()
             return self._retry[session]
@@ -282,7 +286,9 @@ class Adoption:
     async def _take(self, session: Session, data: SessionData | None, coming: _Coming) -> None:
         try:
             await self._membership.wait_takeover_delay()
-            made = await self._take_now(session, data, coming)
+            # A node that restarts is gone for a moment: its new life has come meanwhile.
+            made = ((data is None or coming.wanted or self._falls_to(session, data) == self._membership.name)
+                    and await self._take_now(session, data, coming))
             if not made:
                 await self._driver.sleep(RETRY_S)           # what has changed is reported
         except StoreError:

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "Control", "Cut", "Hello", "LifeCut", "ReturnCall", "Serving",
-           "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "VoterAnswer", "answer_of", "control_of",
-           "encode", "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
+           "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased", "VoterAnswer", "answer_of",
+           "control_of", "encode", "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -84,7 +84,13 @@ class LifeCut(msgspec.Struct, frozen=True, kw_only=True, tag="life-cut"):
     life: int
 
 
-Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut
+class Unreleased(msgspec.Struct, frozen=True, kw_only=True, tag="unreleased"):
+    """CONTROL, to a node that has appeared: messages of QoS 2 of the sender's sessions that await their PUBREL."""
+
+    origins: list[Origin]
+
+
+Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut | Unreleased
 
 
 class SessionCall(msgspec.Struct, frozen=True, kw_only=True):

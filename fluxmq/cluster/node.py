@@ -25,7 +25,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
 from fluxmq.cluster.membership import Membership, Node, Registration
-from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, LifeCut, Switch
+from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, LifeCut, Switch, Unreleased
 from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Handover, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
@@ -379,6 +379,7 @@ class ClusterNode:
 
     def _on_appeared(self, peer: Peer) -> None:
         self.takeovers.greet(peer)
+        self.origins.greet(peer.outbox, self.broker)
         self.adoption.on_appeared(peer)
 
     def _on_gone(self, peer: Peer) -> None:
@@ -396,6 +397,8 @@ class ClusterNode:
             self.adoption.on_adopted(peer, message)
         elif isinstance(message, LifeCut):
             self.adoption.on_cut(peer, message)
+        elif isinstance(message, Unreleased):
+            self.origins.on_unreleased(message, self.broker.hub)
         else:
             self.adoption.on_serving(peer, message)
 

@@ -184,10 +184,10 @@ cdef class Origins:
 
     def own(self, uint64_t name) -> list:
         """What this node has published, or published before the session with this incarnation has moved here, and was
-        not released: [(packet identifier, use)], of the uses that are known."""
+        not released: [(packet identifier, use)]."""
         cdef Use each
         return [(packet_id, (<Use>each).use) for packet_id, uses in self.names.get(name, {}).items() for each in uses
-                if (<Use>each).use and not (<Use>each).former and (<Use>each).flags & ORIGIN_PUBLISHED]
+                if not (<Use>each).former and (<Use>each).flags & ORIGIN_PUBLISHED]
 
     def bring(self, uint64_t name, uint16_t packet_id, uint64_t use, uint64_t session=0):
         """A session has come from another node, where this was not released. session: its number, if it has had the
@@ -213,6 +213,13 @@ cdef class Origins:
             found.recorded = True
             self.touch(name, packet_id, use)
             self.ledger.write(RECORD_ORIGIN, key_of(name, packet_id, use) + found.value())
+
+    def confirm(self, uint64_t name, uint16_t packet_id, uint64_t use):
+        """The node that has the publisher's session says that this was not released while this node was away."""
+        cdef Use each
+        for each in self.names.get(name, {}).get(packet_id, ()):
+            if each.use == use and use:
+                each.former = False
 
     def watch(self, bint begin):
         """A session is being taken over, or is no longer: what is released meanwhile is not brought any more."""

@@ -366,3 +366,47 @@ def test_a_publisher_that_moves_repeats_nothing_to_share_groups(to: str) -> None
     brokers.run_for(1.0)
     assert sorted(payload for member in members for payload in received(member)) == sent
     assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
+
+
+# ---------------------------------------------------------------- receivers that restart
+
+@pytest.mark.parametrize("then", ["three", "four"])
+def test_a_receiver_that_has_restarted_knows_what_was_not_released(then: str) -> None:
+    """Its clients come back to it, and the publisher's node dies: the next one does not know the use."""
+    brokers = serving(*NAMES, "four")
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    exchange(brokers, publisher, b"1")
+    brokers.run_until(lambda: reader.messages)
+    brokers.kill("two")
+    brokers.start("two")
+    comes_back(brokers, reader, ["two"])
+    dies(brokers, "one")
+    comes_back(brokers, publisher, [then])
+    exchange(brokers, publisher, b"1", again=True)
+    released(brokers, publisher)
+    exchange(brokers, publisher, b"2")
+    released(brokers, publisher)
+    brokers.run_for(1.0)
+    print([p for p in reader.got])
+    assert received(reader) == [b"1", b"2"]
+
+
+def test_a_receiver_that_was_away_forgets_what_was_released_meanwhile() -> None:
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    exchange(brokers, publisher, b"1")
+    brokers.run_until(lambda: reader.messages)
+    dies(brokers, "two")
+    released(brokers, publisher)
+    brokers.start("two")
+    comes_back(brokers, reader, ["two"])
+    exchange(brokers, publisher, b"2")
+    dies(brokers, "one")
+    comes_back(brokers, publisher, ["three"])
+    exchange(brokers, publisher, b"2", again=True)
+    released(brokers, publisher)
+    exchange(brokers, publisher, b"3")
+    brokers.run_for(1.0)
+    assert received(reader) == [b"1", b"2", b"3"]
