@@ -22,6 +22,7 @@ from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.cluster.takeover import Takeovers
+from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
@@ -57,7 +58,7 @@ async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterato
         raise CallFailed(f"not a request to take a session: {error}", reached=False) from None
     caller_of(peers, call)
     try:
-        await owners.take((call.namespace, call.client_id), False)
+        await owners.take((call.namespace, call.client_id), False, NOBODY)
     except ProtocolError as error:
         raise CallFailed(str(error)) from None
     return
@@ -126,10 +127,13 @@ class Leaving:
                 continue
             if held.data.connection is not None:
                 self._send_away(held.data.connection, name)
+                held.data.asked_ms = NOBODY  # whoever asks for the session gets it
             try:
                 await self._ask(session, peer)
                 return
             except CallFailed as error:
+                if not self._owners.owned_epoch(session):
+                    return  # its client has taken it to a node of its own choice meanwhile
                 if not error.reached:
                     self._unwilling.add(name)
                 self._log("warning", str(error), "a node does not take a session over; asking another",

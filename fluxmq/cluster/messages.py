@@ -9,9 +9,10 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "Control", "Cut", "Hello", "LifeCut", "ReturnCall", "Serving",
-           "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased", "VoterAnswer", "answer_of",
-           "control_of", "encode", "hello_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
+__all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "ClientHere", "Control", "Cut", "Hello", "LifeCut",
+           "ReturnCall", "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased",
+           "VoterAnswer", "answer_of", "client_here_of", "control_of", "encode", "hello_of", "return_of", "tail_of",
+           "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -113,10 +114,22 @@ class ReturnCall(SessionCall, frozen=True, kw_only=True):
 
 
 class TakeoverCall(SessionCall, frozen=True, kw_only=True):
-    """Body of the call "takeover". owner_epoch: of the owner that is asked. clean: the session is not wanted."""
+    """Body of the call "takeover". owner_epoch: of the owner that is asked. clean: the session is not wanted.
+    displaces: ClientHere.asked_ms of a client of the owner that is to be displaced, and those before it; None: all,
+    as a node asks that knows nothing of ClientHere."""
 
     owner_epoch: int
     clean: bool
+    displaces: int | None = None
+
+
+class ClientHere(msgspec.Struct, frozen=True, kw_only=True):
+    """The only part of the answer to "takeover" when the owner has a client that the call does not displace: the
+    session stays. asked_ms: when its CONNECT came, by the owner's clock; age_ms: how long ago. As MessagePack it begins
+    with a byte over 127, which no part of a session does (engine/sessions/parts.py)."""
+
+    asked_ms: int
+    age_ms: int
 
 
 class TakeCall(SessionCall, frozen=True, kw_only=True):
@@ -150,6 +163,7 @@ control_of = msgspec.msgpack.Decoder(Control).decode
 return_of = msgspec.msgpack.Decoder(ReturnCall).decode
 take_of = msgspec.msgpack.Decoder(TakeCall).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
+client_here_of = msgspec.msgpack.Decoder(ClientHere).decode
 voter_answer_of = msgspec.msgpack.Decoder(VoterAnswer).decode
 tail_of = msgspec.msgpack.Decoder(TailCall).decode
 encode = msgspec.msgpack.encode

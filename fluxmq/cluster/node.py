@@ -331,9 +331,9 @@ class ClusterNode:
         """See the port."""
         return self.owners.claim((namespace, client_id))
 
-    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
+    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool, asked_ms: int) -> Owner:
         """See the port."""
-        return await self.owners.take((namespace, client_id), clean_start)
+        return await self.owners.take((namespace, client_id), clean_start, asked_ms)
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         """See the port."""
@@ -366,8 +366,9 @@ class ClusterNode:
 
     # ------------------------------------------------------------------ sessions that change hands
 
-    async def _fetch(self, session: Session, owner: Owner, clean_start: bool) -> Handover | None:
-        return await self.takeovers.fetch(session, owner, clean_start)
+    async def _fetch(self, session: Session, owner: Owner, clean_start: bool,
+                     asked: Callable[[], int]) -> Handover | None:
+        return await self.takeovers.fetch(session, owner, clean_start, asked)
 
     async def _complete(self, session: Session, handover: Any, former: Owner, epoch: int) -> None:
         await self.takeovers.complete(session, handover, former, epoch)

@@ -14,6 +14,7 @@ state: each is a reason to wait.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from fluxmq._core.errors import ProtocolError
@@ -21,7 +22,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, Name, client_key
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
-from fluxmq.cluster.takes import Takes
+from fluxmq.cluster.takes import NOBODY, Takes
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise, Work
@@ -90,9 +91,10 @@ class _Entry(NamedTuple):
 class Owners:
     """One per node.
 
-    fetch: called with (session, its owner, clean start) when another node with a lease has the session: returns what
-    that one has handed over, or None, and then the owner key may be changed; raises NotHandedOver (it is called again
-    until the lease of that node has ended) or ProtocolError.
+    fetch: called with (session, its owner, clean start, asked) when another node with a lease has the session: returns
+    what that one has handed over, or None, and then the owner key may be changed; raises NotHandedOver (it is called
+    again until the lease of that node has ended) or ProtocolError. asked: returns when the latest CONNECT came of those
+    that wait for the session (Takes.take); raises ProtocolError when none is left.
     complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
     client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
     the node that has it now, or "". is_here: whether this node has state of a session. keys: what changes with the
@@ -101,7 +103,7 @@ class Owners:
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
-                 fetch: Callable[[Session, Owner, bool], Awaitable[Handover | None]],
+                 fetch: Callable[[Session, Owner, bool, Callable[[], int]], Awaitable[Handover | None]],
                  complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
                  on_lost: Callable[[Session, str], None],
                  is_here: Callable[[Session], bool] = lambda session: False, keys: Keys | None = None,
@@ -120,7 +122,7 @@ class Owners:
         self._on_entry = on_entry
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
-        self._unused: set[Session] = set()  # owned, and not claimed since
+        self._unused: dict[Session, int] = {}  # owned, and not claimed since: when the latest CONNECT came
         self.takes = Takes(membership, driver, self._try, self._taken)
         self._releasing: dict[Session, Work[None]] = {}
         self._leaving: dict[Session, Promise[None]] = {}  # they are being handed over
@@ -130,14 +132,14 @@ class Owners:
 
     def claim(self, session: Session) -> Owner | None:
         """See Directory.claim_session."""
-        self._unused.discard(session)
+        self._unused.pop(session, None)
         owner = None if session in self._leaving or self.takes.under_way(session) else self._owned.get(session)
         return None if owner is None or self._wait(session) is not None else owner
 
-    async def take(self, session: Session, clean_start: bool) -> Owner:
-        """See Directory.take_session. Callers that come meanwhile share one attempt. None of them waits for more than
-        some seconds for a quorum that is lost."""
-        return await self.takes.take(session, clean_start)
+    async def take(self, session: Session, clean_start: bool, asked_ms: int) -> Owner:
+        """See Directory.take_session; asked_ms may also be takes.NOBODY. Callers that come meanwhile share one attempt.
+        None of them waits for more than some seconds for a quorum that is lost."""
+        return await self.takes.take(session, clean_start, asked_ms)
 
     async def reclaim(self, sessions: Iterable[Session]) -> list[Session]:
         """For a start: takes the sessions that are stored here, if no other node has them. Returns those that it did
@@ -166,7 +168,7 @@ class Owners:
         """See Directory.release_session."""
         owner = self._owned.pop(session, None)
         if owner is not None:
-            self._unused.discard(session)
+            self._unused.pop(session, None)
             self._releasing[session] = self._driver.start(self._release(session, owner))
 
     def owner(self, session: Session) -> Owner | None:
@@ -189,7 +191,8 @@ class Owners:
     # ------------------------------------------------------------------ take
 
     def _taken(self, session: Session, owner: Owner) -> None:
-        self._unused.add(session)
+        latest_ms = self.takes.latest(session)
+        self._unused[session] = NOBODY if latest_ms is None else latest_ms
         self._driver.start(self._release_unused(session, owner))
 
     async def _try(self, session: Session, clean_start: bool) -> Owner:
@@ -197,6 +200,7 @@ class Owners:
         late = self._driver.now() + member.ttl_s + CLAIM_S
         while True:
             handover: Handover | None = None
+            self._asked(session)
             if session in self._leaving:
                 await self._leaving[session]
                 continue
@@ -218,13 +222,14 @@ class Owners:
                 return self._own(session, entry.revision)       # an earlier attempt whose answer was lost
             elif entry.node in member.nodes and member.nodes[entry.node].lease == entry.lease:
                 await self.takes.await_quorum()
+                self._asked(session)
                 try:
-                    handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start)
+                    handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start,
+                                                 partial(self._asked, session))
                 except NotHandedOver as error:
                     if self._entries.get(session) is entry:     # else the feed was quicker than that node's answer
                         await self._change_of(session, ASK_AGAIN_S)
-                    # For a client that has gone nothing is taken from a node that may come back with it.
-                    if self._driver.now() >= late or not self.takes.wanted(session):
+                    if self._driver.now() >= late:
                         raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from None
                     continue
                 revision = entry.revision
@@ -244,6 +249,15 @@ class Owners:
             if handover is not None:
                 handover.abandon()
             self._found(session, result.found[0])
+
+    def _asked(self, session: Session) -> int:
+        """When the latest CONNECT came of those that wait for the session. Raises ProtocolError if their clients have
+        gone: for them nothing is taken from another node. What that one has handed over is taken nevertheless, because
+        it would serve nobody until it had given up waiting."""
+        asked_ms = self.takes.latest(session)
+        if asked_ms is None:
+            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "nobody waits for the session any more")
+        return asked_ms
 
     def _took(self, session: Session, revision: int, others: list[Change]) -> Owner:
         """The transaction was done that makes this node the owner."""
@@ -296,6 +310,11 @@ class Owners:
         """The epoch with which this node owns a session; 0: it does not."""
         owner = self._owned.get(session)
         return 0 if owner is None else owner.epoch
+
+    def awaited(self, session: Session) -> int:
+        """When the latest CONNECT came of those for which this node has just taken a session, and which have not
+        claimed it yet; or takes.NOBODY."""
+        return self._unused.get(session, NOBODY)
 
     def begin_leaving(self, session: Session) -> None:
         """The session is being handed over: nobody connects to it here until end_leaving."""
@@ -396,7 +415,7 @@ class Owners:
             self._own(session, max(event.revision, owned.epoch))    # this node's own change, before its answer
         elif owned is not None and event.revision > owned.epoch:
             del self._owned[session]
-            self._unused.discard(session)
+            self._unused.pop(session, None)
             self._keys.lost(session)
             self._on_lost(session, event.value.decode() if event.value is not None else "")
         self._wake(session)

@@ -25,7 +25,7 @@ class SoloDirectory:
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
         return _SELF
 
-    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
+    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool, asked_ms: int) -> Owner:
         return _SELF
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:

@@ -19,6 +19,10 @@ whatever the source knew of either node's interest, the session gets each messag
 The old owner takes the session back (unfreeze) only after it has changed its owner key itself, so that the transaction
 of the other node fails.
 
+Of two CONNECTs the later one gets the session, wherever each is and whichever gets on faster. So an owner with a client
+first answers how long ago the CONNECT of that one came (ClientHere). Who has asked calls again, unless its own CONNECT
+came before that.
+
 It is one file because the two sides are one protocol: each line of one answers a line of the other.
 """
 from __future__ import annotations
@@ -30,10 +34,22 @@ import msgspec
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.moving import MovingSession
-from fluxmq.cluster.messages import Cut, Switch, TailCall, TakeoverCall, encode, tail_of, takeover_of
+from fluxmq._core.pubsub.session import Session as HeldSession
+from fluxmq.cluster.messages import (
+    ClientHere,
+    Cut,
+    Switch,
+    TailCall,
+    TakeoverCall,
+    client_here_of,
+    encode,
+    tail_of,
+    takeover_of,
+)
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
@@ -114,23 +130,36 @@ class Takeovers:
 
     # ------------------------------------------------------------------ the new owner
 
-    async def fetch(self, session: Session, owner: Owner, clean_start: bool) -> Arrival | None:
+    async def fetch(self, session: Session, owner: Owner, clean_start: bool,
+                    asked: Callable[[], int]) -> Arrival | None:
         """Asks the owner for the session. When it returns, the former owner serves it no more, and what it had is on
-        this node's disk; None: there is nothing of it, or the client does not want it. Raises NotHandedOver;
-        ProtocolError when this node cannot keep it."""
+        this node's disk; None: there is nothing of it, or the client does not want it. asked: see Owners. Raises
+        NotHandedOver; ProtocolError when this node cannot keep it, or the client has connected to the owner since, or
+        nobody wants it any more."""
         peers = self._peers()
         peer = peers.peers.get(owner.node) if peers is not None else None
         if peers is None or peer is None or not peer.outbox.attached:
             raise NotHandedOver(f"node {owner.node} cannot be reached")
         namespace = self._broker.hub.namespaces[session[0]]
         arrival = Arrival(self._broker, namespace, session[1])
-        call = TakeoverCall(**peers.call_to(peer, session), owner_epoch=owner.epoch, clean=clean_start)
-        got = False
+        displaces = NOBODY
         try:
-            async for part in self._transport.call(peers.address_of(peer), TAKEOVER, encode(call), CALL_S):
-                arrival.feed(part)
-                got = True
-            if not got:
+            while True:
+                call = TakeoverCall(**peers.call_to(peer, session), owner_epoch=owner.epoch, clean=clean_start,
+                                    displaces=displaces)
+                sent_ms = self._now_ms()
+                client = await self._receive(self._transport.call(peers.address_of(peer), TAKEOVER, encode(call),
+                                                                  CALL_S), arrival)
+                if client is None:
+                    break
+                if client.asked_ms <= displaces:
+                    raise CallFailed("it names a client that was to be displaced")
+                # The other node's clock is not known: its answer is taken for one of the middle of the call.
+                came_ms = (sent_ms + self._now_ms()) // 2 - client.age_ms
+                if (asked_ms := asked()) == NOBODY or came_ms > asked_ms:
+                    raise ProtocolError(ReasonCode.SERVER_BUSY, f"the client has connected to node {owner.node} since")
+                displaces = client.asked_ms
+            if arrival.session is None:
                 return None
             mark = arrival.finish()
         except CallFailed as error:
@@ -141,6 +170,21 @@ class Takeovers:
             raise
         await self.durable(mark)
         return arrival
+
+    @staticmethod
+    async def _receive(answer: AsyncIterator[bytes], arrival: Arrival) -> ClientHere | None:
+        """Feeds the session to its arrival. Returns the client because of which the owner keeps it. Raises CallFailed;
+        ProtocolError."""
+        client = None
+        async for part in answer:
+            if arrival.session is None and part[:1] > b"\x7f":
+                try:
+                    client = client_here_of(part)
+                except msgspec.MsgspecError as error:
+                    raise CallFailed(f"not an answer: {error}") from None
+            else:
+                arrival.feed(part)
+        return client
 
     async def durable(self, mark: int) -> None:
         """Returns when what was done since a mark is on disk. Raises ProtocolError if it cannot be."""
@@ -225,6 +269,10 @@ class Takeovers:
         if session in self._leaving or session in self._empty:
             raise CallFailed("the session is being handed over already", reached=False)
         held = self._broker.sessions.get(session)
+        latest_ms = self._latest(session, held)
+        if call.displaces is not None and latest_ms > call.displaces:
+            yield encode(ClientHere(asked_ms=latest_ms, age_ms=max(self._now_ms() - latest_ms, 0)))
+            return
         departure = None
         if held is not None and call.clean:
             self._broker.end_for_takeover(held)
@@ -255,6 +303,15 @@ class Takeovers:
             sent = True
         finally:
             self._driver.start(self._await_key(session, leaving, KEY_S if sent else 0.0))
+
+    def _now_ms(self) -> int:
+        """By the clock of Hub.mono_ms, which itself has the time of the latest turn."""
+        return int(self._driver.now() * 1000)
+
+    def _latest(self, session: Session, held: HeldSession | None) -> int:
+        """When the latest CONNECT came of those that have the session here, or will have it at once; or NOBODY."""
+        connected = held is not None and held.data.connection is not None
+        return max(held.data.asked_ms if held is not None and connected else NOBODY, self._owners().awaited(session))
 
     async def _await_key(self, session: Session, leaving: _Leaving, patience_s: float) -> None:
         """Waits until it is certain who owns the session."""

@@ -1,4 +1,5 @@
-"""CONNECTs that wait until this node owns their session. Those of one session share an attempt (Owners)."""
+"""CONNECTs that wait until this node owns their session. Those of one session share an attempt (Owners), which is
+given up when none of them is left."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
@@ -10,22 +11,23 @@ from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["Takes"]
+__all__ = ["NOBODY", "Takes"]
 
 Session = tuple[bytes, bytes]  # namespace, client identifier
 
+NOBODY = -1  # as asked_ms: not for a client. Every CONNECT is later
 PERIOD_S = 0.5  # how exactly the limit of waiting is kept
 RETRY_S = 0.1
 
 
 class _Attempt:
-    """promise: for all who wait; an error may end the wait, and not the attempt. callers: how many wait."""
+    """promise: for all who wait; an error may end the wait, and not the attempt. callers: asked_ms of each of them."""
 
     __slots__ = ("callers", "promise")
 
     def __init__(self, promise: Promise[Owner]) -> None:
         self.promise = promise
-        self.callers = 0
+        self.callers: list[int] = []
 
 
 class Takes:
@@ -45,13 +47,14 @@ class Takes:
         """Whether there is an attempt."""
         return session in self._attempts
 
-    def wanted(self, session: Session) -> bool:
-        """Whether anybody waits for it."""
+    def latest(self, session: Session) -> int | None:
+        """asked_ms of the latest who waits for it; None: nobody does."""
         attempt = self._attempts.get(session)
-        return attempt is not None and attempt.callers > 0
+        return max(attempt.callers, default=None) if attempt is not None else None
 
-    async def take(self, session: Session, clean_start: bool) -> Owner:
-        """What the attempt returns, or the one that is under way. Raises ProtocolError."""
+    async def take(self, session: Session, clean_start: bool, asked_ms: int) -> Owner:
+        """What the attempt returns, or the one that is under way. asked_ms: when the CONNECT came (Hub.mono_ms), or
+        NOBODY. Raises ProtocolError."""
         self._refuse_without_quorum()
         attempt = self._attempts.get(session)
         if attempt is None:
@@ -62,11 +65,11 @@ class Takes:
         if not self._limited:
             self._limited = True
             self._driver.start(self._keep_limit())
-        attempt.callers += 1
+        attempt.callers.append(asked_ms)
         try:
             return await self._driver.result_of(attempt.promise)
         finally:
-            attempt.callers -= 1
+            attempt.callers.remove(asked_ms)
 
     async def _run(self, session: Session, clean_start: bool, attempt: _Attempt) -> None:
         try:

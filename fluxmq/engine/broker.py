@@ -96,15 +96,17 @@ class Broker:
 
     def connect(self, name: bytes, *, version: int, clean_start: bool, expiry_s: int, keep_alive_s: int,
                 will: Will | None, username: str | None, connection: ClientConnection,
-                namespace: Namespace | None = None) -> tuple[Session, bool]:
+                namespace: Namespace | None = None, asked_ms: int | None = None) -> tuple[Session, bool]:
         """Makes or finds the session of a client and takes it over. Returns (session, session present).
 
         expiry_s: 0 means that the session ends with the connection, EXPIRY_NEVER that it is kept until a Clean Start;
-        already capped by `cap_expiry`. The edge attaches the session (Connection.accept) when CONNACK has been written.
+        already capped by `cap_expiry`. asked_ms: Hub.mono_ms when the CONNECT came; None: now. The edge attaches the
+        session (Connection.accept) when CONNACK has been written.
         Raises ProtocolError(0x97) when there are `sessions_max` sessions already, when there is no room for the will
         (`state_bytes_max`), or when the namespace has as many connections or sessions as it may; ProtocolError(0x87)
-        when the namespace has ended; OwnedElsewhere when another node serves the session; Unclaimed, before anything is
-        changed, when another node must be asked first.
+        when the namespace has ended; ProtocolError(0x89) when the client has connected by a CONNECT that came later, or
+        its session is on its way to another node; OwnedElsewhere when another node serves the session; Unclaimed,
+        before anything is changed, when another node must be asked first.
         MQTT 5.0 sections 3.1.2.4, 3.1.4, 4.1; MQTT 3.1.1 section 3.1.2.4.
         """
         namespace = namespace or self.hub.root
@@ -116,17 +118,16 @@ class Broker:
         session = self.sessions.get(address)
         self._check_limits(namespace, session, will)
         owner = self.directory.claim_session(*address, clean_start)
+        asked_ms = self.hub.mono_ms if asked_ms is None else asked_ms
         if owner is None:
-            raise Unclaimed(partial(self.directory.take_session, *address, clean_start))
+            raise Unclaimed(partial(self.directory.take_session, *address, clean_start, asked_ms))
         if owner.node != self.directory.node:
             raise OwnedElsewhere(owner, self.peers.reference(owner.node))
         session = self.sessions.get(address)
         if session is not None and session.data.frozen:
             raise ProtocolError(ReasonCode.SERVER_BUSY, "the session is on its way to another node")
         if session is not None and session.data.connection is not None:
-            former = session.data.connection
-            self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
-            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+            self._displace(session, asked_ms, clean_start)
             session = self.sessions.get(address)
         if session is not None and session.data.expiry_s == 0:
             # The session ended with its connection, when the broker ended; only its will was kept. Continuing it would
@@ -139,15 +140,7 @@ class Broker:
             session = None
         present = session is not None
         if session is None:
-            if self._is_full():
-                self.directory.release_session(*address)
-                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED,
-                                    f"there are {len(self.sessions)} sessions (session.max_sessions)")
-            if namespace.sessions_max and namespace.sessions >= namespace.sessions_max:
-                namespace.refused_sessions += 1
-                self.directory.release_session(*address)
-                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.sessions} "
-                                                               f"sessions, all that it may (limits.sessions)")
+            self._check_sessions(namespace, name)
             session = self._make(name, namespace, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
             self._add(session)
             self.sessions_made += 1
@@ -157,6 +150,7 @@ class Broker:
         state.epoch += 1
         state.restored = False
         state.connection = connection
+        state.asked_ms = asked_ms
         state.version = version
         state.expiry_s = expiry_s
         state.keep_alive_s = keep_alive_s
@@ -169,6 +163,27 @@ class Broker:
         self.record_head(session)
         self._outlive(session)
         return session, present
+
+    def _check_sessions(self, namespace: Namespace, name: bytes) -> None:
+        """Checks whether there may be one more session; this node owns it already."""
+        if self._is_full():
+            self.directory.release_session(namespace.name, name)
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED,
+                                f"there are {len(self.sessions)} sessions (session.max_sessions)")
+        if namespace.sessions_max and namespace.sessions >= namespace.sessions_max:
+            namespace.refused_sessions += 1
+            self.directory.release_session(namespace.name, name)
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.sessions} "
+                                                           f"sessions, all that it may (limits.sessions)")
+
+    def _displace(self, session: Session, asked_ms: int, clean_start: bool) -> None:
+        """Ends the connection of a session for another one of its client [MQTT-3.1.4-3]. Raises ProtocolError(0x89) if
+        that one's CONNECT, which came at asked_ms, is the earlier one: its login, or another node, took longer."""
+        if session.data.asked_ms > asked_ms:
+            raise ProtocolError(ReasonCode.SERVER_BUSY, "the client has connected again since")
+        former = session.data.connection
+        self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
+        former.displaced(ReasonCode.SESSION_TAKEN_OVER)
 
     def _outlive(self, session: Session) -> None:
         """The expiry interval of a session may have changed, and with it whether it outlives this node."""

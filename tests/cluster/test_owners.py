@@ -108,7 +108,7 @@ def test_a_client_waits_until_the_lease_of_a_node_that_cannot_be_reached_has_end
         raise NotHandedOver("it cannot be reached")
 
     two.takeover = unreachable
-    work = world.start(two.owners.take(SESSION, False))
+    work = world.start(two.owners.take(SESSION, False, 0))
     one.kill()
     world.run(3500)
     assert not work.done() and len(asked) == 4              # once a second
@@ -127,7 +127,7 @@ def test_a_client_is_refused_when_a_node_does_not_hand_over_and_lives(world: Wor
         raise NotHandedOver("it cannot be reached")
 
     two.takeover = unreachable
-    work = world.start(two.owners.take(SESSION, False))
+    work = world.start(two.owners.take(SESSION, False, 0))
     world.run(1000 * (two.membership.ttl_s + 12))
     error = work.exception()
     assert isinstance(error, ProtocolError) and error.reason == 0x88 and "cannot be reached" in str(error)
@@ -149,7 +149,7 @@ def test_what_a_dead_node_owned_is_free_when_its_lease_has_ended_and_a_little_la
 
 def test_two_that_ask_at_once_do_not_both_own(world: World) -> None:
     one, two = world.member("one"), world.member("two")
-    works = [world.start(member.owners.take(SESSION, False)) for member in (one, two)]
+    works = [world.start(member.owners.take(SESSION, False, 0)) for member in (one, two)]
     world.run(1000)
     owners = [work.result() for work in works]
     assert {owner.node for owner in owners} == {"one", "two"}       # the second took it over
@@ -162,7 +162,7 @@ def test_two_that_ask_at_once_do_not_both_own(world: World) -> None:
 
 def test_two_connects_at_one_node_share_an_attempt(world: World) -> None:
     one = world.member("one")
-    works = [world.start(one.owners.take(SESSION, False)) for _ in range(2)]
+    works = [world.start(one.owners.take(SESSION, False, 0)) for _ in range(2)]
     world.run(1000)
     assert works[0].result() == works[1].result()
     assert len([1 for _, changes in world.store.transactions for change in changes if change.key == KEY]) == 1
@@ -170,7 +170,7 @@ def test_two_connects_at_one_node_share_an_attempt(world: World) -> None:
 
 def test_what_nobody_claims_is_released(world: World) -> None:
     one = world.member("one")
-    world.end(one.owners.take(SESSION, False))
+    world.end(one.owners.take(SESSION, False, 0))
     world.run(6000)
     assert KEY not in world.store.items and one.owners.owned == 0
     one.take(b"c")

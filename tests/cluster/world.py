@@ -82,7 +82,7 @@ class Member:
         self.writer.close("killed")
         self.membership.state = self.membership.state.__class__.GONE
 
-    async def _take_over(self, session: Session, owner: Owner, clean: bool) -> None:
+    async def _take_over(self, session: Session, owner: Owner, clean: bool, asked: Callable[[], int]) -> None:
         self.log.append(("takeover", session[1], owner.node))
         answer = self.takeover(session, owner, clean)
         if answer is not None:
@@ -107,4 +107,4 @@ class Member:
     def take(self, client: bytes, clean: bool = False) -> Owner:
         """What a CONNECT does."""
         owner = self.owners.claim((b"/", client))
-        return owner or self.world.end(self.owners.take((b"/", client), clean), 60_000)
+        return owner or self.world.end(self.owners.take((b"/", client), clean, self.world.ms), 60_000)

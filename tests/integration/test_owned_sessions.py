@@ -105,6 +105,18 @@ def test_two_wait_for_the_same_session(world: OwnedWorld) -> None:
     second.expect_quiet()
 
 
+def test_one_that_came_earlier_and_waited_longer_is_refused(world: OwnedWorld) -> None:
+    first = world.begin("c", **KEPT)
+    came_ms = world.node.call(lambda server: server.hub.mono_ms)
+    wait_until(lambda: world.node.call(lambda server: server.hub.mono_ms) > came_ms)
+    world.directory.owners[b"c"] = HERE
+    second = world.mqtt("c", **KEPT)
+    world.directory.answer(b"c", HERE)
+    first.expect(Connack, reason=0x89)
+    first.expect_closed()
+    second.expect_quiet()
+
+
 def test_who_has_gone_meanwhile_leaves_nothing(world: OwnedWorld) -> None:
     gc.collect()
     before = {name: count for name, count in live_objects().items() if name in ("links", "waits")}

@@ -39,7 +39,7 @@ class FakeDirectory:
         self.told.append(("claim", namespace, client_id, clean_start))
         return self.owners.get(client_id, Owner(self.node, HERE.epoch))
 
-    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
+    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool, asked_ms: int) -> Owner:
         self._loop = get_running_loop()
         answer: Future[Owner] = self._loop.create_future()
         with self._changed:

@@ -39,6 +39,7 @@ class World:
         clean: bool = False,
         will: Will | None = None,
         present: bool | None = None,
+        asked_ms: int | None = None,
     ) -> tuple[Session, Carrier]:
         link = Carrier()
         session, had = self.broker.connect(
@@ -50,6 +51,7 @@ class World:
             will=will,
             username=None,
             connection=link,
+            asked_ms=asked_ms,
         )
         if present is not None:
             assert had is present
@@ -285,6 +287,19 @@ def test_takeover() -> None:
     assert fresh is not session and session.data is None and second.told == [0x8E]
     world.leave(fresh, third)
     assert world.broker.connected == 0
+
+
+def test_a_connect_that_came_earlier_displaces_nobody() -> None:
+    """Its login took longer than that of the client that is there."""
+    world = World()
+    session, link = world.connect("a", 100, asked_ms=7)
+    with pytest.raises(ProtocolError) as refused:
+        world.connect("a", 100, clean=True, asked_ms=6)
+    assert refused.value.reason == 0x89 and not link.told and session.data.connection is link
+    world.connect("a", 100, asked_ms=7, present=True)
+    assert link.told == [0x8E]
+    world.leave(session, session.data.connection)
+    world.connect("a", 100, asked_ms=1, present=True)       # nobody is there
 
 
 def test_topic_filters_and_wills_are_bounded_in_bytes() -> None:

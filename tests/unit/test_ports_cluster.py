@@ -212,7 +212,7 @@ def test_solo_is_what_the_ports_ask_for() -> None:
     mine = directory.claim_session(b"/", b"c", False)
     assert mine is not None and mine.node == directory.node
     assert directory.claim_session(b"v", b"d", True) is mine is directory.claim_queue(b"/", b"q")
-    assert asyncio.run(directory.take_session(b"/", b"c", False)) is mine
+    assert asyncio.run(directory.take_session(b"/", b"c", False, 0)) is mine
     assert replicator.line_of_queue(b"/", b"q", True) is None
     assert peers.reference("") == ""
     with pytest.raises(UsageError):

@@ -261,7 +261,8 @@ class Connecting:
         since = self.front.hub.commits.mark
         session, present = self.front.broker.connect(
             client.name, version=client.version, clean_start=packet.clean_start, expiry_s=expiry_s,
-            keep_alive_s=keep_alive, will=will, username=client.identity, connection=client, namespace=namespace)
+            keep_alive_s=keep_alive, will=will, username=client.identity, connection=client, namespace=namespace,
+            asked_ms=client.login.asked_ms)
         client.session = session
         client.present = present
         client.login = None

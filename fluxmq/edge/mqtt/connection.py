@@ -56,14 +56,15 @@ SENT_AWAY = (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)
 class Login:
     """State of a client until its CONNACK.
 
-    namespace: the one in its user name, "" for none; username: the rest of that name. reference: the node that has its
-    session, "" if this node has it.
+    asked_ms: when CONNECT came, Hub.mono_ms. namespace: the one in its user name, "" for none; username: the rest of
+    that name. reference: the node that has its session, "" if this node has it.
     """
 
-    __slots__ = ("namespace", "packet", "reference", "username")
+    __slots__ = ("asked_ms", "namespace", "packet", "reference", "username")
 
-    def __init__(self, packet: Connect) -> None:
+    def __init__(self, packet: Connect, asked_ms: int) -> None:
         self.packet = packet
+        self.asked_ms = asked_ms
         self.namespace = ""
         self.username: str | None = packet.username
         self.reference = ""
@@ -78,7 +79,7 @@ class Client:
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
-        self.login: Login | None = Login(packet)  # until CONNACK
+        self.login: Login | None = Login(packet, connection.hub.mono_ms)  # until CONNACK
         self.version: int = packet.protocol_level
         self.client_id: str = packet.client_id
         self.name: bytes = b""

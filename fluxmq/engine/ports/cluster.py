@@ -85,13 +85,15 @@ class Directory(Protocol):
         A repeated call for a session of this node returns the same Owner and is no further claim.
         """
 
-    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
+    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool, asked_ms: int) -> Owner:
         """As claim_session, after asking: freeze, transfer, transaction. If it returns this node, claim_session does so
         too until the end of the turn. If the former owner does not answer, it returns when that one's lease has ended;
-        the caller cancels it at its time limit. After a cancellation the owner is the former one or this node: the next
-        claim finds out.
+        the caller cancels it at its time limit, and when the client has gone. After a cancellation the owner is the
+        former one or this node: the next claim finds out.
 
-        Raises ProtocolError with the reason code for CONNACK (0x88, 0x89, 0x97); any other exception counts as 0x88.
+        asked_ms: when the CONNECT came (Hub.mono_ms). Raises ProtocolError with the reason code for CONNACK (0x88,
+        0x89, 0x97); 0x89 also if the client has connected to another node later than that. Any other exception counts
+        as 0x88.
         """
 
     def release_session(self, namespace: bytes, client_id: bytes) -> None:

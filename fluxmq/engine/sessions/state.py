@@ -141,13 +141,14 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "consumers", "consumes", "counted", "durable", "epoch", "expiry_s", "frozen", "groups",
-                 "here", "identity", "keep_alive_s", "kept", "moved", "resting", "restored", "session", "since_ms",
-                 "username", "version", "will")
+    __slots__ = ("asked_ms", "connection", "consumers", "consumes", "counted", "durable", "epoch", "expiry_s", "frozen",
+                 "groups", "here", "identity", "keep_alive_s", "kept", "moved", "resting", "restored", "session",
+                 "since_ms", "username", "version", "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.connection: ClientConnection | None = None
+        self.asked_ms = 0  # Hub.mono_ms when the CONNECT came by which its client is connected
         self.consumes: dict[bytes, Consume] | None = None  # by filter: options of subscriptions to queues
         self.consumers: dict[bytes, Any] | None = None  # filter -> consumer, while the client is connected
         # By filter, `$share/…/` included: of which it is a member. None: of none yet, as most sessions.

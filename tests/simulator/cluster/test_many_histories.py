@@ -9,6 +9,7 @@ from simulator.cluster import (
     test_adoption,
     test_brokers,
     test_kept,
+    test_later_connects,
     test_repetitions,
     test_retained,
     test_shares,
@@ -17,12 +18,13 @@ from simulator.cluster import (
 )
 
 SEED_STEP = 1_000_000       # between the histories of one --seed and of the next
-PARTS, EACH = 15, 200     # 51 000 of all kinds
+PARTS, EACH = 15, 200     # 54 000 of all kinds
 HISTORIES: dict[str, Callable[[int], object]] = {
     "adopter dies": test_adoption.test_an_adopter_dies_in_the_middle,
     "client hops": test_takeover.test_a_client_that_hops_under_load_misses_nothing,
     "client hops while a node is dead": test_adoption.test_the_client_hops_while_a_node_is_dead,
     "client moves on": test_takeover.test_a_client_that_moves_on_before_its_session_has_come_whole,
+    "earlier and later connects": test_later_connects.test_the_last_one_gets_it_whatever_the_others_do,
     "keys of sessions": test_kept.test_the_store_has_what_the_session_has,
     "member of a group moves": test_shares.test_the_only_member_moves_while_messages_come,
     "new owner dies": partial(test_takeover.test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged, who="new"),

@@ -224,8 +224,8 @@ def test_a_session_stays_where_it_was_taken_although_its_client_has_gone_meanwhi
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
     packet_id = client.subscribe("t", 1)
     brokers.run_until(lambda: client.acknowledged(packet_id))
-    owners = brokers.processes["two"].cluster.owners
-    brokers.processes["two"].process.driver.start(owners.take((b"/", b"c"), False))
+    owners, process = brokers.processes["two"].cluster.owners, brokers.processes["two"].process
+    process.driver.start(owners.take((b"/", b"c"), False, process.now_ms()))
     brokers.run_for(2.0)
     publisher = connected(brokers, "two", "p")
     packet_id = publisher.publish("t", b"while it was away", 1)
