@@ -248,6 +248,32 @@ def test_a_line_that_stands_still_stops_nobody_else(given_to: list[tuple[int, bo
         stuck.give()
 
 
+def test_what_was_given_up_before_a_mark_refuses_nobody_behind_it() -> None:
+    """In a later turn, when a wait is for the newest of every line: that of a node that is gone stays refused."""
+    hub = Hub(None)
+    gone, other = hub.commits.open_line("peer a"), hub.commits.open_line("peer b")
+    called: list[str | None] = []
+
+    def wait_since(since: int) -> None:
+        end_turn(hub)
+        hub.when_durable(lambda: called.append(None), since, called.append)
+
+    before = hub.commits.mark
+    gone.give()
+    gone.close("its node is gone")
+    since = hub.commits.mark
+    other.give()
+    position = other.submit()[0]
+    wait_since(since)
+    assert not called
+    other.commit(position)
+    release(hub)
+    assert called == [None]
+    wait_since(before)
+    release(hub)
+    assert called == [None, "its node is gone"]
+
+
 def test_a_line_says_what_it_refuses() -> None:
     hub = Hub(None)
     line = hub.commits.open_line("peer b")

@@ -41,6 +41,15 @@ cdef void entry_free(entry_t* entry) noexcept:
     free(entry)
 
 
+cdef bint refuses_since(Line line, uint64_t since):
+    """Whether the newest position of a line was given up, and not before this mark, after which nothing may have been
+    given to the line."""
+    for first, last, _, mark in line.given_up or ():
+        if first <= line.newest() <= last and mark > since:
+            return True
+    return False
+
+
 cdef void let_go(held_t* held) noexcept:
     """Drops a wait that will not be released: the node stopped before its line decided."""
     cdef entry_t* entry
@@ -129,7 +138,7 @@ cdef class Line:
 
     cdef str refusal(self, uint64_t position):
         if self.given_up is not None:
-            for first, last, why in self.given_up:
+            for first, last, why, _ in self.given_up:
                 if first <= position <= last:
                     return why
         return None
@@ -211,7 +220,7 @@ cdef class Line:
         if upto < self.at:
             if self.given_up is None:
                 self.given_up = []
-            self.given_up.append((first, upto, why))
+            self.given_up.append((first, upto, why, (<Commits>self.commits).mark if self.commits != NULL else 0))
             del self.given_up[:-GIVEN_UP_MAX]
         self.decide(upto)
 
@@ -336,7 +345,7 @@ cdef class Commits:
         if since < self.turn_mark or since > self.mark:
             # The mark is older than `given`: wait for the newest position of each line, which includes it all.
             for line in self.lines:
-                if line.newest() > line.done() or line.refusal(line.newest()) is not None:
+                if line.newest() > line.done() or refuses_since(line, since):
                     self.need(ticket_t(line.newest(), line.number, 1))
             return self.needed_count
         i = self.given_count            # tickets since the mark are at the end
