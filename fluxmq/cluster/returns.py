@@ -38,12 +38,11 @@ CALLS_MAX = 16  # under way at once
 
 
 class Returns:
-    """Both sides, of one life of a node. durable: returns when what was done since a mark is on disk; raises
-    ProtocolError. is_taking: whether this node is making a session its own. changed: called when stored sessions are
-    fewer."""
+    """Both sides, of one life of a node. durable: returns when what was recorded so far is on disk. is_taking: whether
+    this node is making a session its own. changed: called when stored sessions are fewer."""
 
     def __init__(self, *, broker: Broker, owners: Owners, kept: KeptSessions, peers: Callable[[], Peers | None],
-                 transport: Transport, driver: Driver, durable: Callable[[int], Any],
+                 transport: Transport, driver: Driver, durable: Callable[[], Any],
                  is_taking: Callable[[Session], bool], changed: Callable[[], None],
                  log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self._broker = broker
@@ -141,10 +140,12 @@ class Returns:
             async for part in self._transport.call(peers.address_of(caller), STORED, encode(self._call(
                     peers, caller, session, call.identity)), CALL_S):
                 arrival.feed(part)
-            await self._durable(arrival.finish())
+            arrival.finish()
+            await self._durable()
             if self._mine(session) is not held:
                 raise CallFailed("the session has ended meanwhile")
-            await self._durable(arrival.merge(held))
+            arrival.merge(held)
+            await self._durable()
         except (ProtocolError, UsageError) as error:
             raise CallFailed(str(error)) from None
         finally:

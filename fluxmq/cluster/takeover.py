@@ -161,14 +161,14 @@ class Takeovers:
                 displaces = client.asked_ms
             if arrival.session is None:
                 return None
-            mark = arrival.finish()
+            arrival.finish()
         except CallFailed as error:
             arrival.abandon()
             raise NotHandedOver(f"node {owner.node} did not hand the session over: {error}") from None
         except BaseException:
             arrival.abandon()
             raise
-        await self.durable(mark)
+        await self.durable()
         return arrival
 
     @staticmethod
@@ -186,19 +186,14 @@ class Takeovers:
                 arrival.feed(part)
         return client
 
-    async def durable(self, mark: int) -> None:
-        """Returns when what was done since a mark is on disk. Raises ProtocolError if it cannot be."""
+    async def durable(self) -> None:
+        """Returns when everything that was recorded on this node so far is on its disk. It does not wait for other
+        nodes: what they confirm or refuse is not of the session that comes here."""
         promise = self._driver.promise()
-
-        def decided(why: str | None = None) -> None:
-            if not promise.done():
-                promise.set_result(why)
-
-        self._broker.hub.when_durable(decided, mark, decided)
-        self._broker.hub.wake_up()
-        why = await promise
-        if why is not None:
-            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, why)
+        hub = self._broker.hub
+        hub.when_gathered(lambda: promise.set_result(None), hub.commits.local)
+        hub.wake_up()
+        await promise
 
     async def complete(self, session: Session, arrival: Arrival, former: Owner, epoch: int) -> None:
         """This node owns the session now. Returns when it has everything that was published to it, or when those who
@@ -419,11 +414,11 @@ class Takeovers:
         try:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
             if arrival is not None and call.part:
-                await self.durable(arrival.append(call.part))
+                arrival.append(call.part)
             if coming is not None and not coming.whole:     # else what was released meanwhile is not known
                 coming.arrival.bring(call.had)
-            if call.last:
-                await self.durable(0)      # the activation of the session, too: the other node forgets it now
+            # Of the last one the activation of the session, too: the other node forgets it now.
+            await self.durable()
         except ProtocolError as error:
             raise CallFailed(str(error)) from None
         if call.last and coming is not None:
