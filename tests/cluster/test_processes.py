@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.broker import BrokerDied
 from kit.client import Nothing
 from kit.cluster import Cluster
 from oracle.mqtt import Publish, Suback, Subscribe, Unsuback, Unsubscribe
@@ -22,6 +23,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings = {"broker.max_message_size": 255 << 20}
     with Cluster(tmp_path_factory.mktemp("cluster"), 3, settings=settings) as cluster:
         yield cluster
+
+
+def test_a_cluster_of_which_one_node_does_not_start_leaves_nothing_running(tmp_path: Path) -> None:
+    broken = Cluster(tmp_path, 3)
+    broken.brokers[2].settings["cluster.etcd.binary"] = str(tmp_path / "nothing")
+    with pytest.raises(BrokerDied, match="nothing"), broken:
+        pass
+    assert [bool(broker.addresses) for broker in broken.brokers] == [True, True, False]     # those that had started
+    assert not any(broker.running for broker in broken.brokers)
+    assert [broken.member_pid(number) for number in range(3)] == [0, 0, 0]
 
 
 def test_one_leader_and_every_node_known_to_all(cluster: Cluster) -> None:

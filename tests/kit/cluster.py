@@ -96,7 +96,10 @@ class Cluster:
         return self.brokers[-1]
 
     def __enter__(self) -> Self:
-        self.start()
+        with contextlib.ExitStack() as ends:
+            ends.push(self.__exit__)            # if one does not start, the others end
+            self.start()
+            ends.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
