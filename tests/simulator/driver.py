@@ -97,6 +97,7 @@ class SimDriver:
         self._serials = count()
         self.threads: list[tuple[SimWork, Callable[[], Any]]] = []      # begun, and not done yet
         self._coroutines: dict[Coroutine[Any, Any, Any], SimWork] = {}  # begun, and not ended
+        self._dropped = False
         self.crashed: list[BaseException] = []      # what tasks ended with that nobody may be waiting for
 
     # ── Driver ───────────────────────────────────────────────────────────────────────────────────────────
@@ -106,6 +107,9 @@ class SimDriver:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
         work = SimWork(self)
+        if self._dropped:
+            coroutine.close()
+            return cast("Work[T]", work)
         self._coroutines[coroutine] = work
         self.soon(lambda: self._step(coroutine, work))
         return cast("Work[T]", work)
@@ -157,8 +161,10 @@ class SimDriver:
         return _End(cast(SimWork, work))
 
     def drop(self) -> None:
-        """The process is gone; what was under way ends where it is."""
-        for coroutine in list(self._coroutines):     # the end of one may start another
+        """The process is gone; what was under way ends where it is. What that starts, now or when the collector of
+        garbage finds it, does not begin."""
+        self._dropped = True
+        for coroutine in list(self._coroutines):
             with contextlib.suppress(BaseException):
                 coroutine.close()
         self._coroutines.clear()
