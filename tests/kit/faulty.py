@@ -4,7 +4,7 @@
         cluster.link(0, 1).stall(TO_TARGET)     # n0 reaches n1 no more: streams and calls that n0 has opened
         load.goes_on()                          # each publisher got further acknowledgements
         cluster.resume_links()
-    # the load has ended, and everything was as QoS 1 allows
+    # the load has ended, and everything was as its QoS allows
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from kit.cluster import Cluster
-from kit.hoppers import Hopper, Publisher, Subscriber, Twin, wrong
+from kit.hoppers import Hopper, Publisher, PublisherOnce, Subscriber, Twin, wrong
 from kit.proxy import Proxy
 
 __all__ = ["FaultyCluster", "Load"]
@@ -84,22 +84,23 @@ class FaultyCluster(Cluster):
 
 
 class Load:
-    """Clients of a cluster: at each node a subscriber and a publisher of QoS 1, which go to the next one when they lose
+    """Clients of a cluster: at each node a subscriber and a publisher of a QoS, which go to the next one when they lose
     it, and Twins which go there all the time. Its end waits until what was acknowledged has arrived at each subscriber
-    that was never told that its session is gone, and raises AssertionError if anything was not as QoS 1 allows or two
+    that was never told that its session is gone, and raises AssertionError if anything was not as the QoS allows or two
     nodes served a session at once. name: of the clients. fails: nodes that lose their lease: what only such a node had
-    comes when it is back, behind newer messages."""
+    comes when it is back, behind newer messages, and QoS 2 that was on its way to it may come twice."""
 
-    def __init__(self, cluster: Cluster, name: str, fails: Iterable[int] = ()) -> None:
+    def __init__(self, cluster: Cluster, name: str, fails: Iterable[int] = (), *, qos: int = 1) -> None:
         nodes = [broker.address for broker in cluster.brokers]
         self._cluster = cluster
         count = len(nodes)
         self.fails = {*fails}
-        self.subscribers = [Subscriber(f"{name}-s{number}", _from(nodes, number), f"{name}/#")
+        self.subscribers = [Subscriber(f"{name}-s{number}", _from(nodes, number), f"{name}/#", qos)
                             for number in range(count)]
-        self.publishers = [Publisher(f"{name}-p{number}", _from(nodes, number), f"{name}/{number}")
-                           for number in range(count)]
-        self.twins = [Twin(f"{name}-kept", nodes), Twin(f"{name}-clean", _from(nodes, 1), clean_start=True)]
+        self.publishers = [(PublisherOnce if qos == 2 else Publisher)(
+            f"{name}-p{number}", _from(nodes, number), f"{name}/{number}") for number in range(count)]
+        self.twins = [Twin(f"{name}-kept", nodes, f"{name}/twin"),
+                      Twin(f"{name}-clean", _from(nodes, 1), f"{name}/twin", clean_start=True)]
 
     @property
     def whole(self) -> list[Subscriber]:
@@ -127,10 +128,16 @@ class Load:
         publishers = [self.publishers[number] for number in numbers or range(len(self.publishers))]
         counts = [len(publisher.acknowledged) for publisher in publishers]
         hops = [twin.hops for twin in self.twins]
-        self._cluster.wait(lambda: all(len(publisher.acknowledged) > count + 5
-                                       for publisher, count in zip(publishers, counts, strict=True)))
-        if not numbers:
-            self._cluster.wait(lambda: all(twin.hops > count for twin, count in zip(self.twins, hops, strict=True)))
+
+        def went_on() -> bool:
+            for hopper in (*self.publishers, *self.twins, *self.subscribers):
+                if hopper.error is not None:
+                    raise hopper.error
+            return all(len(publisher.acknowledged) > count + 5
+                       for publisher, count in zip(publishers, counts, strict=True)) and (
+                bool(numbers) or all(twin.hops > count for twin, count in zip(self.twins, hops, strict=True)))
+
+        self._cluster.wait(went_on)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:

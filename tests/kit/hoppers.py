@@ -4,7 +4,8 @@
     …
     publisher.stop(); assert set(publisher.acknowledged) <= set(subscriber.got)
 
-A Twin opens each connection while its former one is open elsewhere, and looks whether two nodes serve it at once.
+With QoS 2 they keep what their half of a session is, so that nothing comes twice by their fault. A Twin opens each
+connection while its former one is open elsewhere, and looks whether two nodes serve it at once.
 """
 from __future__ import annotations
 
@@ -21,19 +22,24 @@ from oracle.mqtt import (
     Pingreq,
     Pingresp,
     Puback,
+    Pubcomp,
     Publish,
+    Pubrec,
+    Pubrel,
     Suback,
     Subscribe,
 )
 
 from kit.client import KEPT, Client, Closed, Nothing
 
-__all__ = ["Hopper", "Publisher", "Subscriber", "Twin", "wrong"]
+__all__ = ["STALE", "Hopper", "Publisher", "PublisherOnce", "Subscriber", "Twin", "wrong"]
 
 Address = tuple[str, int]
 LOOK_S = 0.2
 PATIENCE_S = 60.0  # for a CONNACK: only a failing test needs it
 PAUSE_S = 0.02  # before a node that refused is asked again
+UNDER_WAY = 5  # messages of QoS 2 of a publisher at once
+STALE = b"over a connection that was left"
 
 
 class Hopper(threading.Thread):
@@ -156,22 +162,25 @@ class _SentAway(Exception):
 
 
 class Subscriber(Hopper):
-    """Subscribes with QoS 1, once for each session that it finds new. got: the payloads, as often as they came; over:
-    for each, the number of the connection over which it came."""
+    """Subscribes with this QoS, once for each session that it finds new. got: the payloads, as often as they came (with
+    QoS 2 not those that come again before PUBREL); over: for each, the number of the connection over which it came."""
 
-    def __init__(self, name: str, nodes: Sequence[Address], filter_: str) -> None:
+    def __init__(self, name: str, nodes: Sequence[Address], filter_: str, qos: int = 1) -> None:
         super().__init__(name, nodes)
+        self.qos = qos
         self.got: list[bytes] = []
         self.over: list[int] = []
         self._filter = filter_
+        self._unreleased: set[int] = set()  # packet identifiers of QoS 2
 
     def begin(self, client: Client) -> None:
         if not self.present:
-            client.send(Subscribe(packet_id=1, filters=[(self._filter, 1)]))
+            self._unreleased.clear()
+            client.send(Subscribe(packet_id=1, filters=[(self._filter, self.qos)]))
             while not isinstance(packet := self.receive(client, PATIENCE_S), Suback):
                 assert packet is not None, f"{self.name} got no SUBACK"
                 self._take(client, packet)
-            if packet.reasons != [1]:
+            if packet.reasons != [self.qos]:
                 raise _SentAway(None)  # without its subscription the connection is of no use
 
     def work(self, client: Client) -> None:
@@ -180,16 +189,26 @@ class Subscriber(Hopper):
             self._take(client, packet)
 
     def _take(self, client: Client, packet: Packet) -> None:
-        if isinstance(packet, Publish):
-            self.got.append(packet.payload)
-            self.over.append(self.connects)
-            if packet.packet_id:
+        if isinstance(packet, Pubrel):
+            self._unreleased.discard(packet.packet_id)
+            client.send(Pubcomp(packet_id=packet.packet_id))
+        elif isinstance(packet, Publish):
+            if packet.qos < 2 or packet.packet_id not in self._unreleased:
+                self.got.append(packet.payload)
+                self.over.append(self.connects)
+            if packet.qos == 2:
+                assert packet.packet_id is not None
+                self._unreleased.add(packet.packet_id)
+                client.send(Pubrec(packet_id=packet.packet_id))
+            elif packet.packet_id:
                 client.send(Puback(packet_id=packet.packet_id))
 
 
 class Publisher(Hopper):
     """Publishes numbered payloads with QoS 1, one after the other, `rate` a second. acknowledged: those with a PUBACK;
     one that was not is sent again, as a duplicate. sent: how often each. refusals: the reasons of PUBACKs that were."""
+
+    qos = 1
 
     def __init__(self, name: str, nodes: Sequence[Address], topic: str, rate: float = 50.0) -> None:
         super().__init__(name, nodes)
@@ -223,21 +242,63 @@ class Publisher(Hopper):
         time.sleep(self._pause_s)
 
 
-class Twin(Hopper):
-    """Goes to the next node again and again without leaving the former connection, and sends a PINGREQ over that when
-    the new node has answered. served: how often the former node answered, which it never may. hops: how often it went.
-    """
+class PublisherOnce(Publisher):
+    """As a Publisher, with QoS 2 and some messages under way at once. acknowledged: those with a PUBREC. sent: 1 for
+    each, unless its session was gone and nobody could know that it came again. refusals: of PUBRECs."""
 
-    def __init__(self, name: str, nodes: Sequence[Address], *, clean_start: bool = False) -> None:
+    qos = 2
+
+    def __init__(self, name: str, nodes: Sequence[Address], topic: str, rate: float = 50.0) -> None:
+        super().__init__(name, nodes, topic, rate)
+        self._under_way: dict[int, bytes] = {}  # packet identifier -> payload, in order; b"": its PUBREL was sent
+
+    def begin(self, client: Client) -> None:
+        if self.connects > 1 and not self.present:
+            self._under_way = {packet_id: payload for packet_id, payload in self._under_way.items() if payload}
+            self.sent.update(self._under_way.values())
+        for packet_id, payload in self._under_way.items():
+            client.send(Publish(topic=self._topic, payload=payload, qos=2, packet_id=packet_id, dup=self.present)
+                        if payload else Pubrel(packet_id=packet_id))
+
+    def work(self, client: Client) -> None:
+        while len(self._under_way) < UNDER_WAY:
+            self._number += 1
+            payload = b"%s %d" % (self.name.encode(), self._number)
+            packet_id = self._number % 0xFFFF + 1
+            self._under_way[packet_id] = payload
+            self.sent[payload] += 1
+            client.send(Publish(topic=self._topic, payload=payload, qos=2, packet_id=packet_id))
+        packet = self.receive(client, PATIENCE_S)
+        assert packet is not None, f"{self.name} got no answer"
+        if isinstance(packet, Pubrec) and packet.reason >= 0x80:
+            self.refusals.append(packet.reason)
+            self._under_way.pop(packet.packet_id, None)
+        elif isinstance(packet, Pubrec):
+            if payload := self._under_way.get(packet.packet_id):
+                self.acknowledged.append(payload)
+                self._under_way[packet.packet_id] = b""
+            client.send(Pubrel(packet_id=packet.packet_id))
+        elif isinstance(packet, Pubcomp):
+            self._under_way.pop(packet.packet_id, None)
+            time.sleep(self._pause_s)
+
+
+class Twin(Hopper):
+    """Goes to the next node again and again without leaving the former connection, and sends a PINGREQ and a PUBLISH
+    over that when the new node has answered. served: how often the former node answered, which it never may; nor may
+    the message (STALE, to `topic`) reach anybody. hops: how often it went."""
+
+    def __init__(self, name: str, nodes: Sequence[Address], topic: str, *, clean_start: bool = False) -> None:
         super().__init__(name, nodes)
         self.clean_start = clean_start
+        self._topic = topic
         self.served = self.hops = 0
         self._left: Client | None = None  # the connection that it has left for a further one
         self._former: list[Client] = []
 
     def begin(self, client: Client) -> None:
         if self._left is not None:
-            self._left.send_to_the_end(Pingreq())
+            self._left.send_to_the_end(Pingreq(), Publish(topic=self._topic, payload=STALE, qos=1, packet_id=1))
             self._former.append(self._left)
             self._left = None
 
@@ -265,7 +326,7 @@ class Twin(Hopper):
         for former in list(self._former):
             try:
                 while True:
-                    self.served += isinstance(former.recv(timeout), Pingresp)
+                    self.served += isinstance(former.recv(timeout), Pingresp | Puback)
             except Nothing:
                 pass
             except (Closed, OSError):
@@ -275,15 +336,19 @@ class Twin(Hopper):
 
 def wrong(publishers: Iterable[Publisher], subscribers: Iterable[Subscriber],
           unordered: Collection[Subscriber] = ()) -> list[str]:
-    """What QoS 1 forbids, of publishers and subscribers that have ended, as sentences: an acknowledged message that did
-    not arrive; but for those of `unordered`, whose node has died, an order of first arrivals that is not the
-    publisher's, and a second arrival over the same connection of what was published once."""
+    """What the QoS forbids, of publishers and subscribers that have ended, as sentences: an acknowledged message that
+    did not arrive; but for those of `unordered`, whose node has died, an order of first arrivals that is not the
+    publisher's, and a second arrival of what was published once: with QoS 1 over the same connection, with QoS 2 at
+    all. And a message of a client that was served elsewhere already."""
     found = []
     for subscriber in subscribers:
+        if STALE in subscriber.got:
+            found.append(f"{subscriber.name} got what was sent to a node that had lost the client to another")
         first: dict[bytes, int] = {}
         for place, payload in enumerate(subscriber.got):
             first.setdefault(payload, place)
-        again = Counter(zip(subscriber.got, subscriber.over, strict=True))
+        over = [0] * len(subscriber.got) if subscriber.qos == 2 else subscriber.over
+        again = Counter(zip(subscriber.got, over, strict=True))
         for publisher in publishers:
             way = f"from {publisher.name} to {subscriber.name}"
             lost = [payload for payload in publisher.acknowledged if payload not in first]

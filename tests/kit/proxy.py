@@ -141,6 +141,11 @@ class Proxy:
                 self.delays[direction], self.left[direction] = 0.0, None
         self._do(normal)
 
+    def adopt(self, client: socket.socket) -> None:
+        """Carries a connection that somebody else has accepted."""
+        client.setblocking(False)
+        self._do(lambda: self._begin(client))
+
     def close(self) -> None:
         if self._loop.is_running():
             self._do(self.reset_all)
@@ -190,16 +195,19 @@ class Proxy:
         while True:
             client, _ = await self._loop.sock_accept(self._listener)
             client.setblocking(False)
-            if self._refusing:
-                self.refused += 1
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                client.close()
-                continue
-            self.accepted += 1
-            sockets, lanes = [client], list[_Lane]()
-            task = self._loop.create_task(self._connection(sockets, lanes))
-            self._connections[task] = (lanes, sockets)
-            task.add_done_callback(self._connections.pop)
+            self._begin(client)
+
+    def _begin(self, client: socket.socket) -> None:
+        if self._refusing:
+            self.refused += 1
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.close()
+            return
+        self.accepted += 1
+        sockets, lanes = [client], list[_Lane]()
+        task = self._loop.create_task(self._connection(sockets, lanes))
+        self._connections[task] = (lanes, sockets)
+        task.add_done_callback(self._connections.pop)
 
     async def _connection(self, sockets: list[socket.socket], lanes: list[_Lane]) -> None:
         client = sockets[0]

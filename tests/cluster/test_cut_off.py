@@ -1,0 +1,226 @@
+"""QoS 2 on three real nodes under faults: nodes that are killed, that stand still, and that are cut off, with or
+without their members of etcd, by proxies (kit/parted.py), so without root. Publishers and subscribers of QoS 2 go from
+node to node when they lose one. Nothing acknowledged is lost; nothing comes twice, but what was on its way to a session
+when its node died; the order is the publisher's; and no session is served by two nodes at once.
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from kit.faulty import Load
+from kit.parted import PartedCluster
+
+TTL_S, LIMIT_S = 4, 5
+NODES = 3
+FAULTS = 15         # of the long test
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PartedCluster]:
+    with PartedCluster(tmp_path_factory.mktemp("cluster"), NODES, ttl_s=TTL_S, settings={
+            "cluster.route_publish_timeout": LIMIT_S}) as cluster:
+        yield cluster
+        for broker in cluster.brokers:
+            broker.check()
+            broker.kill()
+
+
+@pytest.fixture
+def cluster(shared: PartedCluster) -> Iterator[PartedCluster]:
+    shared.wait(shared.everybody_serves)
+    yield shared
+    shared.resume_links()
+    for broker in shared.brokers:
+        broker.check()
+
+
+def others(number: int) -> list[int]:
+    return [other for other in range(NODES) if other != number]
+
+
+def gone(cluster: PartedCluster, number: int) -> None:
+    """Waits until the lease of a node has ended for the others."""
+    for other in others(number):
+        cluster.wait(lambda other=other: cluster.names[number] not in cluster.nodes(other))  # type: ignore[misc]
+
+
+def nobody_noticed(load: Load) -> bool:
+    """No client lost a connection, and nobody was refused."""
+    return not any(hopper.lost or hopper.refused for hopper in (*load.publishers, *load.subscribers)) and not any(
+        publisher.refusals for publisher in load.publishers)
+
+
+# ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_node_is_killed_under_qos_2(cluster: PartedCluster) -> None:
+    number = cluster.leader()
+    with Load(cluster, "killed", [number], qos=2) as load:
+        cluster[number].kill()
+        gone(cluster, number)
+        load.goes_on()
+        cluster[number].start()
+        cluster.wait(cluster.everybody_serves)
+        load.goes_on()
+    assert not load.bereft
+
+
+def test_a_node_stands_still_under_qos_2(cluster: PartedCluster) -> None:
+    """Longer than its lease."""
+    number, epochs = 1, cluster.epochs()
+    with Load(cluster, "still", [number], qos=2) as load:
+        cluster.pause(number)
+        try:
+            gone(cluster, number)
+            load.goes_on(*others(number))
+        finally:
+            cluster.resume(number)
+        cluster.wait(cluster.everybody_serves)
+        load.goes_on()
+    assert cluster.epochs()[number] > epochs[number]
+    assert not load.bereft
+
+
+def test_no_node_reaches_one_under_qos_2(cluster: PartedCluster) -> None:
+    """It has its lease. What cannot be taken there is refused, and comes once at most."""
+    number, epochs = 2, cluster.epochs()
+    with Load(cluster, "unreached", qos=2) as load:
+        for link in cluster.links_of(number):
+            link.stall()
+        cluster.wait(lambda: all(publisher.refusals for publisher in load.publishers))
+        cluster.resume_links()
+        cluster.wait(cluster.everybody_serves)
+        load.goes_on()
+    assert {reason for publisher in load.publishers for reason in publisher.refusals} == {0x80}
+    assert cluster.epochs() == epochs
+
+
+# ── a node with its member of etcd ───────────────────────────────────────────────────────────────────────────
+
+
+def test_the_node_whose_member_leads_etcd_is_cut_off(cluster: PartedCluster) -> None:
+    """From everything but its clients: it stops at the end of its lease, and the others have its sessions."""
+    number, epochs = cluster.etcd_leader(), cluster.epochs()
+    with Load(cluster, "cut-off", [number], qos=2) as load:
+        cluster.cut_off(number)
+        gone(cluster, number)
+        load.goes_on()
+        cluster.resume_links()
+        cluster.wait(cluster.everybody_serves)
+        load.goes_on()
+    now = cluster.epochs()
+    assert now[number] > epochs[number]
+    assert [now[other] for other in others(number)] == [epochs[other] for other in others(number)]
+    assert not load.bereft
+
+
+# ── links between the members of etcd alone ──────────────────────────────────────────────────────────────────
+
+
+def serve_on(cluster: PartedCluster, load: Load) -> None:
+    """For as long as a lease: none ends, and clients notice nothing."""
+    epochs = cluster.epochs()
+    for number in (*range(NODES), *range(NODES), *range(NODES)):        # six are the time of a lease
+        see_renewal(cluster, number)
+    load.goes_on()
+    assert cluster.epochs() == epochs
+    assert nobody_noticed(load)
+
+
+def see_renewal(cluster: PartedCluster, number: int) -> None:
+    """Waits until the lease of a node has more time left than at the look before."""
+    seen = [TTL_S * 1000]
+
+    def again() -> bool:
+        seen.append(cluster.nodes(number)[cluster.names[number]]["lease_left_ms"])
+        return seen[-1] > seen[-2]
+
+    cluster.wait(again)
+
+
+def test_what_etcds_leader_sends_is_lost(cluster: PartedCluster) -> None:
+    """It hears the others, and they elect another. Its node uses their members."""
+    leader = cluster.etcd_leader()
+    with Load(cluster, "unheard", qos=2) as load:
+        for other in others(leader):
+            cluster.silence(leader, other)
+        cluster.wait(lambda: cluster.etcd_leader() not in (leader, -1))
+        serve_on(cluster, load)
+        cluster.resume_links()
+        load.goes_on()
+    assert nobody_noticed(load)
+
+
+def test_what_is_sent_to_etcds_leader_is_lost(cluster: PartedCluster) -> None:
+    """It is heard, and hears nobody: it gives up, and the others elect."""
+    leader = cluster.etcd_leader()
+    with Load(cluster, "deaf", qos=2) as load:
+        for other in others(leader):
+            cluster.silence(other, leader)
+        cluster.wait(lambda: cluster.etcd_leader() not in (leader, -1))
+        serve_on(cluster, load)
+        cluster.resume_links()
+        load.goes_on()
+    assert nobody_noticed(load)
+
+
+def test_a_member_of_etcd_does_not_reach_the_leader(cluster: PartedCluster) -> None:
+    """Nor is it reached by it; the third reaches both. It does not unseat the leader, and its node uses the others'."""
+    leader = cluster.etcd_leader()
+    other = others(leader)[0]
+    with Load(cluster, "bridge", qos=2) as load:
+        cluster.silence(leader, other)
+        cluster.silence(other, leader)
+        serve_on(cluster, load)
+        assert cluster.etcd_leader() == leader
+        cluster.resume_links()
+        serve_on(cluster, load)
+
+
+def test_links_between_the_members_are_slow(cluster: PartedCluster) -> None:
+    """A tenth of a second in each direction. Whatever waits for etcd is slower."""
+    epochs = cluster.epochs()
+    with Load(cluster, "slow", qos=2) as load:
+        for source in range(NODES):
+            for target in others(source):
+                cluster.member_link(source, target).delay(0.1)
+                cluster.client_link(source, target).delay(0.1)
+        for number in range(NODES):
+            see_renewal(cluster, number)
+        load.goes_on()
+    assert nobody_noticed(load)
+    assert cluster.epochs() == epochs
+
+
+# ── all of it ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.soak
+def test_faults_at_random(cluster: PartedCluster, seed: int) -> None:
+    """One after the other; between them the cluster becomes whole."""
+    chance = random.Random(seed)
+    with Load(cluster, f"random-{seed}", range(NODES), qos=2) as load:
+        for _ in range(FAULTS):
+            number, fault = chance.randrange(NODES), chance.choice(["kill", "pause", "cut off", "unreached", "member"])
+            if fault == "kill":
+                cluster[number].kill()
+                gone(cluster, number)
+                cluster[number].start()
+            elif fault == "pause":
+                cluster.pause(number)
+                gone(cluster, number)
+                cluster.resume(number)
+            elif fault == "cut off":
+                cluster.cut_off(number)
+                gone(cluster, number)
+            elif fault == "unreached":
+                for link in cluster.links_of(number):
+                    link.stall()
+                load.goes_on(*others(number))
+            else:
+                cluster.kill_member(number)
+            cluster.resume_links()
+            cluster.wait(cluster.everybody_serves)
+            load.goes_on()
