@@ -72,17 +72,25 @@ class Cluster:
         self._paused_members: set[int] = set()
 
     def _members(self, names: Iterable[str]) -> str:
-        return ",".join(f"{name}={self._scheme}://127.0.0.1:{self._peers[name]}" for name in names)
+        return ",".join(f"{name}={self._scheme}://{self._host(name)}:{self._peers[name]}" for name in names)
+
+    def _host(self, name: str) -> str:
+        """Where a node's member and its transport listen."""
+        return "127.0.0.1"
+
+    def _made(self, name: str, settings: dict[str, object], environ: dict[str, str]) -> Broker:
+        return Broker(self._directory / name, settings, environ)
 
     def _broker(self, name: str, settings: dict[str, object]) -> Broker:
         self._etcd_ports[name] = free_port()
         binary: dict[str, object] = {"cluster.etcd.binary": self._etcd_of(name)} if self._can_hold else {}
         # A variable that Python reads at its start: each node is a process of its own, not forked from this one.
-        return Broker(self._directory / name, {
+        host = self._host(name)
+        return self._made(name, {
             "cluster.enabled": True, "cluster.node_id": name, "cluster.lease_ttl": self._ttl_s,
-            "cluster.etcd.bind_addr": f"127.0.0.1:{self._peers[name]}",
-            "cluster.etcd.client_addr": f"127.0.0.1:{self._etcd_ports[name]}",
-            "cluster.transport.bind_addr": f"127.0.0.1:{free_port()}",
+            "cluster.etcd.bind_addr": f"{host}:{self._peers[name]}",
+            "cluster.etcd.client_addr": f"{host}:{self._etcd_ports[name]}",
+            "cluster.transport.bind_addr": f"{host}:{free_port()}",
         } | binary | settings | self._settings, {"PYTHONHASHSEED": "0"})
 
     def add(self, through: int = 0) -> Broker:
@@ -217,6 +225,29 @@ class Cluster:
     def votes(self, number: int) -> dict[str, tuple[str, bool | None]]:
         """(vote in etcd, whether the member answers) of each node, as a node knows them."""
         return {node["id"]: (node["etcd"], node["etcd_healthy"]) for node in self.view(number)["nodes"]}
+
+    def everybody_serves(self) -> bool:
+        """Each node that runs serves, knows each other that runs, and knows the leader."""
+        running = [number for number, broker in enumerate(self.brokers) if broker.running]
+        for number in running:
+            try:
+                view = self.view(number)
+            except OSError:
+                return False
+            up = [node["id"] for node in view["nodes"] if node["state"] != "down"]
+            if (view["state"] != "serving" or sorted(up) != [self.names[one] for one in running]
+                    or view["leader"] not in up or not all(peer["connected"] for peer in view["peers"]
+                                                           if peer["node"] in up)):
+                return False
+        return True
+
+    def epochs(self) -> list[int]:
+        """Of all nodes, as each knows itself."""
+        return [self.nodes(number)[name]["epoch"] for number, name in enumerate(self.names)]
+
+    def leader(self) -> int:
+        """The node that leads the cluster."""
+        return self.names.index(self.view(0)["leader"])
 
     @staticmethod
     def wait(condition: Callable[[], object]) -> None:

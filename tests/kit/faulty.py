@@ -59,29 +59,6 @@ class FaultyCluster(Cluster):
         for link in self._links.values():
             link.resume()
 
-    def everybody_serves(self) -> bool:
-        """Each node that runs serves, knows each other that runs, and knows the leader."""
-        running = [number for number, broker in enumerate(self.brokers) if broker.running]
-        for number in running:
-            try:
-                view = self.view(number)
-            except OSError:
-                return False
-            up = [node["id"] for node in view["nodes"] if node["state"] != "down"]
-            if (view["state"] != "serving" or sorted(up) != [self.names[one] for one in running]
-                    or view["leader"] not in up or not all(peer["connected"] for peer in view["peers"]
-                                                           if peer["node"] in up)):
-                return False
-        return True
-
-    def epochs(self) -> list[int]:
-        """Of all nodes, as each knows itself."""
-        return [self.nodes(number)[name]["epoch"] for number, name in enumerate(self.names)]
-
-    def leader(self) -> int:
-        """The node that leads the cluster."""
-        return self.names.index(self.view(0)["leader"])
-
 
 class Load:
     """Clients of a cluster: at each node a subscriber and a publisher of a QoS, which go to the next one when they lose
