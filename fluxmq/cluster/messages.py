@@ -9,10 +9,10 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "ClientHere", "Control", "Cut", "Hello", "LifeCut",
-           "ReturnCall", "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased",
-           "VoterAnswer", "answer_of", "client_here_of", "control_of", "encode", "hello_of", "return_of", "tail_of",
-           "take_of", "takeover_of", "voter_answer_of"]
+__all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "ClientHere", "Control", "Cut", "Has", "Hello", "LifeCut",
+           "Origin", "ReturnCall", "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall",
+           "Unreleased", "VoterAnswer", "WhoHas", "answer_of", "client_here_of", "control_of", "encode", "hello_of",
+           "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
 VERSIONS = (1, 1)  # of streams: lowest and highest
 
@@ -91,7 +91,24 @@ class Unreleased(msgspec.Struct, frozen=True, kw_only=True, tag="unreleased"):
     origins: list[Origin]
 
 
-Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut | Unreleased
+class WhoHas(msgspec.Struct, frozen=True, kw_only=True, tag="who-has"):
+    """CONTROL, to every node: has the receiver seen to it that a member of a share group (by its mark) gets a message
+    of this origin? It answers when it knows the metadata up to this revision. number: of the question."""
+
+    number: int
+    origin: Origin
+    group: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    revision: int
+
+
+class Has(msgspec.Struct, frozen=True, kw_only=True, tag="has"):
+    """CONTROL, the answer."""
+
+    number: int
+    has: bool
+
+
+Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut | Unreleased | WhoHas | Has
 
 
 class SessionCall(msgspec.Struct, frozen=True, kw_only=True):

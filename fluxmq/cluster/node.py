@@ -25,7 +25,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
 from fluxmq.cluster.membership import Membership, Node, Registration
-from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, LifeCut, Switch, Unreleased
+from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, Has, LifeCut, Switch, Unreleased, WhoHas
 from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Handover, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
@@ -135,7 +135,8 @@ class ClusterNode:
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
-        self.origins = Origins(driver, lambda name: self.wills.has(name) or self.kept.has(name))
+        self.origins = Origins(driver, self.feed, lambda: self.peers,
+                               lambda name: self.wills.has(name) or self.kept.has(name))
         self._takeovers: Takeovers | None = None
         self._adoption: Adoption | None = None
         self._returns: Returns | None = None
@@ -146,6 +147,7 @@ class ClusterNode:
         self.retained.attach(broker.hub, broker.revisions)
         self.wills.attach(broker)
         self.kept.attach(broker)
+        self.origins.attach(broker)
         adoption = self._adoption = Adoption(
             broker=broker, membership=self.membership, feed=self.feed, owners=self.owners, kept=self.kept,
             peers=lambda: self.peers, driver=self.driver, serves=lambda: self.phase is Phase.SERVING, log=self.log)
@@ -302,6 +304,7 @@ class ClusterNode:
                 self.wills.on_event(name, event)
         if self._adoption is not None:
             self._adoption.on_batch()
+        self.origins.on_batch()
         if not self.membership.leader:
             self.driver.start(self.membership.campaign())
 
@@ -384,6 +387,7 @@ class ClusterNode:
         self.adoption.on_appeared(peer)
 
     def _on_gone(self, peer: Peer) -> None:
+        self.origins.on_gone(peer)
         self.takeovers.on_gone(peer)
         self.adoption.on_gone(peer)
 
@@ -400,6 +404,10 @@ class ClusterNode:
             self.adoption.on_cut(peer, message)
         elif isinstance(message, Unreleased):
             self.origins.on_unreleased(message, self.broker.hub)
+        elif isinstance(message, WhoHas):
+            self.origins.on_who_has(peer, message)
+        elif isinstance(message, Has):
+            self.origins.on_has(peer, message)
         else:
             self.adoption.on_serving(peer, message)
 

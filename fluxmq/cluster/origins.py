@@ -5,14 +5,22 @@ A message may be faster than the watch, so a name is forgotten when the store ha
 
 A node that was away does not know what was released meanwhile. So each node tells one that appears which messages of
 its sessions are not released (Unreleased).
+
+A PUBLISH that a client sends again may have been given to a member of a share group, on whatever node, by a node that
+has died. So the other nodes are asked (WhoHas), and the message is kept until then (engine/sessions/parked.py).
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.peer.outbox import PeerOutbox
-from fluxmq.cluster.messages import Unreleased, encode
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.share_group import ShareGroup
+from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.messages import Has, Unreleased, WhoHas, encode
+from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
@@ -25,11 +33,78 @@ ORIGINS_MAX = 10_000  # in one message
 class Origins:
     """One per life of a node. is_used: whether the store has a session or will of this name."""
 
-    def __init__(self, driver: Driver, is_used: Callable[[int], bool]) -> None:
+    def __init__(self, driver: Driver, feed: Feed, peers: Callable[[], Peers | None],
+                 is_used: Callable[[int], bool]) -> None:
         self._driver = driver
+        self._feed = feed
+        self._peers = peers
         self._is_used = is_used
         self._unused: set[int] = set()
+        self._asked: dict[int, tuple[set[str], Callable[[bool], None]]] = {}  # number -> nodes that have not answered
+        self._number = 0
+        self._early: list[tuple[str, WhoHas]] = []  # questions that this node cannot answer yet
         self._closed = False
+
+    def attach(self, broker: Broker) -> None:
+        """The broker that asks."""
+        def doubt(namespace: Namespace, group: ShareGroup, name: int, packet_id: int, use: int) -> Session:
+            session, decided = broker.doubt(namespace, group)
+            self._ask(WhoHas(number=self._number + 1, origin=(name, packet_id, use), group=group.mark,
+                             revision=self._feed.revision), decided)
+            return session
+
+        self._hub = broker.hub
+        broker.hub.doubt = doubt
+
+    def _ask(self, question: WhoHas, decided: Callable[[bool], None]) -> None:
+        peers = self._peers()
+        self._number = question.number
+        self._asked[question.number] = set(peers.peers if peers is not None else ()), decided
+        for peer in peers.peers.values() if peers is not None else ():
+            peer.outbox.control(encode(question))
+        if not self._asked[question.number][0]:
+            self._driver.start(self._look_soon())
+
+    def on_who_has(self, peer: Peer, question: WhoHas) -> None:
+        """Yes is said at once; no only when frames of nodes that have died for the asking node cannot come any more."""
+        has = self._hub.origins.took(*question.origin, question.group)
+        if not has and self._feed.revision < question.revision:
+            self._early.append((peer.name, question))
+        else:
+            peer.outbox.control(encode(Has(number=question.number, has=has)))
+
+    def on_batch(self) -> None:
+        """The feed has come further."""
+        if self._early and (peers := self._peers()) is not None:
+            early, self._early = self._early, []
+            for name, question in early:
+                if name in peers.peers:
+                    self.on_who_has(peers.peers[name], question)
+
+    def on_has(self, peer: Peer, answer: Has) -> None:
+        """A node has answered."""
+        if answer.number in self._asked:
+            waits, decided = self._asked[answer.number]
+            waits.discard(peer.name)
+            if answer.has:
+                del self._asked[answer.number]
+                decided(True)
+        self._look()
+
+    def on_gone(self, peer: Peer) -> None:
+        """A node has no lease any more: what it had is with its members, or lost."""
+        for waits, _ in self._asked.values():
+            waits.discard(peer.name)
+        self._look()
+
+    async def _look_soon(self) -> None:
+        await self._driver.sleep(0)
+        self._look()
+
+    def _look(self) -> None:
+        for number in [number for number, (waits, _) in self._asked.items() if not waits]:
+            _, decided = self._asked.pop(number)
+            decided(False)
 
     async def sweep(self, hub: Hub) -> None:
         """Until close(). To be begun when the feed has reported everything that the store has."""
@@ -62,3 +137,4 @@ class Origins:
     def close(self) -> None:
         """Nothing is forgotten any more."""
         self._closed = True
+        self._asked.clear()

@@ -565,6 +565,12 @@ class Broker:
             self.record_head(session)
         return parked
 
+    def doubt(self, namespace: Namespace, group: ShareGroup) -> tuple[Session, Callable[[bool], None]]:
+        """For the cluster: another node may have given the next message for a share group to a member already. Returns
+        the session that keeps it, and what is to be called when that is known (Parked.doubt)."""
+        parked = self._parked_of(namespace, group)
+        return parked.session, parked.doubt()
+
     def _expect(self, namespace: Namespace, group: ShareGroup) -> None:
         """The group has no member any more that lives, but some will perhaps come back."""
         parked = self._parked_of(namespace, group)

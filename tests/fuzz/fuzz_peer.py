@@ -61,7 +61,7 @@ def random_record(rng: Random) -> peer.Record:
     one = (kind, 1, rng.choice((0, 1, 2, 4, 5, 6)), rng.choice((-1, 0, 5000)), name, properties,
            rng.randbytes(rng.choice((0, 1, 20, 300))))
     if kind == 3:
-        return *one, text(rng, 1).encode(), filter_
+        return *one, text(rng, 1).encode(), filter_, *origin
     return (*one, *origin) if kind == 2 else (*one, rng.getrandbits(64), *origin)
 
 

@@ -5,7 +5,7 @@ A frame is (header, records); a record is a tuple that begins with its kind:
     (1, number, name)  (2, namespace, flags, left_ms, topic, properties, payload)  (3, …as 2, group, filter)
     (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)  (8, name, packet id, use)
 
-One of kind 2 or 7 may end with its origin: (name, use, packet id).
+One of kind 2, 3 or 7 may end with its origin: (name, use, packet id).
 
 flags: QoS and retain; left_ms -1: it does not expire. The properties of a message are not looked into.
 """
@@ -39,12 +39,12 @@ def build_record(record: Record) -> bytes:
         if left_ms >= 0:
             flags |= EXPIRES
             body += struct.pack("<q", left_ms)
-        if kind != 3 and len(record) > 7 + (kind == 7):
+        if len(record) > 7 + {2: 0, 3: 2, 7: 1}[kind]:
             flags |= ORIGIN
             body += struct.pack("<QQH", *record[-1])
         body += topic + properties + payload
         if kind == 3:
-            group, filter_ = record[7:]
+            group, filter_ = record[7:9]
             body = struct.pack("<HH", len(group), len(filter_)) + group + filter_ + body
         if kind == 7:
             body = struct.pack("<Q", record[7]) + body
@@ -117,7 +117,7 @@ def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
 def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
     need(1 <= kind <= 8)
     if kind == 2:
-        return kind, *_read_message(flags, a, body, may_have_origin=True)
+        return kind, *_read_message(flags, a, body)
     if kind == 3:
         need(len(body) >= 4)
         group_length, filter_length = struct.unpack_from("<HH", body)
@@ -125,10 +125,11 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
         group, rest = body[4:4 + group_length], body[4 + group_length:]
         text(group)
         topic_filter(rest[:filter_length])
-        return kind, *_read_message(flags, a, rest[filter_length:]), group, rest[:filter_length]
+        message = _read_message(flags, a, rest[filter_length:])
+        return kind, *message[:6], group, rest[:filter_length], *message[6:]
     if kind == 7:
         need(len(body) >= 8)
-        message = _read_message(flags, a, body[8:], may_have_origin=True)
+        message = _read_message(flags, a, body[8:])
         return kind, *message[:6], int.from_bytes(body[:8], "little"), *message[6:]
     need(flags <= (kind == 4) and (a == 0 or kind in (4, 8)))
     if kind == 1:
@@ -150,8 +151,8 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
     return kind, body
 
 
-def _read_message(flags: int, a: int, body: bytes, may_have_origin: bool = False) -> Record:
-    need(flags <= (31 if may_have_origin else 15) and flags & 3 != 3)
+def _read_message(flags: int, a: int, body: bytes) -> Record:
+    need(flags <= 31 and flags & 3 != 3)
     head = _CONTENT.size + (8 if flags & EXPIRES else 0)
     origin: Record = ()
     if flags & ORIGIN:

@@ -31,6 +31,8 @@ RECORDS = st.lists(st.one_of(
     st.tuples(st.just(8), LONG.filter(bool), st.integers(0, 65535), LONG),
     st.tuples(st.just(1), NUMBERS, NAME), st.tuples(st.just(5)),
     st.builds(lambda message, group, filter_: (3, *message[1:], group, filter_), MESSAGE, NAME, FILTER),
+    st.builds(lambda message, group, filter_, origin: (3, *message[1:], group, filter_, origin), MESSAGE, NAME, FILTER,
+              ORIGIN),
     st.builds(lambda message, life: (7, *message[1:], life), MESSAGE, LONG),
     st.builds(lambda message, life, origin: (7, *message[1:], life, origin), MESSAGE, LONG, ORIGIN),
     st.tuples(st.just(4), NUMBERS, NUMBERS, TEXT, FILTER, st.integers(0, 1)),

@@ -100,13 +100,19 @@ def test_no_life_gives_out_what_another_has() -> None:
 
 
 def test_what_is_read_of_a_record() -> None:
-    key, value = bytes(7) + b"\5" + b"\0\3" + bytes(7) + b"\x09", bytes(7) + b"\x0b\1" + bytes(7) + b"\2"
-    had = bytes(7) + b"\x0b\5" + b"\0\0\0\2" + bytes(7) + b"\x08" + bytes(7) + b"\x09" + bytes(7) + b"\2"
-    assert read_origin(key, value) == (5, 3, 9, 11, 1, (2,), ())
-    assert read_origin(key, had) == (5, 3, 9, 11, 1, (2,), (8, 9))
-    assert read_origin(key) == (5, 3, 9, 0, 0, (), ())
-    assert read_origin(key[:8]) == (5, None, 0, 0, 0, (), ())
-    for wrong in (b"", value[:8], value + b"\0", had[:10], had[:20], had + b"\0", value[:8] + b"\x08"):
+    def number(n: int) -> bytes:
+        return n.to_bytes(8, "big")
+
+    key, value = number(5) + b"\0\3" + number(9), number(11) + b"\1" + number(2)
+    had = number(11) + b"\5" + b"\0\0\0\2" + number(8) + number(9) + number(2)
+    groups = number(11) + b"\x0e" + b"\0\0\0\1" + number(8) + b"\0\0\0\2" + number(1 << 31) + number(7) + number(2)
+    assert read_origin(key, value) == (5, 3, 9, 11, 1, (2,), (), ())
+    assert read_origin(key, had) == (5, 3, 9, 11, 1, (2,), (8, 9), ())
+    assert read_origin(key, groups) == (5, 3, 9, 11, 2, (2,), (8,), (1 << 31, 7))
+    assert read_origin(key) == (5, 3, 9, 0, 0, (), (), ())
+    assert read_origin(key[:8]) == (5, None, 0, 0, 0, (), (), ())
+    for wrong in (b"", value[:8], value + b"\0", had[:10], had[:20], had + b"\0", value[:8] + b"\x10", groups[:26],
+                  groups[:30]):
         with pytest.raises(CorruptError):
             read_origin(key, wrong)
 

@@ -307,7 +307,7 @@ def test_positions_are_there_after_a_start(directory: Path) -> None:
         node.close()
 
 
-@pytest.mark.parametrize("body", [bytes(17), bytes(26), bytes(26) + b"\x08", bytes(28), bytes(26) + b"\4\0\0\0\1"],
+@pytest.mark.parametrize("body", [bytes(17), bytes(26), bytes(26) + b"\x10", bytes(28), bytes(26) + b"\4\0\0\0\1"],
                          ids=["cut", "no flags", "unknown flags", "half a session", "no session"])
 def test_an_origin_of_no_message(directory: Path, body: bytes) -> None:
     path = journal(directory)

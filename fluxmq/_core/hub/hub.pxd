@@ -70,6 +70,9 @@ cdef class Hub(Waiter):
     cdef Use known                              # for those who have not had it; None: others
     cdef origin_t* origin                       # of what is published now, or NULL
     cdef list missed                            # numbers of sessions in two places that do not get it here; None: none
+    cdef list took                              # marks of share groups that this node has it for; None: of none
+    # set by the engine: takes a doubtful message for a share group, until the other nodes have said who has it
+    cdef public object doubt
     cdef readonly Origins origins
     cdef readonly list nodes                    # PeerHops of the other nodes that live
     cdef public uint64_t session_number_last    # of a session in the journal
@@ -84,8 +87,9 @@ cdef class Hub(Waiter):
     cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1
     # The same for a PUBLISH of QoS 2 of a session with this incarnation. counted: this node knows all uses of its
     # packet identifiers. again: the identifier was received before, by this node or the one that the session came from.
+    # dup: the client says that it has sent it before.
     cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
-                               uint16_t packet_id) except -1
+                               bint dup, uint16_t packet_id) except -1
     # The identifier may be used for another message. Gives tickets for the other nodes' knowledge of it.
     cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1
@@ -96,6 +100,7 @@ cdef class Hub(Waiter):
     cdef uint64_t next_passing(self) noexcept
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1
+    cdef int deliver_to_group(self, ShareGroup group, pub_t* pub, bint spread) except -1
     cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1
     cdef bint has_work(self) noexcept
     cdef int replay_retained(self) except -1

@@ -23,6 +23,7 @@ class Hub(Waiter):
     access_generation: int
     session_number_last: int
     wake: Callable[[], object] | None
+    doubt: Callable[[Namespace, ShareGroup, int, int, int], Session] | None
     def __new__(cls, journal: Journal | None, route_entries: int = 65536, seed: int = 0) -> Self: ...
     @property
     def ledger(self) -> Ledger: ...

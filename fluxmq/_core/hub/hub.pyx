@@ -30,7 +30,7 @@ from fluxmq._core.pubsub.routes cimport (
 )
 from fluxmq._core.pubsub.share_group cimport ShareGroup
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
-from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_WIDE
+from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport varint_size
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
@@ -197,9 +197,9 @@ cdef class Hub(Waiter):
         cdef Commits commits = self.commits
         cdef uint64_t written = commits.mark - commits.tickets
         cdef int matched
-        cdef list missed
+        cdef list missed, took
         origin.pub = pub
-        origin.spread = False
+        origin.spread = origin.doubtful
         self.origin = origin
         self.known = known
         self.narrow = known is not None
@@ -207,22 +207,23 @@ cdef class Hub(Waiter):
             matched = self.publish(pub, route)
         finally:
             missed, self.missed = self.missed, None
+            took, self.took = self.took, None
             self.origin = NULL
             self.known = None
             self.narrow = False
-        self.origins.note(origin, known, self.session_number_last, not pub.from_peer, missed,
+        self.origins.note(origin, known, self.session_number_last, not pub.from_peer, missed, took,
                           commits.mark - commits.tickets != written and self.ledger.active())
         if known is not None:
             self.ledger.wait_for_earlier(commits.local)     # the first one's batch may not be durable yet
         return matched
 
     cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
-                               uint16_t packet_id) except -1:
+                               bint dup, uint16_t packet_id) except -1:
         cdef origin_t origin
         if self.identity_last == 0:
             return self.publish(pub, route)         # alone now
         origin = origin_t(name=incarnation, use=self.origins.use_of(incarnation, packet_id, again),
-                          packet_id=packet_id, spread=False, pub=NULL)
+                          packet_id=packet_id, spread=False, doubtful=dup or again, pub=NULL)
         if origin.use == 0 and counted and not again:
             self.identity_last += 1
             origin.use = self.identity_last
@@ -251,8 +252,8 @@ cdef class Hub(Waiter):
                           (<MovingSession>hop_target(hop, HOP_MOVING)).session.number)
                 if not self.known.had_by(number):
                     self.deliver_hop(hop, pub)
-            elif hop.kind == HOP_PEER or (not self.known.flags & ORIGIN_PUBLISHED and (
-                    hop.kind == HOP_GROUP or hop.kind == HOP_SPREAD or self.known.flags & ORIGIN_BROUGHT)):
+            elif (hop.kind == HOP_PEER or hop.kind == HOP_GROUP or hop.kind == HOP_SPREAD
+                    or self.known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) == ORIGIN_BROUGHT):
                 self.deliver_hop(hop, pub)
         return 0
 
@@ -362,6 +363,8 @@ cdef class Hub(Waiter):
         if hop.kind == HOP_GROUP:
             if pub.from_peer:
                 return 0            # the publisher's node chooses one member, on whatever node
+            if self.origin != NULL and self.origin.pub == pub:
+                return self.deliver_to_group(<ShareGroup>hop_target(hop, HOP_GROUP), pub, False)
             return (<ShareGroup>hop_target(hop, HOP_GROUP)).deliver(pub)
         if hop.kind == HOP_QUEUE:
             queue = <Queue>hop_target(hop, HOP_QUEUE)
@@ -377,12 +380,35 @@ cdef class Hub(Waiter):
                 return self.miss(moving.session.number)
             return moving.deliver(pub, hop.options, hop.ids)
         elif hop.kind == HOP_SPREAD:
-            if not pub.from_peer:
-                return (<ShareGroup>hop_target(hop, HOP_SPREAD)).spread(pub)
+            if pub.from_peer:
+                return 0
+            if self.origin != NULL and self.origin.pub == pub:
+                return self.deliver_to_group(<ShareGroup>hop_target(hop, HOP_SPREAD), pub, True)
+            return (<ShareGroup>hop_target(hop, HOP_SPREAD)).spread(pub)
         elif not pub.from_peer:
             peer = <PeerHop>hop_target(hop, HOP_PEER)
             peer.forward(pub)
         return 0
+
+    cdef int deliver_to_group(self, ShareGroup group, pub_t* pub, bint spread) except -1:
+        """A message that may come again, or has come again. spread: the group has members on other nodes."""
+        cdef Session keeper = None
+        cdef int taken
+        if self.known is not None and self.known.has_group(group.mark):
+            return 0
+        if self.origin.doubtful and pub.qos == 2 and self.doubt is not None and self.nodes:
+            keeper = self.doubt((<Topics>pub.topics).namespace, group, self.origin.name, self.origin.packet_id,
+                                self.origin.use)
+        if keeper is not None:
+            taken = keeper.deliver(pub, 2 | SUB_RETAIN_AS_PUBLISHED, NULL)
+        else:
+            taken = group.spread(pub) if spread else group.deliver(pub)
+        # On this node: a session has it, or what stands for members that will perhaps come back.
+        if taken == 1 or (taken >= 2 and not isinstance(group.takers[taken - 2], PeerHop)):
+            if self.took is None:
+                self.took = []
+            self.took.append(group.mark)
+        return taken
 
     cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1:
         """Called after a hop changed subscriptions, so that targets may be freed: delivers from `begin` on only to
@@ -440,7 +466,7 @@ cdef class Hub(Waiter):
         pub.from_peer = from_peer
         route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
         if identity:
-            origin = origin_t(name=identity, use=1, packet_id=0, spread=False, pub=NULL)
+            origin = origin_t(name=identity, use=1, packet_id=0, spread=False, doubtful=True, pub=NULL)
             matched = self.publish_once(&pub, route, &origin)
         else:
             matched = self.publish(&pub, route)

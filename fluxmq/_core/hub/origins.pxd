@@ -10,7 +10,8 @@ it has goes only to those sessions that were not here then (Hub.publish_once).
     origin          name ─► packet identifier ─► uses
     journal         ORIGIN, in the batch that has what the message caused; ORIGIN_END
     view            'o' u64 name, u16 packet id, u64 use    u64 mark, u8 flags, [u32 m, m × u64 session that has it],
-                                                            n × u64 session that has it not, big-endian
+                                                            [u32 k, k × u64 mark of a share group of which a member has
+                                                            it], n × u64 session that has it not, big-endian
 
 A session that comes from another node brings the origins that it has had there, and those of its own messages (bring).
 They come by another way than RELEASE, so those that are released meanwhile are remembered (watch).
@@ -28,20 +29,23 @@ cdef enum:
     # This node, or one from which the publisher has moved here, has published it: share groups and queues have had it,
     # too.
     ORIGIN_PUBLISHED = 1
-    ORIGIN_BROUGHT = 2          # nobody here has had it, but sessions that have come from other nodes
+    ORIGIN_BROUGHT = 2          # nobody here has had it, but `had` and `groups`
     ORIGIN_HAD = 4              # in the value only: `had` is not empty
-    ORIGIN_FLAGS = 7
+    ORIGIN_GROUPS = 8           # in the value only: `groups` is not empty
+    ORIGIN_FLAGS = 15
 
 cdef class Use:
     cdef readonly uint64_t use
     cdef readonly uint64_t mark         # sessions up to this number were here, and have had it
     cdef readonly tuple missed          # numbers of those that were here, and have not
     cdef readonly tuple had             # numbers of sessions that have had it at another node
+    cdef readonly tuple groups          # marks of share groups: a member has had it, or this node keeps it for one
     cdef readonly uint8_t flags
     cdef readonly bint spread           # another node may have it
     cdef readonly bint recorded
     cdef readonly bint former           # from before this life of the node
     cdef bint had_by(self, uint64_t session) except -1
+    cdef bint has_group(self, uint32_t group) except -1
     cdef bytes value(self)
 
 cdef class Origins:
@@ -54,9 +58,13 @@ cdef class Origins:
     cdef Use find(self, const origin_t* origin)
     # The use of a packet identifier that was not released; 0: none is known. former: also one from a former life.
     cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id, bint former) except? 0xFFFFFFFFFFFFFFFF
-    # Notes what has come. known: of find(). recorded: what it caused is on its way to the disk.
-    cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed,
+    # Notes what has come. known: of find(). took: marks of share groups that have it here. recorded: what it caused is
+    # on its way to the disk.
+    cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed, list took,
                   bint recorded) except -1
+    # Notes that this node has it for a share group.
+    cdef int note_group(self, const origin_t* origin, uint32_t group, bint recorded) except -1
+    cdef int record(self, uint64_t name, uint16_t packet_id, Use use) except -1
     # Forgets a use of a packet identifier; 0: all of them. Returns whether another node may have it.
     cdef bint end(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1
     cdef Use put(self, uint64_t name, uint16_t packet_id, uint64_t use)

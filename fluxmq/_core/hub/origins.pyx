@@ -9,23 +9,29 @@ __all__ = ["Origins", "Use", "read_origin"]
 
 
 def read_origin(bytes key not None, bytes value=None) -> tuple:
-    """(name, packet identifier, use, mark, flags, missed, had) of a row without the first byte of its key, or of an
-    ORIGIN record; value None: of an ORIGIN_END record, with 0 for what is not there. Raises CorruptError."""
+    """(name, packet identifier, use, mark, flags, missed, had, groups) of a row without the first byte of its key, or
+    of an ORIGIN record; value None: of an ORIGIN_END record, with 0 for what is not there. Raises CorruptError."""
     if value is None and len(key) == 8:
-        return int.from_bytes(key, "big"), None, 0, 0, 0, (), ()
+        return int.from_bytes(key, "big"), None, 0, 0, 0, (), (), ()
     if len(key) != 18:
         raise CorruptError(f"the origin of a message has {len(key)} bytes")
     name, packet_id, use = (int.from_bytes(key[:8], "big"), int.from_bytes(key[8:10], "big"),
                             int.from_bytes(key[10:], "big"))
     if value is None:
-        return name, packet_id, use, 0, 0, (), ()
+        return name, packet_id, use, 0, 0, (), (), ()
     flags = value[8] if len(value) > 8 else ~0
-    begin = 13 if flags & ORIGIN_HAD else 9
-    missed = begin + 8 * int.from_bytes(value[9:13], "big") if flags & ORIGIN_HAD else begin
-    if flags & ~ORIGIN_FLAGS or len(value) < missed or (len(value) - missed) % 8:
+    at, lists = 9, []
+    for flag in (ORIGIN_HAD, ORIGIN_GROUPS):
+        end = at
+        if flags & flag:
+            end = at + 4 + 8 * int.from_bytes(value[at:at + 4], "big")
+            at += 4
+        lists.append(numbers_of(value[at:end]))
+        at = end
+    if flags & ~ORIGIN_FLAGS or len(value) < at or (len(value) - at) % 8:
         raise CorruptError(f"what is known of the origin of a message has {len(value)} bytes, or unknown flags")
-    return (name, packet_id, use, int.from_bytes(value[:8], "big"), flags & ~ORIGIN_HAD,
-            numbers_of(value[missed:]), numbers_of(value[begin:missed]))
+    return (name, packet_id, use, int.from_bytes(value[:8], "big"), flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT),
+            numbers_of(value[at:]), *lists)
 
 
 cdef tuple numbers_of(bytes data):
@@ -42,13 +48,20 @@ cdef class Use:
 
     cdef bint had_by(self, uint64_t session) except -1:
         """Whether the session with this number on disk has had the message, if it wants it."""
-        return (session <= self.mark and session not in self.missed) or session in self.had
+        if session <= self.mark and not self.flags & ORIGIN_BROUGHT and session not in self.missed:
+            return True
+        return session in self.had
+
+    cdef bint has_group(self, uint32_t group) except -1:
+        """Whether this node has seen to it that a member of a share group gets the message: it has published it in this
+        life, or it has it for the group."""
+        return group in self.groups or (self.flags & ORIGIN_PUBLISHED and not self.former)
 
     cdef bytes value(self):
-        cdef bytes had = b""
-        if self.had:
-            had = len(self.had).to_bytes(4, "big") + bytes_of(self.had)
-        return (self.mark.to_bytes(8, "big") + bytes([self.flags | (ORIGIN_HAD if had else 0)]) + had
+        cdef bytes lists = b"".join([len(each).to_bytes(4, "big") + bytes_of(each)
+                                     for each in (self.had, self.groups) if each])
+        return (self.mark.to_bytes(8, "big")
+                + bytes([self.flags | (ORIGIN_HAD if self.had else 0) | (ORIGIN_GROUPS if self.groups else 0)]) + lists
                 + bytes_of(self.missed))
 
 
@@ -89,25 +102,42 @@ cdef class Origins:
                     found = use.use
         return found
 
-    cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed,
+    cdef int note(self, const origin_t* origin, Use known, uint64_t mark, bint published, list missed, list took,
                   bint recorded) except -1:
         if known is None:
             known = self.put(origin.name, origin.packet_id, origin.use)
-        elif not recorded and not missed:
+        elif not recorded and not missed and not took and not known.flags & ORIGIN_BROUGHT:
             known.spread = known.spread or origin.spread
-            known.flags &= ~<uint8_t>ORIGIN_BROUGHT
             return 0
         known.mark = mark
         known.flags &= ~<uint8_t>ORIGIN_BROUGHT
         known.missed = () if missed is None else tuple(missed)
+        if took is not None:
+            known.groups = (*known.groups, *took)
         known.former = False
         known.spread = known.spread or origin.spread or not published
         if published:
             known.flags |= ORIGIN_PUBLISHED
         if recorded or known.recorded:
-            known.recorded = True
-            self.touch(origin.name, origin.packet_id, known.use)
-            self.ledger.write(RECORD_ORIGIN, key_of(origin.name, origin.packet_id, known.use) + known.value())
+            self.record(origin.name, origin.packet_id, known)
+        return 0
+
+    cdef int note_group(self, const origin_t* origin, uint32_t group, bint recorded) except -1:
+        cdef Use known = self.find(origin)
+        if known is None:
+            known = self.put(origin.name, origin.packet_id, origin.use)
+            known.flags = ORIGIN_BROUGHT
+        known.spread = True
+        if group not in known.groups:
+            known.groups = (*known.groups, group)
+        if recorded or known.recorded:
+            self.record(origin.name, origin.packet_id, known)
+        return 0
+
+    cdef int record(self, uint64_t name, uint16_t packet_id, Use use) except -1:
+        use.recorded = True
+        self.touch(name, packet_id, use.use)
+        self.ledger.write(RECORD_ORIGIN, key_of(name, packet_id, use.use) + use.value())
         return 0
 
     cdef bint end(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1:
@@ -134,7 +164,7 @@ cdef class Origins:
         if of_name is None:
             of_name = self.names[name] = {}
         made.use = use
-        made.missed = made.had = ()
+        made.missed = made.had = made.groups = ()
         of_name[packet_id] = [*[each for each in of_name.get(packet_id, ()) if (<Use>each).use != use], made]
         return made
 
@@ -189,6 +219,12 @@ cdef class Origins:
         return [(packet_id, (<Use>each).use) for packet_id, uses in self.names.get(name, {}).items() for each in uses
                 if not (<Use>each).former and (<Use>each).flags & ORIGIN_PUBLISHED]
 
+    def took(self, uint64_t name, uint16_t packet_id, uint64_t use, uint32_t group) -> bool:
+        """Whether this node has seen to it that a member of a share group, by its mark, gets a message."""
+        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=False, doubtful=False, pub=NULL)
+        cdef Use known = self.find(&origin)
+        return known is not None and known.has_group(group)
+
     def bring(self, uint64_t name, uint16_t packet_id, uint64_t use, uint64_t session=0):
         """A session has come from another node, where this was not released. session: its number, if it has had the
         message there; 0: it is the publisher, and that node has published it."""
@@ -210,9 +246,7 @@ cdef class Origins:
         elif not found.had_by(session):
             found.had = (*found.had, session)
         if self.ledger.active():
-            found.recorded = True
-            self.touch(name, packet_id, use)
-            self.ledger.write(RECORD_ORIGIN, key_of(name, packet_id, use) + found.value())
+            self.record(name, packet_id, found)
 
     def confirm(self, uint64_t name, uint16_t packet_id, uint64_t use):
         """The node that has the publisher's session says that this was not released while this node was away."""
@@ -247,9 +281,9 @@ cdef class Origins:
     def load(self, bytes rest not None, bytes value not None):
         """Reads a row of the view; rest: its key without the first byte. Raises CorruptError."""
         cdef Use use
-        name, packet_id, number, mark, flags, missed, had = read_origin(rest, value)
+        name, packet_id, number, mark, flags, missed, had, groups = read_origin(rest, value)
         use = self.put(name, packet_id, number)
-        use.mark, use.flags, use.missed, use.had = mark, flags, missed, had
+        use.mark, use.flags, use.missed, use.had, use.groups = mark, flags, missed, had, groups
         use.recorded = use.former = use.spread = True
 
     def replay(self, int kind, uint64_t name, bytes body not None):

@@ -73,6 +73,7 @@ cdef struct origin_t:
     uint64_t use            # 0: unknown
     uint16_t packet_id
     bint spread             # it was given to another node
+    bint doubtful           # perhaps another node has published it already
     const pub_t* pub        # that has it, in Hub.publish_once
 
 cdef struct ids_t:

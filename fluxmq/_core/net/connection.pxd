@@ -32,7 +32,7 @@ cdef class Connection(Transport):
     cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0
     cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
                          const uint8_t** run_end) noexcept
-    cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
+    cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1
     cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int complete(self, uint16_t packet_id) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
@@ -40,7 +40,7 @@ cdef class Connection(Transport):
     cdef int on_publish(self, uint8_t first, const uint8_t* at, const uint8_t* end, blob_t* blob) except -1
     cdef int on_ack(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t since) except -1
-    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
+    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1
     cdef int permit(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int may_publish(self, route_t* route) except -1
     cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL

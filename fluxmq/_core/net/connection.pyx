@@ -429,13 +429,14 @@ cdef class Connection(Transport):
         if self.link.version == 5 and self.link.inbound >= hub.limits.receive_max:
             raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.limits.receive_max} PUBLISH "
                                                                  f"unacknowledged [MQTT-3.3.4-7]")
-        return self.publish_and_answer(&pub, route, packet_id)
+        return self.publish_and_answer(&pub, route, packet_id, first)
 
-    cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
-        """QoS 2."""
+    cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1:
+        """QoS 2. first: first byte of the packet."""
         self.session.receive(packet_id)
         if self.incarnation:
-            return self.hub.publish_of_client(pub, route, self.incarnation, self.counted, False, packet_id)
+            return self.hub.publish_of_client(pub, route, self.incarnation, self.counted, False, first & 0x08 != 0,
+                                              packet_id)
         return self.hub.publish(pub, route)
 
     cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
@@ -443,10 +444,10 @@ cdef class Connection(Transport):
         received it has died: they get it once more, and who has it does not take it again."""
         cdef uint64_t since = self.hub.commits.mark
         if self.incarnation and self.hub.nodes:
-            self.hub.publish_of_client(pub, route, self.incarnation, self.counted, True, packet_id)
+            self.hub.publish_of_client(pub, route, self.incarnation, self.counted, True, True, packet_id)
         return self.acknowledge(PUBREC, packet_id, 0, since)
 
-    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
+    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1:
         """QoS 1 and 2."""
         cdef Hub hub = self.hub
         cdef uint8_t qos = pub.qos
@@ -458,7 +459,7 @@ cdef class Connection(Transport):
         self.link.inbound += 1
         hub.node.counters.messages_received[qos] += 1
         try:
-            matched = hub.publish(pub, route) if qos == 1 else self.publish_once(pub, route, packet_id)
+            matched = hub.publish(pub, route) if qos == 1 else self.publish_once(pub, route, packet_id, first)
         except BaseException:
             if qos == 2:
                 self.session.complete(packet_id)        # refused: the same identifier is a new message next time

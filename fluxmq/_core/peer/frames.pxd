@@ -14,7 +14,7 @@
     2 MESSAGE        u32 namespace, u32 properties length, u32 payload length, [i64 ms until it expires],
                      [u64 name, u64 use, u16 packet id: hub/origins.pxd], topic, properties, payload    a: topic length.
                      flags: QoS (bits 0, 1), retain (2), expires (3), origin (4)
-    3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE; no origin
+    3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE
     4 INTEREST       u32 namespace, u32 count, group's name, filter             a: length of the group's name; count 0:
                                                                                 the sender wants it no more. flags:
                                                                                 durable (1)
@@ -89,7 +89,7 @@ cdef struct peer_record_t:          # borrows from the frame
     span_t payload                  # of CONTROL: all of it
     int64_t left_ms                 # until it expires; -1: never
     uint64_t life                   # DIRECTED
-    uint64_t origin                 # MESSAGE, RELEASE: name; 0: none
+    uint64_t origin                 # of a message, RELEASE: name; 0: none
     uint64_t use
     uint16_t packet_id
 
@@ -116,7 +116,7 @@ cdef uint8_t* put_release(uint8_t* at, uint64_t name, uint16_t packet_id, uint64
 cdef size_t group_bytes(size_t group, size_t filter) noexcept nogil     # more than message_bytes
 cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* group, uint16_t group_length,
                                 const uint8_t* filter, uint16_t filter_length, const body_t* body, uint8_t flags,
-                                int64_t left_ms) noexcept nogil
+                                int64_t left_ms, const origin_t* origin) noexcept nogil
 cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil
 cdef uint8_t* put_interest(uint8_t* at, uint32_t namespace, uint32_t count, uint8_t flags, const uint8_t* group,
                            uint16_t group_length, const uint8_t* filter, uint32_t filter_length) noexcept nogil

@@ -117,13 +117,15 @@ cdef size_t group_bytes(size_t group, size_t filter) noexcept nogil:
 
 cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* group, uint16_t group_length,
                                 const uint8_t* filter, uint16_t filter_length, const body_t* body, uint8_t flags,
-                                int64_t left_ms) noexcept nogil:
-    at = put_head(at, PEER_GROUP_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0), <uint16_t>body.topic_length,
-                  4 + group_length + filter_length + content_bytes(body, left_ms))
+                                int64_t left_ms, const origin_t* origin) noexcept nogil:
+    at = put_head(at, PEER_GROUP_MESSAGE,
+                  flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0),
+                  <uint16_t>body.topic_length, 4 + group_length + filter_length + content_bytes(body, left_ms)
+                  + (ORIGIN_BYTES if origin else 0))
     put_u16_le(at, group_length)
     put_u16_le(at + 2, filter_length)
     at = put_bytes(at + 4, group, group_length)
-    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms, NULL)
+    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms, origin)
 
 
 cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil:
@@ -272,7 +274,7 @@ cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uin
     cdef uint32_t properties, payload
     record.origin = 0
     if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES):
-        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN) or record.kind == PEER_GROUP_MESSAGE:
+        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN):
             return wrong_record(record.kind)
         head += ORIGIN_BYTES
         if end - at >= head:

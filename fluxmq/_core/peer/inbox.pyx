@@ -31,7 +31,7 @@ from fluxmq._core.peer.frames cimport (
     open_frame, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_drop
-from fluxmq._core.pubsub.share_group cimport ShareGroup
+from fluxmq._core.pubsub.share_group cimport ShareGroup, group_mark
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.wire.primitives cimport put_u64
 
@@ -249,6 +249,9 @@ cdef class PeerInbox:
 
     cdef int publish_to_group(self, const frame_t* frame, const peer_record_t* record) except -1:
         cdef pub_t pub
+        cdef origin_t origin
+        cdef Commits commits = self.hub.commits
+        cdef uint64_t written = commits.mark - commits.tickets
         cdef ShareGroup group = None
         cdef bytes name = taken(&record.name)
         cdef bytes filter = taken(&record.filter)
@@ -262,6 +265,11 @@ cdef class PeerInbox:
             self.handler.on_group_message(
                 self.names[record.namespace - 1], name, filter, taken(&record.topic), taken(&record.payload),
                 taken(&record.properties), pub.qos, pub.retain != 0, pub.body.expires_at)
+        if due and record.origin:
+            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
+                              doubtful=False, pub=NULL)
+            self.hub.origins.note_group(&origin, group_mark(name, filter) if group is None else group.mark,
+                                        commits.mark - commits.tickets != written and self.hub.ledger.active())
         return 0
 
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1:
@@ -282,7 +290,8 @@ cdef class PeerInbox:
                 self.route_topics = self.topics
         else:
             self.topics.routes.hits += 1
-        origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, pub=NULL)
+        origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, doubtful=False,
+                          pub=NULL)
         if record.kind == PEER_DIRECTED:
             if record.origin:
                 self.hub.known = self.hub.origins.find(&origin)

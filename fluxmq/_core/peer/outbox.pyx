@@ -263,7 +263,7 @@ cdef class PeerOutbox(PeerHop):
         size = message_bytes(body)
         if group is not None:
             size += group_bytes(len(group), len(filter))
-        elif self.hub.origin != NULL and self.hub.origin.pub == pub:
+        if self.hub.origin != NULL and self.hub.origin.pub == pub:
             origin = self.hub.origin
             origin.spread = True
             size += ORIGIN_BYTES
@@ -278,7 +278,8 @@ cdef class PeerOutbox(PeerHop):
         else:
             self.group_frame = self.newest() + 1
             at = put_group_message(at, self.number, <const uint8_t*><const char*>group, <uint16_t>len(group),
-                                   <const uint8_t*><const char*>filter, <uint16_t>len(filter), body, flags, left_ms)
+                                   <const uint8_t*><const char*>filter, <uint16_t>len(filter), body, flags, left_ms,
+                                   origin)
         self.put(at, 1)
         if not self.dirty:
             self.mark_dirty()
@@ -578,7 +579,8 @@ cdef class PeerOutbox(PeerHop):
             pub.from_peer = 1                   # it is neither retained again nor sent to other nodes
             if record.kind == PEER_MESSAGE:
                 record.life = life
-            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, pub=&pub)
+            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
+                              doubtful=False, pub=&pub)
             try:
                 self.hub.origin = &origin if record.origin else NULL
                 for outbox in outboxes:

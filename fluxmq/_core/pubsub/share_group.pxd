@@ -20,6 +20,9 @@ cdef class GroupTaker:
     # A message for one member of the group there. Gives a ticket for QoS 1 and 2.
     cdef int forward_group(self, pub_t* pub, bytes group, bytes filter) except -1
 
+# ShareGroup.mark
+cdef uint32_t group_mark(bytes name, bytes filter) except? 0
+
 cdef struct member_t:
     ids_t* ids[3]               # by the QoS of the publish: 0 without the mark, or NULL; 1 and 2 with it
     uint8_t options

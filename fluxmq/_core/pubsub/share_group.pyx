@@ -18,6 +18,10 @@ cdef class GroupTaker:
         return 0
 
 
+cdef uint32_t group_mark(bytes name, bytes filter) except? 0:
+    return <uint32_t>crc32(b"$share/" + name + b"/" + filter) | <uint32_t>GROUP_MARK
+
+
 cdef int set_ids(member_t* member, uint32_t identifier, uint32_t mark) except -1:
     """Of a new member_t: its identifier (0: none) without and with the mark."""
     cdef uint32_t[2] items
@@ -52,7 +56,7 @@ cdef class ShareGroup:
         self.takers = []
         self.name = name
         self.filter = filter
-        self.mark = <uint32_t>crc32(b"$share/" + name + b"/" + filter) | <uint32_t>GROUP_MARK
+        self.mark = group_mark(name, filter)
 
     def __dealloc__(self):
         cdef Py_ssize_t i

@@ -69,10 +69,12 @@ cdef bytes record_bytes(tuple record):
     elif kind == PEER_GROUP_MESSAGE:
         a, b = record[7], record[8]
         fill(&body, record[4], record[5], record[6])
-        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + group_bytes(len(a), len(b)))
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + group_bytes(len(a), len(b)) + ORIGIN_BYTES)
         begin = <uint8_t*>PyBytes_AS_STRING(out)
+        if len(record) > 9:
+            origin.name, origin.use, origin.packet_id = record[9]
         end = put_group_message(begin, record[1], at_of(a), <uint16_t>len(a), at_of(b), <uint16_t>len(b), &body,
-                                record[2], record[3])
+                                record[2], record[3], &origin if len(record) > 9 else NULL)
     elif kind == PEER_INTEREST:
         a, b = record[3], record[4]
         out = PyBytes_FromStringAndSize(NULL, interest_bytes(len(a), len(b)))
@@ -103,8 +105,8 @@ def decode(bytes data not None) -> tuple:
 
     (1, number, name), (2, namespace, flags, left_ms, topic, properties, payload), (3, the same, group, filter),
     (4, namespace, count, group, filter, flags), (5,), (6, data), (7, as 2, life), (8, name, packet id, use); one of
-    kind 2 or 7 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES and PEER_ORIGIN, left_ms -1:
-    never."""
+    kind 2, 3 or 7 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES and PEER_ORIGIN,
+    left_ms -1: never."""
     cdef frame_t frame
     cdef Cursor records
     cdef peer_record_t record

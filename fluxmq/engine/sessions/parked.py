@@ -11,7 +11,8 @@ crash a message of QoS 1 is given again, and one of QoS 2 that may have been giv
 A message that has found no member for UNWANTED_S is dropped: its group has ended, or its members do not come back.
 
 When the last node with members of a group dies, and some of these are in persistent sessions, what is published until
-there is a member again goes the same way (Expecting).
+there is a member again goes the same way (Expecting). So does a message that another node may have given to a member
+already, until the other nodes have said who has it (doubt).
 """
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.hub.group_messages import Expecting, give, keep, kept, mark_given, settle
+from fluxmq._core.hub.transfer import sequence_of
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import ShareGroup
@@ -59,6 +61,7 @@ class Parked:
             elif marked:
                 self._marked[sequence] = message
         self._waiting = False
+        self._doubtful: set[int] = set()  # sequences of those that another node may have given to a member
         self.expecting: Expecting | None = None  # stands in the group for members that may come back
 
     @property
@@ -81,6 +84,23 @@ class Parked:
         """Keeps one more message. False: there was no room."""
         return keep(self.hub, self.session, message)
 
+    def doubt(self) -> Callable[[bool], None]:
+        """The next message that comes into the session is perhaps with another member already. Returns what is to be
+        called when it is known whether it is."""
+        sequence = sequence_of(self.session) + 1
+        self._doubtful.add(sequence)
+
+        def decided(had: bool) -> None:
+            self._doubtful.discard(sequence)
+            if self.session.data is None:
+                return
+            if had:
+                settle(self.session, sequence)
+            self.pump()
+            self.hub.wake_up()
+
+        return decided
+
     def pump(self) -> None:
         """Gives what can be given, and settles what has arrived."""
         for sequence, (stream, frame) in list(self._given.items()):
@@ -99,6 +119,8 @@ class Parked:
             return
         since = self.hub.commits.mark
         for sequence, _, message in kept(self.session, GIVEN_MAX, False):
+            if sequence in self._doubtful:
+                continue
             mark_given(self.session, sequence)
             self._marked[sequence] = message
         if self._marked:

@@ -410,3 +410,78 @@ def test_a_receiver_that_was_away_forgets_what_was_released_meanwhile() -> None:
     exchange(brokers, publisher, b"3")
     brokers.run_for(1.0)
     assert received(reader) == [b"1", b"2", b"3"]
+
+
+# ---------------------------------------------------------------- share groups
+
+def members_at(brokers: Brokers, *names: str) -> list[Client]:
+    return [persistent(brokers, at, f"m-{at}", "$share/g/t") for at in names]
+
+
+def all_received(members: list[Client]) -> list[bytes]:
+    return sorted(payload for member in members for payload in received(member))
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("then", ["two", "four"])
+def test_a_publisher_whose_node_dies_repeats_nothing_to_share_groups(then: str, back: bool) -> None:
+    """back: the node comes back at once, with the session, and does not know to whom it gave the message."""
+    brokers = serving(*NAMES, "four")
+    members = members_at(brokers, "two", "three", "four")
+    publisher = publisher_at(brokers, "one")
+    sent = []
+    for number in range(6):
+        sent.append(b"%d" % number)
+        at = publisher.at
+        exchange(brokers, publisher, sent[-1])
+        brokers.run_for(0.1)
+        assert all_received(members) == sent
+        if at == "one":
+            dies(brokers, "one")
+        if at == "one" and back:
+            brokers.start("one")
+        comes_back(brokers, publisher, ["one" if back else then])
+        exchange(brokers, publisher, sent[-1], again=True)
+        released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert all_received(members) == sent
+    assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values() if broker.process.alive)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_share_group_gets_what_its_dead_node_had_not_given(seed: int) -> None:
+    """The publisher's node dies before the message has left it; a repetition is all that there is of it."""
+    brokers = serving(*NAMES, "four", seed=seed)
+    members = members_at(brokers, "two", "three", "four")
+    publisher = publisher_at(brokers, "one")
+    for other in ("two", "three", "four"):
+        brokers.network.stall("one", other)
+    publisher.offer(b"1")
+    brokers.run_for(0.01)
+    brokers.kill("one")
+    brokers.network.heal()
+    brokers.run_for(0.2)
+    brokers.end_lease_of("one")
+    comes_back(brokers, publisher, ["two"])
+    exchange(brokers, publisher, b"1", again=True)
+    released(brokers, publisher)
+    exchange(brokers, publisher, b"2")
+    brokers.run_for(1.0)
+    assert all_received(members) == [b"1", b"2"]
+    assert not any(broker.node.broker.parked for broker in brokers.processes.values() if broker.process.alive)
+
+
+def test_who_has_a_message_of_a_share_group_may_die_before_it_says_so() -> None:
+    brokers = serving(*NAMES, "four")
+    members = members_at(brokers, "two", "three")
+    publisher = publisher_at(brokers, "one")
+    dies(brokers, "one")
+    comes_back(brokers, publisher, ["four"])
+    brokers.network.stall("four", "three")
+    publisher.offer(b"1", again=True)
+    brokers.run_for(0.3)
+    assert all_received(members) == []
+    dies(brokers, "three")
+    brokers.network.heal()
+    brokers.run_for(3.0)
+    assert received(members[0]) == [b"1"]
