@@ -140,7 +140,7 @@ class Adoption:
             self.look()
             retry, self._retry = self._retry, {}
             for promise in retry.values():
-                promise.set_result(None)
+                _end_if(True, promise)
 
     # ------------------------------------------------------------------ what the store has
 
@@ -314,6 +314,8 @@ class Adoption:
 
     async def _take_now(self, session: Session, data: SessionData | None, coming: _Coming) -> bool:
         member, held = self._membership, self._broker.stored.get(session)
+        if session in self._broker.sessions:
+            return False            # it is on its way to a node that has just died (takeover.py)
         now = data
         if now is None:
             assert held is not None

@@ -230,7 +230,8 @@ class TransportHandler(Protocol):
 
     def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
         """Another node calls; identity: as StreamIn.identity. Yields the parts of the answer; raising CallFailed gives
-        the caller its text, and `reached`."""
+        the caller its text, and `reached`. If the call breaks, no further part is asked for, but what has begun goes on
+        until the next one: it is not cancelled while the node lives."""
 
 
 class CallFailed(FluxError):

@@ -81,6 +81,7 @@ class _Leaving:
         self.early: set[str] = set()  # those whose Cut came before the Switch
         self.switched = False
         self.ready: Promise[None] | None = None
+        self.given_up = False  # the other node has died with the session: the session is stored here
 
 
 class _Coming:
@@ -359,21 +360,27 @@ class Takeovers:
         while peers is not None and leaving.departure.frozen:
             peer = peers.peers.get(leaving.to)
             if peer is None or peer.node.epoch != leaving.life:
-                # It is gone, and the session with it, which is adopted now: by this node, with what it has, or by
-                # another one, to which that is handed over.
-                leaving.moving.restore()
-                self._broker.store_away(leaving.departure.session)
-                self._forget(session)
+                self._leave_to_adopters(session, leaving)
                 return
             try:
                 await self._send_tail(session, leaving, peer, peers)
                 break
             except CallFailed as error:
-                self._log("warning", str(error), "the rest of a session could not be handed over; trying again",
-                          {"client_id": session[1].decode(), "node": leaving.to, "why": str(error)})
-                await self._driver.sleep(RETRY_S)
+                if not leaving.given_up:
+                    self._log("warning", str(error), "the rest of a session could not be handed over; trying again",
+                              {"client_id": session[1].decode(), "node": leaving.to, "why": str(error)})
+                    await self._driver.sleep(RETRY_S)
+        if not leaving.given_up:
+            leaving.moving.restore()
+            leaving.departure.end()
+            self._forget(session)
+
+    def _leave_to_adopters(self, session: Session, leaving: _Leaving) -> None:
+        """The other node is gone, and the session with it, which is adopted now: by this node, with what it has, or by
+        another one, to which that is handed over."""
+        leaving.given_up = True
         leaving.moving.restore()
-        leaving.departure.end()
+        self._broker.store_away(leaving.departure.session)
         self._forget(session)
 
     async def _send_tail(self, session: Session, leaving: _Leaving, peer: Peer, peers: Peers) -> None:
@@ -485,13 +492,16 @@ class Takeovers:
                 # What others had sent it and it had not acknowledged is on its way to the sessions that it had.
                 self._driver.start(self._whole_later(coming, peer.node.epoch))
             coming.look()
-        for session, leaving in self._leaving.items():
+        for session, leaving in list(self._leaving.items()):
             leaving.waits.discard(peer.name)
-            if leaving.to == peer.name:
+            if leaving.to == peer.name and leaving.life == peer.node.epoch:
                 leaving.switched = True
                 leaving.waits.clear()
                 if not leaving.settled.done():
                     self._driver.start(self._keep(session, leaving))
+                elif leaving.settled.result() and leaving.departure.frozen:
+                    # Not when the call has ended: the node may stand still, and this one may be the adopter.
+                    self._leave_to_adopters(session, leaving)
             self._look(leaving)
 
     async def _whole_later(self, coming: _Coming, life: int) -> None:

@@ -10,12 +10,15 @@ The task of gRPC that serves the stream reads one frame after the other, so what
 of HTTP/2 and in the other node. A stream that is closed while this task waits for a frame is answered by a second task;
 the read then ends by itself. It is not cancelled, because the memory of a message that comes then would never be freed.
 When the first task has left, gRPC frees the call, so the second does not touch it any more.
+
+gRPC cancels the task that serves a call when the call breaks. What the handler does for the next part goes on: others
+may wait for what it waits for, and a cancelled await ends that for all of them. Then no further part is asked for.
 """
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -120,6 +123,7 @@ class Service:
         self._hello_s = hello_s
         self._start = start
         self._stopped = False
+        self._steps: set[asyncio.Task[None]] = set()    # of handlers of calls
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For Server.add_generic_rpc_handlers."""
@@ -130,6 +134,8 @@ class Service:
     def stop(self) -> None:
         """The handler is not called any more."""
         self._stopped = True
+        for step in self._steps:
+            step.cancel()
 
     async def _stream(self, _requests: object, context: Any) -> None:
         stream = Incoming(context, self._start)
@@ -194,9 +200,15 @@ class Service:
         if self._stopped:
             return
         parts = self._handler.on_call(method, body, _identity(context))
+        step: asyncio.Task[None] | None = None
         try:
-            async for part in parts:
-                await context.write(wrap_field(part))
+            while True:
+                got: list[bytes] = []
+                step = self._begin_step(_next_part(parts, got))
+                await asyncio.shield(step)
+                if not got:
+                    break
+                await context.write(wrap_field(got[0]))
         except CallFailed as error:
             code = grpc.StatusCode.ABORTED if error.reached else grpc.StatusCode.FAILED_PRECONDITION
             await context.abort(code, _sentence(str(error)))
@@ -207,5 +219,29 @@ class Service:
                 {"message": f"the answer to a call of {method!r} failed", "exception": error})
             await context.abort(grpc.StatusCode.ABORTED, f"an error in the other node: {type(error).__name__}")
         finally:
-            if (aclose := getattr(parts, "aclose", None)) is not None:
-                await aclose()
+            if step is None or step.done():
+                await _close(parts)
+            else:
+                self._begin_step(_close_behind(parts, step))
+
+    def _begin_step(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+        return task
+
+
+async def _next_part(parts: AsyncIterator[bytes], got: list[bytes]) -> None:
+    async for part in parts:
+        got.append(part)
+        break
+
+
+async def _close(parts: AsyncIterator[bytes]) -> None:
+    if (aclose := getattr(parts, "aclose", None)) is not None:
+        await aclose()
+
+
+async def _close_behind(parts: AsyncIterator[bytes], step: asyncio.Task[None]) -> None:
+    await asyncio.wait([step])
+    await _close(parts)

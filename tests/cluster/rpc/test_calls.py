@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from cluster.rpc.conftest import Run
 from cluster.rpc.nodes import FAST, Node, failure_of, parts_of
+from kit.broker import free_port
 from kit.proxy import FROM_TARGET, TO_TARGET, Proxy
 
 from fluxmq._core.errors import UsageError
@@ -22,12 +23,20 @@ pytestmark = pytest.mark.usefixtures("no_socket_is_left")
 
 
 class Answering(Node):
-    """step: lets do_steps go on. left: methods whose generator has ended, in whatever way."""
+    """step: lets do_steps go on. begun: steps that have waited for that. left: methods whose generator has ended, in
+    whatever way."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.step = asyncio.Event()
+        self.begun = 0
         self.left: list[str] = []
+
+    async def ends(self, count: int = 1) -> None:
+        """Until so many calls of do_steps have ended. Their callers have gone; each is at a step."""
+        while len(self.left) < count:
+            self.step.set()
+            await asyncio.sleep(0.01)
 
     async def do_many(self, body: bytes) -> AsyncIterator[bytes]:
         for turn in range(int(body)):
@@ -37,6 +46,8 @@ class Answering(Node):
         try:
             while True:
                 yield body
+                self.begun += 1
+                self._event("begun")
                 await self.step.wait()
                 self.step.clear()
         finally:
@@ -69,11 +80,36 @@ def test_parts_come_when_they_are_made(run: Run) -> None:
     async def test() -> None:
         async with Node() as one, Answering() as other:
             parts = one.transport.call(other.address, "steps", b"x", 10)
-            for _ in range(3):
+            for turn in range(3):
+                if turn:
+                    other.step.set()
                 assert await anext(parts) == b"x"
-                other.step.set()
+                await other.until(lambda: other.begun > turn)       # noqa: B023
             await parts.aclose()
-            await other.until(lambda: other.left)
+            # What the handler waits for, others may wait for, too: it is not cancelled, but asked for no further part.
+            assert await parts_of(one, other.address) == [b""]
+            assert not other.left
+            await other.ends()
+    run(test())
+
+
+def test_what_a_handler_shares_with_others_outlives_a_broken_call(run: Run) -> None:
+    async def test() -> None:
+        shared: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def late(body: bytes) -> AsyncIterator[bytes]:
+            yield b""
+            yield await shared
+
+        async with Node() as one, Answering() as other:
+            other.do_late = late        # type: ignore[attr-defined]
+            broken, patient = (one.transport.call(other.address, "late", b"", 10) for _ in range(2))
+            for parts in (broken, patient):
+                await anext(parts)
+            await broken.aclose()
+            assert await parts_of(one, other.address) == [b""]
+            shared.set_result(b"at last")
+            assert [part async for part in patient] == [b"at last"]
     run(test())
 
 
@@ -141,7 +177,7 @@ def test_the_limit_is_for_all_of_it(run: Run) -> None:
                 async for _ in parts:
                     pass
             assert error.value.reached
-            await other.until(lambda: other.left)
+            await other.ends()
             with Proxy(other.target) as proxy:
                 proxy.stall(FROM_TARGET)
                 late = await failure_of(one, proxy.address, limit_s=0.2)
@@ -167,7 +203,7 @@ def test_a_connection_that_breaks_may_have_reached_it(run: Run) -> None:
                 with pytest.raises(CallFailed, match="broke") as error:
                     await anext(parts)
                 assert error.value.reached
-                await other.until(lambda: other.left)
+                await other.ends()
                 # Another connection is made for a later call; one that came before gRPC saw the break did no harm.
                 while True:
                     try:
@@ -184,8 +220,7 @@ def test_a_connection_that_breaks_may_have_reached_it(run: Run) -> None:
 def test_a_node_that_comes_back_is_called_at_once(run: Run) -> None:
     """Not after a time that gRPC waits: every call tries."""
     async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as reserved:
-            address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         async with Node() as one:
             for _ in range(5):
                 errors = await asyncio.gather(*(failure_of(one, address) for _ in range(3)))
@@ -206,11 +241,11 @@ def test_a_caller_that_is_cancelled(run: Run) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await other.until(lambda: other.left)
+            await other.ends()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await parts_of(one, other.address, "steps", b"x")
-            await other.until(lambda: len(other.left) == 2)
+            await other.ends(2)
     run(test())
 
 
@@ -234,7 +269,7 @@ def test_stop_ends_calls(run: Run, who: str) -> None:
                 else:
                     failures[2].cancel()
                     await asyncio.wait(failures)
-                await other.until(lambda: other.left == ["steps", "steps"])
+                await other.ends(2)
     run(test())
 
 

@@ -290,6 +290,32 @@ def test_a_new_owner_that_stood_still_does_not_get_what_the_old_one_has_taken_ba
     assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(10)}
 
 
+@pytest.mark.parametrize("to", ["one", "three"])
+def test_a_new_owner_that_stands_still_before_it_has_the_rest_is_succeeded_at_once(to: str) -> None:
+    """The old owner still waits for an answer to what it has sent. It is one of those that may adopt the session."""
+    brokers = serving(1)
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    client.leave()
+    publisher = connected(brokers, "three", "p")
+    publisher.publish("t", b"before", 1)
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    owners = brokers.processes["one"].cluster.owners
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: (owner := owners.owner((b"/", b"c"))) is not None and owner.node == "two")
+    brokers.processes["two"].process.pause()
+    publisher.publish("t", b"meanwhile", 1)
+    brokers.run_for(1.0)
+    brokers.end_lease_of("two")
+    brokers.run_for(2.0)
+    client.connect(at=to, clean_start=False, expiry_s=1000)
+    brokers.run_for(2.0)
+    assert client.connected and publisher.acknowledged(publisher.packet_id)
+    assert sorted(payload for _, payload in client.messages) == [b"before", b"meanwhile"]
+    assert not any(brokers.processes[name].process.driver.crashed for name in NAMES)
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> None:
     """The second takeover begins while the first waits for what others have sent."""
