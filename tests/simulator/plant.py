@@ -1,9 +1,10 @@
 """Plants defects, one at a time, in a copy of this tree, and says within how many histories the simulator finds each.
 
-    python tests/simulator/plant.py [NAME or PATCH …] [--seeds N] [--histories N]
+    python tests/simulator/plant.py [NAME or PATCH …] [--cluster] [--seeds N] [--histories N]
 
-NAME is one of tests/simulator/defects (without .patch), PATCH any file that `git apply` takes; without either it is all
-of them. The seeds are drawn at the run. Status 1: a defect was not found for one of them, or a patch cannot be applied.
+NAME is one of tests/simulator/defects, with --cluster of tests/simulator/cluster/defects (without .patch), PATCH any
+file that `git apply` takes; without either it is all of them. The seeds are drawn at the run. Status 1: a defect was
+not found for one of them, or a patch cannot be applied.
 """
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DEFECTS = Path(__file__).resolve().parent / "defects"
+HERE = Path(__file__).resolve().parent
 LEFT_OUT = shutil.ignore_patterns(".git", ".tox", ".venv", "node_modules", "__pycache__", ".*_cache", ".hypothesis",
                                   "fluxmq-data", "dist", "failures", "*.html")
 # With -c the working directory is where Python looks first: it plays the fluxmq of the tree it stands in.
-PLAY = "import runpy; runpy.run_path('tests/simulator/play.py', run_name='__main__')"
+PLAY = "import runpy; runpy.run_path('{path}', run_name='__main__')"
 COMPILED = (".pyx", ".pxd", ".h", ".c")
 FOUND = re.compile(r"^history (\d+), ([^;]*);", re.MULTILINE)
 
@@ -52,10 +53,10 @@ def plant(tree: Path, patch: Path, *, back: bool = False) -> None:
             raise SystemExit(f"{patch.name} does not compile:\n{built.stdout[-3000:]}{built.stderr[-3000:]}")
 
 
-def hunt(tree: Path, seed: int, histories: int) -> tuple[int, str]:
-    """(the history in which it was found, what was wrong); 0: it was not."""
-    ended = subprocess.run([sys.executable, "-c", PLAY, str(seed), "--count", str(histories)], cwd=tree, check=False,
-                           capture_output=True, text=True)
+def hunt(tree: Path, player: str, seed: int, histories: int) -> tuple[int, str]:
+    """(the history in which it was found, what was wrong); 0: it was not. player: path of what plays them."""
+    command = [sys.executable, "-c", PLAY.format(path=player), str(seed), "--count", str(histories)]
+    ended = subprocess.run(command, cwd=tree, check=False, capture_output=True, text=True)
     if ended.returncode == 0:
         return 0, ""
     found = FOUND.search(ended.stdout)
@@ -69,11 +70,14 @@ def hunt(tree: Path, seed: int, histories: int) -> tuple[int, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patches", nargs="*", metavar="NAME or PATCH")
+    parser.add_argument("--cluster", action="store_true", help="play histories of several nodes")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--histories", type=int, default=300, metavar="N")
     options = parser.parse_args()
-    patches = [DEFECTS / f"{name}.patch" if (DEFECTS / f"{name}.patch").exists() else Path(name).resolve()
-               for name in options.patches] or sorted(DEFECTS.glob("*.patch"))
+    place = HERE / "cluster" if options.cluster else HERE
+    player, defects = str((place / "play.py").relative_to(ROOT)), place / "defects"
+    patches = [defects / f"{name}.patch" if (defects / f"{name}.patch").exists() else Path(name).resolve()
+               for name in options.patches] or sorted(defects.glob("*.patch"))
     seeds = [secrets.randbelow(1 << 40) for _ in range(options.seeds)]
     print(f"seeds {' '.join(map(str, seeds))}", flush=True)
     missed = 0
@@ -82,7 +86,7 @@ def main() -> int:
         shutil.copytree(ROOT, tree, symlinks=True, ignore=LEFT_OUT)     # times of files are kept: nothing is built anew
         for patch in patches:
             plant(tree, patch)
-            results = [hunt(tree, seed, options.histories) for seed in seeds]
+            results = [hunt(tree, player, seed, options.histories) for seed in seeds]
             plant(tree, patch, back=True)
             missed += any(not number for number, _ in results)
             shown = "  ".join(f"{number or 'NOT FOUND':>4} {kind}" for number, kind in results)

@@ -163,6 +163,7 @@ class Client:
         self.connacks: list[Connack] = []  # of all connections
         self.acks = True  # whether it acknowledges
         self.refuses = 0  # the reason code with which it does
+        self.unreleased: set[int] = set()  # packet identifiers of QoS 2 messages that it has received
 
     def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None,
                 will: Will | None = None) -> None:
@@ -224,8 +225,13 @@ class Client:
             self.got.append(packet)
             if isinstance(packet, Connack):
                 self.connacks.append(packet)
+                if not packet.session_present:
+                    self.unreleased.clear()
             if isinstance(packet, Publish):
-                self.messages.append((packet.topic, packet.payload))
+                if packet.packet_id is None or packet.packet_id not in self.unreleased:
+                    self.messages.append((packet.topic, packet.payload))
+                if packet.qos == 2 and packet.packet_id is not None:
+                    self.unreleased.add(packet.packet_id)
                 if packet.qos == 1 and self.acks:
                     self.send(Puback(packet_id=packet.packet_id, reason=self.refuses))
                 elif packet.qos == 2 and self.acks:
@@ -233,6 +239,7 @@ class Client:
             elif isinstance(packet, Pubrec):
                 self.send(Pubrel(packet_id=packet.packet_id))
             elif isinstance(packet, Pubrel):
+                self.unreleased.discard(packet.packet_id)
                 self.send(Pubcomp(packet_id=packet.packet_id))
 
     def of(self, kind: type[Packet]) -> list[Any]:

@@ -14,6 +14,8 @@ from fluxmq.cluster.retained import Value
 
 TOPIC = b"t/1"
 DATA, INDEX = (topic_key(kind, b"/", TOPIC) for kind in (RETAINED_DATA, RETAINED_INDEX))
+LARGE = bytes(range(256)) * 2000
+LARGER = b"%02000d"         # with a number: larger than what is in the store whole
 
 
 def kept(brokers: Brokers, at: str, topic: bytes = TOPIC) -> bytes | None:
@@ -124,7 +126,8 @@ def test_nodes_agree_after_kills_in_the_middle_of_it(seed: int) -> None:
         shared = f"t/{chance.randrange(3)}"
         clients[at].publish(shared, b"%d" % number, 1, retain=True)
         own = f"own/{at}"
-        last[own] = b"%d" % number if chance.random() < 0.8 else b""
+        # In either form: with the payload in the store, or without.
+        last[own] = chance.choice((b"%d" % number, b"%d" % number, LARGER % number, LARGER % number, b""))
         retain(brokers, clients[at], last[own], own)
         brokers.run_for(chance.choice((0, 0, 0.002, 0.05)))
         if chance.random() < 0.1:
@@ -142,7 +145,6 @@ def test_nodes_agree_after_kills_in_the_middle_of_it(seed: int) -> None:
         [key for key in brokers.store.items if b"/retained-" not in key])
 
 
-LARGE = bytes(range(256)) * 2000
 
 
 def test_a_large_payload_is_sent_to_subscribers_of_all_nodes() -> None:

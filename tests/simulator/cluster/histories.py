@@ -1,0 +1,44 @@
+"""All kinds of histories of a cluster, by name: each is a function of the history's number, which raises if it goes
+wrong. One test file has each kind, with what it expects."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from simulator.cluster import (
+    quorum_history,
+    test_adoption,
+    test_brokers,
+    test_kept,
+    test_later_connects,
+    test_repetitions,
+    test_retained,
+    test_shares,
+    test_takeover,
+    test_wills,
+)
+
+__all__ = ["KINDS"]
+
+KINDS: dict[str, Callable[[int], object]] = {
+    "adopter dies": test_adoption.test_an_adopter_dies_in_the_middle,
+    "client hops": test_takeover.test_a_client_that_hops_under_load_misses_nothing,
+    "client hops while a node is dead": test_adoption.test_the_client_hops_while_a_node_is_dead,
+    "client moves on": test_takeover.test_a_client_that_moves_on_before_its_session_has_come_whole,
+    "earlier and later connects": test_later_connects.test_the_last_one_gets_it_whatever_the_others_do,
+    "keys of sessions": test_kept.test_the_store_has_what_the_session_has,
+    "member of a group moves": test_shares.test_the_only_member_moves_while_messages_come,
+    "members of groups come and go": test_shares.History,
+    "new owner dies": partial(test_takeover.test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged, who="new"),
+    "new owner stands still":
+        test_takeover.test_a_new_owner_that_stood_still_does_not_get_what_the_old_one_has_taken_back,
+    "node dies and comes back": test_adoption.test_a_node_dies_and_comes_back,
+    "node dies while it comes back": test_adoption.test_the_node_dies_while_it_comes_back,
+    "old owner dies": partial(test_takeover.test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged, who="old"),
+    "publisher is adopted": test_repetitions.test_a_publisher_whose_session_is_adopted_is_heard_once,
+    "publisher's node dies": test_repetitions.test_a_publisher_whose_node_dies_between_two_packets_is_heard_once,
+    "quorum": quorum_history.play,
+    "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
+    "streams break": test_brokers.test_broken_streams_lose_nothing_repeat_nothing_and_keep_the_order,
+    "wills": test_wills.test_each_session_gets_a_will_once_whoever_dies_and_comes_back_meanwhile,
+}
