@@ -14,12 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.peer.outbox import PeerOutbox
-from fluxmq._core.pubsub.session import Session
-from fluxmq._core.pubsub.share_group import ShareGroup
 from fluxmq.cluster.feed import Feed
-from fluxmq.cluster.messages import Has, Unreleased, WhoHas, encode
+from fluxmq.cluster.messages import Has, Origin, Unreleased, WhoHas, encode
 from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
@@ -27,6 +24,8 @@ from fluxmq.engine.ports.driver import Driver
 __all__ = ["Origins"]
 
 PERIOD_S = 30.0
+ROUNDS = 2
+ROUNDS_PARKED = 120  # an hour: as long as messages wait for a member, so that a node that was away finds them
 ORIGINS_MAX = 10_000  # in one message
 
 
@@ -39,30 +38,26 @@ class Origins:
         self._feed = feed
         self._peers = peers
         self._is_used = is_used
-        self._unused: set[int] = set()
+        self._unused: dict[int, int] = {}  # name -> rounds in which the store did not have it
         self._asked: dict[int, tuple[set[str], Callable[[bool], None]]] = {}  # number -> nodes that have not answered
         self._number = 0
         self._early: list[tuple[str, WhoHas]] = []  # questions that this node cannot answer yet
         self._closed = False
 
     def attach(self, broker: Broker) -> None:
-        """The broker that asks."""
-        def doubt(namespace: Namespace, group: ShareGroup, name: int, packet_id: int, use: int) -> Session:
-            session, decided = broker.doubt(namespace, group)
-            self._ask(WhoHas(number=self._number + 1, origin=(name, packet_id, use), group=group.mark,
-                             revision=self._feed.revision), decided)
-            return session
-
+        """The broker that asks, before it is loaded from its disk."""
         self._hub = broker.hub
-        broker.hub.doubt = doubt
+        broker.ask_with(self.ask)
 
-    def _ask(self, question: WhoHas, decided: Callable[[bool], None]) -> None:
+    def ask(self, origin: Origin, group: int, decided: Callable[[bool], None]) -> None:
+        """See engine.sessions.parked.WhoHas."""
         peers = self._peers()
-        self._number = question.number
-        self._asked[question.number] = set(peers.peers if peers is not None else ()), decided
+        self._number += 1
+        question = WhoHas(number=self._number, origin=origin, group=group, revision=self._feed.revision)
+        self._asked[self._number] = set(peers.peers if peers is not None else ()), decided
         for peer in peers.peers.values() if peers is not None else ():
             peer.outbox.control(encode(question))
-        if not self._asked[question.number][0]:
+        if not self._asked[self._number][0]:
             self._driver.start(self._look_soon())
 
     def on_who_has(self, peer: Peer, question: WhoHas) -> None:
@@ -110,10 +105,14 @@ class Origins:
         """Until close(). To be begun when the feed has reported everything that the store has."""
         while not self._closed:
             await self._driver.sleep(PERIOD_S)
-            unused = {name for name in hub.origins.known() if not self._is_used(name)} if not self._closed else set()
-            for name in unused & self._unused:
-                hub.origins.forget(name)
-            self._unused = unused - self._unused
+            if self._closed:
+                break
+            self._unused = {name: self._unused.get(name, 0) + 1 for name in hub.origins.known()
+                            if not self._is_used(name)}
+            for name, rounds in list(self._unused.items()):
+                if rounds >= (ROUNDS_PARKED if self._is_parked(hub, name) else ROUNDS):
+                    hub.origins.forget(name)
+                    del self._unused[name]
             hub.wake_up()
 
     @staticmethod
@@ -133,6 +132,12 @@ class Origins:
         """What this node has of these from a former life is as good as new."""
         for origin in message.origins:
             hub.origins.confirm(*origin)
+
+    @staticmethod
+    def _is_parked(hub: Hub, name: int) -> bool:
+        """Whether it is of messages that a node keeps for a share group: the store does not know of these."""
+        uses = hub.origins.uses(name)
+        return list(uses) == [0] and uses[0] != [1]
 
     def close(self) -> None:
         """Nothing is forgotten any more."""

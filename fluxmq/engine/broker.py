@@ -35,7 +35,7 @@ from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.retained_revisions import RetainedRevisions
 from fluxmq.engine.sessions.limits import Limits
-from fluxmq.engine.sessions.parked import Message, Parked, is_parked, name_of, offer
+from fluxmq.engine.sessions.parked import Message, Parked, WhoHas, is_parked, name_of, offer
 from fluxmq.engine.sessions.state import (
     ACTIVE,
     EXPIRY_NEVER,
@@ -76,6 +76,7 @@ class Broker:
         self.sessions = SessionTable()
         self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
         self.parked: dict[tuple[Namespace, bytes, bytes], Parked] = {}  # by namespace, name, filter of a share group
+        self.who_has: WhoHas | None = None  # set by the cluster, before there are sessions (ask_with)
         self.stored = SessionTable()  # sessions of which this node does not know whether they are still its own
         self.sessions_made = 0
         self.started_ms = hub.mono_ms
@@ -561,15 +562,22 @@ class Broker:
             session = self._make(name_of(group.name, group.filter), namespace, recorded=True, kept=True)
             session.queue_max, session.queue_bytes_max = 0xFFFFFFFF, 1 << 62    # other sessions, or nodes, had them
             session.data.expiry_s = EXPIRY_NEVER
-            parked = self.parked[key] = Parked(self.hub, session)
+            if identity := self.hub.next_identity():
+                session.data.identity = f"{self.directory.node}.{identity}"
+            parked = self.parked[key] = Parked(self.hub, session, who_has=self.who_has)
             self.record_head(session)
         return parked
 
-    def doubt(self, namespace: Namespace, group: ShareGroup) -> tuple[Session, Callable[[bool], None]]:
-        """For the cluster: another node may have given the next message for a share group to a member already. Returns
-        the session that keeps it, and what is to be called when that is known (Parked.doubt)."""
+    def ask_with(self, who_has: WhoHas) -> None:
+        """For the cluster: who_has asks the other nodes whether they have given a message to a member of a group."""
+        self.who_has, self.hub.doubt = who_has, self._doubt
+
+    def _doubt(self, namespace: Namespace, group: ShareGroup, name: int, packet_id: int, use: int) -> Session:
+        """Another node may have given a message to a member already: returns the session that keeps it meanwhile."""
+        assert self.who_has is not None
         parked = self._parked_of(namespace, group)
-        return parked.session, parked.doubt()
+        self.who_has((name, packet_id, use), group.mark, parked.doubt())
+        return parked.session
 
     def _expect(self, namespace: Namespace, group: ShareGroup) -> None:
         """The group has no member any more that lives, but some will perhaps come back."""
@@ -926,7 +934,7 @@ class Broker:
         for session in sessions:
             state: SessionState = session.data
             if is_parked(session.name):
-                parked = Parked(self.hub, session, restored=True)
+                parked = Parked(self.hub, session, restored=True, who_has=self.who_has)
                 self.parked[parked.key] = parked
                 continue
             if state.moved is not None and state.moved.stage != ACTIVE:

@@ -11,7 +11,8 @@ from libc.string cimport memset
 
 from fluxmq._core.disk.record_kinds cimport RECORD_SETTLED
 from fluxmq._core.hub.hub cimport Hub
-from fluxmq._core.memory.message cimport FORMAT_MQTT, ids_drop, mark_of, msg_t, pub_t, pub_own
+from fluxmq._core.hub.targets cimport PeerHop
+from fluxmq._core.memory.message cimport FORMAT_MQTT, ids_drop, mark_of, msg_t, origin_t, pub_t, pub_own
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.session cimport (
     SLOT_HELD, SLOT_SENT, SLOT_UNSENT, SLOT_WAITING, Session, entry_t, slot_t,
@@ -20,7 +21,7 @@ from fluxmq._core.pubsub.share_group cimport GroupTaker, ShareGroup
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.pubsub.trie cimport SUB_RETAIN_AS_PUBLISHED
 
-__all__ = ["Expecting", "give", "keep", "kept", "left_behind", "mark_given", "settle"]
+__all__ = ["Expecting", "give", "keep", "kept", "left_behind", "mark_given", "settle", "settled_elsewhere"]
 
 
 cdef tuple message_of(const msg_t* msg, uint8_t first, uint8_t qos):
@@ -83,14 +84,30 @@ def left_behind(Hub hub not None, Session session not None, int qos_max=2) -> li
 
 
 def give(Hub hub not None, ShareGroup group not None, Namespace namespace not None, tuple message not None,
-         bint here=False):
+         bint here=False, uint64_t name=0, uint64_t use=0):
     """Delivers a message to one member of a group, of this node (here) or of any. Returns None if there is no member or
-    it was dropped, the node that it was forwarded to (a GroupTaker), or True: a session of this node has it."""
+    it was dropped, the node that it was forwarded to (a GroupTaker), or True: a session of this node has it. name, use:
+    of the origin with which it is forwarded (hub/origins.pxd); name 0: none."""
     cdef pub_t pub
+    cdef origin_t origin = origin_t(name=name, use=use, packet_id=0, spread=False, doubtful=False, pub=&pub)
     fill(&pub, namespace, message)
-    taken = hub.publish_to_group(&pub, group, here)
+    try:
+        if name:
+            hub.origin = &origin
+        taken = hub.publish_to_group(&pub, group, here)
+    finally:
+        hub.origin = NULL
     hub.touch()
     return group.takers[taken - 2] if taken >= 2 else True if taken else None
+
+
+def settled_elsewhere(Hub hub not None, uint64_t name, uint64_t use):
+    """A message that was forwarded with this origin is not kept any more: the other nodes need not know that they have
+    had it."""
+    cdef PeerHop peer
+    for peer in hub.nodes:
+        peer.release(name, 0, use)
+    hub.touch()
 
 
 # -------------------------------------------------------------------- kept, in a session that no client has

@@ -6,7 +6,8 @@
 
 The messages are in a session that no client has (its name begins with NUL, which no client identifier does
 [MQTT-1.5.4-2]), so journal and view keep them like those of any session. What is given is marked first. So after a
-crash a message of QoS 1 is given again, and one of QoS 2 that may have been given is not: it reaches one at most.
+crash a message of QoS 1 is given again, and so is one of QoS 2 if no other node has it: it is forwarded with an origin
+(_core/hub/origins.pxd), by which the others are asked. On a node that is in no cluster such a message is dropped.
 
 A message that has found no member for UNWANTED_S is dropped: its group has ended, or its members do not come back.
 
@@ -17,9 +18,18 @@ already, until the other nodes have said who has it (doubt).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.hub.group_messages import Expecting, give, keep, kept, mark_given, settle
+from fluxmq._core.hub.group_messages import (
+    Expecting,
+    give,
+    keep,
+    kept,
+    mark_given,
+    settle,
+    settled_elsewhere,
+)
 from fluxmq._core.hub.transfer import sequence_of
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
@@ -28,9 +38,12 @@ from fluxmq._core.pubsub.share_group import ShareGroup
 if TYPE_CHECKING:
     from fluxmq._core.hub.hub import Hub
 
-__all__ = ["UNWANTED_S", "Message", "Parked", "is_parked", "name_of", "offer"]
+__all__ = ["UNWANTED_S", "Message", "Parked", "WhoHas", "is_parked", "name_of", "offer"]
 
 Message = tuple[bytes, bytes, bytes, int, bool, int]  # topic, payload, properties, QoS, retain, expires_at
+# Asks the other nodes whether they have seen to it that a member of a share group (by its mark) gets a message with an
+# origin (name, packet identifier, use), and calls with the answer.
+WhoHas = Callable[[tuple[int, int, int], int, Callable[[bool], None]], None]
 UNWANTED_S = 3600
 GIVEN_MAX = 1000  # that are under way at a time
 
@@ -47,17 +60,22 @@ def is_parked(name: bytes) -> bool:
 
 class Parked:
     """Of one group. session: has the messages. restored: it comes from disk, so those that are marked may have been
-    given by the former life of this node."""
+    given by the former life of this node. who_has: None if there is no cluster."""
 
-    def __init__(self, hub: Hub, session: Session, *, restored: bool = False) -> None:
+    def __init__(self, hub: Hub, session: Session, *, restored: bool = False, who_has: WhoHas | None = None) -> None:
         self.hub = hub
         self.session = session
         self.since_ms = hub.steady_ms  # when a member was last seen
-        self._given: dict[int, tuple[Any, int]] = {}  # sequence -> the stream to a node, number of the frame
+        self._who_has = who_has
+        self._name: int = session.data.incarnation  # of the origins; 0: it was made by a node without others
+        self._given: dict[int, tuple[Any, int, int]] = {}  # sequence -> the stream to a node, number of the frame, QoS
         self._marked: dict[int, Message] = {}  # those that were marked, and are not given
+        self._unsure: dict[int, Message] = {}  # those of QoS 2 that the former life of this node may have given
         for sequence, marked, message in kept(session) if restored else ():
-            if marked and message[3] == 2:
+            if marked and message[3] == 2 and (who_has is None or not self._name):
                 settle(session, sequence)
+            elif marked and message[3] == 2:
+                self._unsure[sequence] = message
             elif marked:
                 self._marked[sequence] = message
         self._waiting = False
@@ -101,12 +119,38 @@ class Parked:
 
         return decided
 
+    def _ask(self, sequence: int, message: Message) -> None:
+        """Gives a message again if no other node has it."""
+        def decided(had: bool) -> None:
+            if self.session.data is None:
+                return
+            if had:
+                self._settle(sequence, 2)
+            else:
+                self._marked[sequence] = message
+            self.pump()
+            self.hub.wake_up()
+
+        assert self._who_has is not None
+        _, name, filter_ = self.key
+        self._who_has((self._name, 0, sequence), ShareGroup(name, filter_).mark, decided)
+
+    def _settle(self, sequence: int, qos: int) -> None:
+        """Another node has it durably."""
+        since = self.hub.commits.mark
+        settle(self.session, sequence)
+        if qos == 2 and self._name:     # not before that is on disk: this node would ask them again
+            self.hub.when_durable(partial(settled_elsewhere, self.hub, self._name, sequence), since)
+
     def pump(self) -> None:
         """Gives what can be given, and settles what has arrived."""
-        for sequence, (stream, frame) in list(self._given.items()):
+        unsure, self._unsure = self._unsure, {}
+        for sequence, message in unsure.items():
+            self._ask(sequence, message)
+        for sequence, (stream, frame, qos) in list(self._given.items()):
             if stream.acknowledged_upto >= frame or stream.gone is not None:    # gone: what it had was given again
                 del self._given[sequence]
-                settle(self.session, sequence)
+                self._settle(sequence, qos)
         group = self.hub.groups.get(self.key)
         if group is None or self.expecting is not None:
             if self.unwanted:
@@ -142,14 +186,15 @@ class Parked:
                 settle(self.session, sequence)
                 del self._marked[sequence]
                 continue
-            taker: Any = give(self.hub, group, self.session.namespace, message)
+            taker: Any = give(self.hub, group, self.session.namespace, message,
+                              name=self._name if message[3] == 2 else 0, use=sequence)
             if taker is None:
                 return
             del self._marked[sequence]
             if taker is True or isinstance(taker, Expecting):    # which has kept it anew
                 settle(self.session, sequence)
             else:
-                self._given[sequence] = taker, taker.group_frame
+                self._given[sequence] = taker, taker.group_frame, message[3]
 
 
 def offer(hub: Hub, group: ShareGroup, namespace: Namespace, message: Message,

@@ -10,7 +10,9 @@ from oracle.mqtt import Puback, Pubcomp
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
+from fluxmq._core.hub.group_messages import give
 from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq.engine.sessions import parked
 
 NAMES = ("one", "two", "three")
 SHARE = "$share/g/t/#"
@@ -332,6 +334,53 @@ def test_what_is_published_while_all_members_are_on_a_dead_node_waits_for_one(qo
     brokers.run_until(lambda: lost.acknowledged(packet_id))
     brokers.run_for(0.5)
     assert known(brokers, "one") == {} and not brokers.processes["one"].node.hub.groups
+
+
+def keeper(brokers: Brokers, payloads: list[bytes]) -> None:
+    """Node "one" keeps messages of QoS 2, because all members were on a node that has died."""
+    member(brokers, "two", "lost", 2, expiry_s=1000)
+    publisher = connected(brokers, "one", "p")
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(0.05)
+    for payload in payloads:
+        publish(brokers, publisher, payload, 2)
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_what_is_kept_is_given_once_although_its_node_crashes(forwarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has recorded that it gives the messages: before any has left, or when all have come."""
+    brokers = serving(*NAMES)
+    sent = [b"%d" % number for number in range(3)]
+    keeper(brokers, sent)
+    given = []
+
+    def give_and_crash(*args: Any, **how: Any) -> object:
+        given.append(args[3])
+        if not forwarded:
+            if len(given) == 1:
+                brokers.world.events.soon(lambda: brokers.kill("one"))
+            return None
+        return give(*args, **how)
+
+    monkeypatch.setattr(parked, "give", give_and_crash)
+    here = connected(brokers, "three", "here")
+    here.subscribe(SHARE, 2)
+    brokers.run_until(lambda: given)
+    if forwarded:
+        brokers.run_until(lambda: len(here.messages) == len(sent))
+        assert brokers.processes["one"].node.broker.parked
+        brokers.kill("one")
+    brokers.run_for(0.2)
+    assert len(here.messages) == (len(sent) if forwarded else 0)
+    monkeypatch.undo()
+    brokers.end_lease_of("one")
+    brokers.start("one")
+    brokers.run_until(lambda: len(here.messages) >= len(sent), 5.0)
+    brokers.run_for(2.0)
+    assert got(here) == sent
+    assert not brokers.processes["one"].node.broker.parked
+    assert not any(len(brokers.processes[name].node.hub.origins) for name in ("one", "three"))
 
 
 def test_members_that_end_with_their_node_are_not_expected() -> None:
