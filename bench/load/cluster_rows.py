@@ -19,6 +19,7 @@ from typing import Any
 
 from fluxmq.bench.load.brokers import Broker
 from fluxmq.bench.load.cluster_nodes import ClusterNodes
+from fluxmq.bench.load.cluster_retained import retained
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.mqtt_session import MqttSession
 from fluxmq.bench.load.options import LoadOptions
@@ -324,11 +325,17 @@ CLUSTER_ROWS = (
         goals=(Goal(figure="rate", bound=250_000, at_least=True),)),
     Row(key="fanout", work="1 → 200 on three nodes, QoS 0", run=fanout,
         goals=(Goal(figure="rate", bound=8e6, at_least=True), Goal(figure="copies", bound=1.001))),
+    Row(key="group", work="1 → a share group of two on another node, QoS 0", run=throughput(subs=2, groups=1),
+        goals=()),
+    Row(key="group-qos1", work="the same, QoS 1", run=throughput(subs=2, groups=1, qos=1), goals=()),
     Row(key="latency", work="5 000 messages/s across two nodes", run=latency,
         goals=(Goal(figure="p50_ms", bound=0.8), Goal(figure="p99_ms", bound=6.0))),
     Row(key="saturated", work="the same, while a closed loop fills the way", run=saturated, goals=()),
     Row(key="storm", work="5 000 clients connect at once", run=storm,
         goals=(Goal(figure="per_second", bound=2500, at_least=True),)),
+    Row(key="retained", work="clients connect beside 50 000 retained messages/s over 1 000 topics", run=retained,
+        goals=(Goal(figure="rate", bound=49_000, at_least=True), Goal(figure="leases_lost", bound=0.0),
+               Goal(figure="p99_times", bound=1.5))),
     Row(key="takeover", work="sessions with 1 000 messages waiting move", run=takeover,
         goals=(Goal(figure="p99_ms", bound=100.0),)),
     Row(key="join", work="a node starts beside 100 000 subscriptions", run=join,

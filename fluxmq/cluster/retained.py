@@ -18,7 +18,8 @@ A store without space takes no value, and goes on to take deletions: topics that
 the others one in a while.
 
 Writes are coalesced by topic and go in rounds, which become slower as they become larger, through a writer of their
-own, so that leases and owners do not wait for them. It is one file because both directions decide by the same tables
+own, so that leases and owners do not wait for them. Topics that change all the time are written less often the more
+there are, and do not keep others. It is one file because both directions decide by the same tables
 which of two values of a topic is the newer one.
 """
 from __future__ import annotations
@@ -54,8 +55,12 @@ __all__ = ["RetainedMessages", "Value"]
 
 TRANSACTIONS_MAX = 2  # under way at once
 ROUND_TOPICS_MAX = 4096
+# A topic that changes all the time is written once in so long: by the number of those that were written since.
+AGAIN_PER_TOPIC_S, AGAIN_MAX_S = 0.002, 2.0
+LOOK_S = 0.05  # between two looks for others meanwhile
+SLICE_TOPICS = 64  # of a round, that are begun at once: some milliseconds of the loop
 ROUND_BYTES_MAX = 4 << 20
-LOOK_TOPICS_MAX = 16384  # of those that wait for space, in one round
+LOOK_TOPICS_MAX = 16384  # that are looked at for one round
 PAUSE_PER_TOPIC_S, PAUSE_MAX_S = 0.001, 0.5  # from the beginning of a round to that of the next
 PROPERTIES_MAX = 64 << 10  # bytes, of a message that is in the store whole
 SWEEP_S = 30.0
@@ -125,6 +130,8 @@ class RetainedMessages:
         self._revisions: RetainedRevisions
         self._under_way: dict[Topic, _Write] = {}
         self._expiries: dict[Topic, int] = {}
+        self._recent: set[Topic] = set()  # written since then, and not again before _again_at
+        self._recent_since = 0.0
         self._loading = True
         self._writing = False
         self._closed = False
@@ -180,11 +187,22 @@ class RetainedMessages:
         try:
             while self.waiting and not self._closed:
                 begun, self._trouble = self._driver.now(), ""
-                works = [self._driver.start(self._write_one(topic)) for topic in self._round()]
+                topics = self._round()
+                pause = min(PAUSE_PER_TOPIC_S * len(topics), PAUSE_MAX_S)
+                works = []
+                for at in range(0, len(topics), SLICE_TOPICS):
+                    if at:                  # clients of this node do not wait for the whole of a round
+                        await self._driver.sleep(pause * SLICE_TOPICS / len(topics))
+                    if self._trouble or self._closed:
+                        break
+                    works += [self._driver.start(self._write_one(topic)) for topic in topics[at:at + SLICE_TOPICS]
+                              if self._begin(topic)]
                 for work in works:
                     await self._driver.end_of(work)
-                pause = min(PAUSE_PER_TOPIC_S * len(works), PAUSE_MAX_S) - (self._driver.now() - begun)
-                await self._driver.sleep(max(pause, 0.0) if not self._trouble else RETRY_S)
+                rest = pause - (self._driver.now() - begun)
+                if not topics:
+                    rest = min(max(self._again_at - begun, AGAIN_PER_TOPIC_S), LOOK_S)
+                await self._driver.sleep(max(rest, 0.0) if not self._trouble else RETRY_S)
         finally:
             self._writing = False
         if self.waiting:
@@ -193,28 +211,43 @@ class RetainedMessages:
     def _round(self) -> list[Topic]:
         if self._full:
             return self._round_without_space()
-        topics, size = [], 0
-        for topic in list(islice(self._revisions.pending, ROUND_TOPICS_MAX)):
-            if size > ROUND_BYTES_MAX:
+        if (now := self._driver.now()) >= self._again_at:
+            self._recent, self._recent_since = set(), now
+        topics: list[Topic] = []
+        size = 0
+        for topic in list(islice(self._revisions.pending, LOOK_TOPICS_MAX)):
+            if topic in self._recent:
+                continue
+            if size > ROUND_BYTES_MAX or len(topics) >= ROUND_TOPICS_MAX:
                 break
             kept = self._kept(topic)
             size += kept.size if kept is not None and self._is_whole(kept) else 0
             topics.append(topic)
-            self._under_way[topic] = _Write(self._revisions.pending[topic])
         return topics
+
+    def _begin(self, topic: Topic) -> bool:
+        """Whether it is still to be written."""
+        number = self._revisions.pending.get(topic)
+        if number is None:
+            return False
+        self._under_way[topic] = _Write(number)
+        self._recent.add(topic)
+        return True
+
+    @property
+    def _again_at(self) -> float:
+        return self._recent_since + min(AGAIN_PER_TOPIC_S * len(self._recent), AGAIN_MAX_S)
 
     def _round_without_space(self) -> list[Topic]:
         """What was cleared, and the first other topic. Those that were looked at come last the next time."""
         topics: list[Topic] = []
         pending, tries = self._revisions.pending, False
         for topic in list(islice(pending, LOOK_TOPICS_MAX)):
-            number = pending.pop(topic)
-            pending[topic] = number
+            pending[topic] = pending.pop(topic)
             cleared = self._kept(topic) is None
             if (cleared or not tries) and len(topics) < ROUND_TOPICS_MAX:
                 tries = tries or not cleared
                 topics.append(topic)
-                self._under_way[topic] = _Write(number)
         return topics
 
     async def _write_one(self, topic: Topic) -> None:

@@ -210,3 +210,23 @@ def test_a_payload_that_nobody_has_is_left_out() -> None:
     brokers.start("one")
     brokers.run_for(6.0)
     assert received(brokers, "two", "t/1") == [("t/1", LARGE)]
+
+
+def test_topics_that_change_all_the_time_are_written_seldom_and_keep_no_other() -> None:
+    brokers = serving("one", "two")
+    publisher = connected(brokers, "one", "p")
+    retained = brokers.processes["one"].cluster.retained
+    for number in range(200):
+        publisher.publish(f"hot/{number}", b"0", 1, retain=True)
+    brokers.run_for(1.0)
+    before = retained.written
+    for turn in range(1, 41):
+        for number in range(200):
+            publisher.publish(f"hot/{number}", b"%d" % turn, 1, retain=True)
+        brokers.run_for(0.1)
+    assert 1000 <= retained.written - before <= 2400        # 500/s, for 4 s
+    retain(brokers, publisher, b"new", "cold")
+    brokers.run_for(0.35)
+    assert kept(brokers, "two", b"cold") == b"new"
+    brokers.run_for(1.0)
+    assert all(kept(brokers, "two", b"hot/%d" % number) == b"40" for number in range(200))
