@@ -222,9 +222,11 @@ cdef class Hub(Waiter):
         cdef origin_t origin
         if self.identity_last == 0:
             return self.publish(pub, route)         # alone now
-        origin = origin_t(name=incarnation, use=self.origins.use_of(incarnation, packet_id, again),
-                          packet_id=packet_id, spread=False, doubtful=dup or again, pub=NULL)
-        if origin.use == 0 and counted and not again:
+        origin = origin_t(name=incarnation, use=0, packet_id=packet_id, spread=False, doubtful=dup or again, pub=NULL)
+        if origin.doubtful:
+            origin.use = self.origins.use_of(incarnation, packet_id, again)
+        # Without DUP it is new [MQTT-3.3.1-1], whatever this node has under that identifier and has not heard the end of.
+        if origin.use == 0 and not again and (counted or not dup):
             self.identity_last += 1
             origin.use = self.identity_last
         return self.publish_once(pub, route, &origin)

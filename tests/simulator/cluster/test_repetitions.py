@@ -211,6 +211,27 @@ def test_what_was_refused_does_not_count_as_the_next_message_under_its_identifie
     assert sorted(received(reader)) == [b"next", b"refused"]
 
 
+def test_a_node_that_does_not_hear_that_a_message_was_refused_takes_the_next_one() -> None:
+    """It has the message, and could not say so. The publisher's node dies; the next one does not know the uses."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    publisher.offer(b"refused")
+    brokers.run_until(lambda: reader.messages)
+    brokers.network.stall("one", "two")
+    assert until(brokers, publisher, Pubrec) and publisher.of(Pubrec)[0].reason == 0x80
+    brokers.kill("one")
+    brokers.network.heal()
+    brokers.run_for(0.2)
+    brokers.end_lease_of("one")
+    comes_back(brokers, publisher, ["three"])
+    publisher.forget(Pubrec)
+    publisher.offer(b"next")
+    assert until(brokers, publisher, Pubrec) and not publisher.of(Pubrec)[0].reason
+    brokers.run_for(1.0)
+    assert received(reader) == [b"refused", b"next"]
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_a_publisher_whose_node_dies_between_two_packets_is_heard_once(seed: int) -> None:
     history = History(seed)
