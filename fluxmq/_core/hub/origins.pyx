@@ -248,6 +248,20 @@ cdef class Origins:
         if self.ledger.active():
             self.record(name, packet_id, found)
 
+    def take_back(self, uint64_t name, uint16_t packet_id, uint64_t use, uint64_t session):
+        """This was released, and brought too late for anybody to tell of it: bring() of this session is undone."""
+        cdef Use each
+        for each in self.names.get(name, {}).get(packet_id, ()):
+            if each.use == use and session in each.had:
+                each.had = tuple([number for number in each.had if number != session])
+                if each.flags == ORIGIN_BROUGHT and not each.had and not each.groups:
+                    if each.recorded:
+                        self.ledger.write(RECORD_ORIGIN_END, key_of(name, packet_id, use))
+                    self.drop(name, packet_id, use)
+                elif each.recorded:
+                    self.record(name, packet_id, each)
+                return
+
     def confirm(self, uint64_t name, uint16_t packet_id, uint64_t use):
         """The node that has the publisher's session says that this was not released while this node was away."""
         cdef Use each

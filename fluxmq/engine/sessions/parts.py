@@ -64,7 +64,8 @@ class MovedHead(msgspec.Struct, array_like=True):
     """What a session is besides its subscriptions and messages. origin: its name at the node that it comes from, for
     Moved.origins; origins: those of that node. away_ms: time since its client has left. restored: the client was
     connected when that node ended, and has not been since. uses: (packet identifier, use) of its own messages of QoS 2
-    that await their PUBREL (_core/hub/origins.pxd). The rest as in Head."""
+    that await their PUBREL (_core/hub/origins.pxd). had: origins of messages that the session has had so far, of those
+    whose use is known; Arrival.bring says which are over when the session is whole. The rest as in Head."""
 
     origin: Name
     name: bytes
@@ -81,6 +82,8 @@ class MovedHead(msgspec.Struct, array_like=True):
     counted: bool = False
     uses: Annotated[list[tuple[Annotated[int, Meta(ge=1, lt=1 << 16)], Annotated[int, Meta(ge=0)]]],
                     Meta(max_length=65535)] = []
+    had: list[tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0, lt=1 << 16)],
+                    Annotated[int, Meta(ge=1)]]] = []
 
 
 class MovedSubscriptions(msgspec.Struct, array_like=True):

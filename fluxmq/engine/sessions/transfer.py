@@ -88,13 +88,14 @@ class Departure:
                            received_of(self.session), self.session.dropped)
 
     def _head(self, state: SessionState) -> MovedHead:
-        session = self.session
+        session, origins = self.session, self.broker.hub.origins
         origin = f"{self.broker.directory.node}/{session.number}".encode() if session.number else b""
         return MovedHead(origin, session.name, session.namespace.name, state.version, state.expiry_s,
                          state.keep_alive_s, max(self.broker.hub.steady_ms - state.since_ms, 0), state.restored,
                          state.will, state.username, list(state.moved.origins) if state.moved else [],
                          state.identity, state.counted,
-                         self.broker.hub.origins.own(state.incarnation) if state.identity else [])
+                         origins.own(state.incarnation) if state.identity else [],
+                         [one for one in origins.had_by(session.number) if one[2]] if session.number else [])
 
     @staticmethod
     def _parts(size: int, snapshot: Snapshot, head: bytes, subscriptions: list[Subscription], resting: frozenset[bytes],
@@ -175,6 +176,7 @@ class Arrival:
         self.session: Session | None = None
         self._number = 0  # of the next part
         self._uses: list[tuple[int, int]] = []  # MovedHead.uses
+        self._had: list[tuple[int, int, int]] = []  # MovedHead.had
 
     @classmethod
     def of(cls, broker: Broker, session: Session) -> Arrival:
@@ -233,7 +235,7 @@ class Arrival:
         state.since_ms = self.broker.hub.steady_ms - head.away_ms
         state.restored, state.will, state.username = head.restored, head.will, head.username
         state.identity, state.counted = head.identity, head.counted
-        self._uses = head.uses
+        self._uses, self._had = head.uses, head.had
         self.broker.hub.origins.forget_former(state.incarnation)
         state.moved = Moved(ARRIVING, source=head.origin, origins=head.origins)
         self.broker.record_head(session)
@@ -300,8 +302,11 @@ class Arrival:
         self.broker.hub.wake_up()
 
     def bring(self, had: list[tuple[int, int, int]]) -> None:
-        """The origins of messages that the session has had at the old owner: Departure.had at the end of the tail."""
+        """The origins of messages that the session has had at the old owner: Departure.had at the end of the tail. What
+        the head had brought and is not among them was released meanwhile, perhaps before this node remembered it."""
         if self.session is not None and not self.ended and self.session.number:
+            for origin in set(self._had).difference(had):
+                self.broker.hub.origins.take_back(*origin, self.session.number)
             for origin in had:
                 self.broker.hub.origins.bring(*origin, self.session.number)
 
@@ -320,6 +325,8 @@ class Arrival:
         parts.take_step(session, step)
         for packet_id, use in self._uses if session.data.incarnation else ():
             self.broker.hub.origins.bring(session.data.incarnation, packet_id, use)
+        for origin in self._had if session.number else ():
+            self.broker.hub.origins.bring(*origin, session.number)
         self.broker.activate(session)
         self._resume()
         return mark

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from typing import Any
 
 import pytest
 from oracle.mqtt import Packet, Pubcomp, Publish, Pubrec, Pubrel
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
+from fluxmq.cluster.takeover import Takeovers
 from fluxmq.engine.sessions.transfer import Departure
 
 NAMES = ("one", "two", "three")
@@ -371,6 +373,41 @@ def test_what_was_released_while_a_subscriber_moves_is_not_brought(monkeypatch: 
     exchange(brokers, publisher, b"2")
     brokers.run_for(1.0)
     assert received(reader) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_publisher_goes_where_a_subscriber_is_going(monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
+    """It repeats a message there before the subscriber's session is whole. over: or it has released it meanwhile."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    exchange(brokers, publisher, b"1")
+    brokers.run_until(lambda: reader.messages)
+    held, send_tail = [True], Takeovers._send_tail
+
+    async def send_later(takeovers: Takeovers, session: tuple[bytes, bytes], *rest: Any) -> None:
+        while held and session[1] == b"s":
+            await takeovers._driver.sleep(0.01)
+        await send_tail(takeovers, session, *rest)
+
+    monkeypatch.setattr(Takeovers, "_send_tail", send_later)
+    reader.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_for(1.0)
+    if over:
+        released(brokers, publisher)
+    moves(brokers, publisher, "three")
+    if not over:
+        exchange(brokers, publisher, b"1", again=True)
+    assert not reader.connected
+    held.clear()
+    brokers.run_until(lambda: reader.connected)
+    if not over:
+        released(brokers, publisher)
+    exchange(brokers, publisher, b"2")
+    released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert received(reader) == [b"1", b"2"]
+    assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
 
 
 @pytest.mark.parametrize("to", ["two", "three"])
