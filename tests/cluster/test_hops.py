@@ -134,13 +134,13 @@ def judge(came: list[Message], sent: list[bytes], subscriber: Session, *, once: 
 @each
 def test_a_session_and_its_publisher_hop(cluster: Cluster, peer: Peer, open_at: Open, topic: str) -> None:
     """Nothing acknowledged is lost; QoS 2 comes exactly once where the library knows at the next node what it had at
-    the last; what comes a second time says so (DUP); and the order is the publisher's. Messages are under way to the
-    subscriber when it goes; the publisher waits for its acknowledgements first."""
+    the last; what comes a second time says so (DUP); and the order is the publisher's. Messages are under way when
+    they go, from the publisher too if its library ends at the next node what it had begun at the last."""
     qos = 2 if peer.library.remembers else 1
     kept = {"clean": False, "expiry_s": KEPT_S}
     subscriber = open_at(peer, 0, "sub", filters=[(f"{topic}/#", qos)], **kept)
     publisher = open_at(peer, 0, "pub", **kept)
-    publishing = Publishing(cluster, publisher, f"{topic}/m")
+    publishing = Publishing(cluster, publisher, f"{topic}/m", under_way=peer.library.resumes)
     came: list[Message] = []
     for hop in range(HOPS):
         came += [subscriber.receive() for _ in range(AT_ONCE)]
@@ -151,7 +151,7 @@ def test_a_session_and_its_publisher_hop(cluster: Cluster, peer: Peer, open_at: 
     came += up_to_the_end(subscriber, topic)
     for each_qos, payloads in publishing.payloads.items():
         judge([message for message in came if message.topic == f"{topic}/m/{each_qos}"], payloads, subscriber,
-              once=each_qos == qos == 2, publisher_repeats=False)
+              once=each_qos == qos == 2, publisher_repeats=peer.library.resumes)
 
 
 @pytest.mark.parametrize("peer", [peer for peer in HOPPERS if peer.library.resumes], ids=str)
