@@ -225,7 +225,7 @@ cdef class Hub(Waiter):
         origin = origin_t(name=incarnation, use=0, packet_id=packet_id, spread=False, doubtful=dup or again, pub=NULL)
         if origin.doubtful:
             origin.use = self.origins.use_of(incarnation, packet_id, again)
-        # Without DUP it is new [MQTT-3.3.1-1], whatever this node has under that identifier and has not heard the end of.
+        # Without DUP it is new [MQTT-3.3.1-1], whatever this node has under that identifier.
         if origin.use == 0 and not again and (counted or not dup):
             self.identity_last += 1
             origin.use = self.identity_last
