@@ -1,6 +1,8 @@
 # cython: language_level=3
 """The properties of MQTT 5.0 (section 2.2.2): the table, one hot scan for PUBLISH, lists for everything else."""
+from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport realloc
 
 from fluxmq._core.wire.primitives cimport Cursor
 
@@ -24,6 +26,21 @@ cdef struct publish_props_t:
 # `out` is complete only when the result is 0.
 cdef int scan_publish_props(const uint8_t* at, const uint8_t* end, publish_props_t* out,
                             uint8_t* scratch) noexcept nogil
+
+cdef struct scratch_t:          # for scan_publish_props; each module that calls it keeps one, which only grows
+    uint8_t* data
+    size_t room
+
+# Room for n bytes, until the next call.
+cdef inline uint8_t* scratch_for(scratch_t* scratch, size_t n) except NULL:
+    cdef uint8_t* grown
+    if n > scratch.room or scratch.data == NULL:
+        grown = <uint8_t*>realloc(scratch.data, n + 4096)
+        if grown == NULL:
+            raise MemoryError()
+        scratch.data = grown
+        scratch.room = n + 4096
+    return scratch.data
 
 # Reads length and properties at the cursor. `where` is a packet type or WILL.
 # ProtocolError as above, its text naming the property.

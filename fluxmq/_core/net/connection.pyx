@@ -33,7 +33,7 @@ from fluxmq._core.mqtt.consts cimport (
     REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_RETAIN_NOT_SUPPORTED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID,
     REASON_TOPIC_NAME_INVALID, REASON_UNSPECIFIED_ERROR,
 )
-from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
+from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, scratch_for, scratch_t
 from fluxmq._core.net.transport cimport (
     ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED, enter_phase,
 )
@@ -67,20 +67,7 @@ QUEUE_REFUSALS = {
                                               "producer-sequence are decimal numbers"),
 }
 
-cdef uint8_t* scratch = NULL
-cdef size_t scratch_room = 0
-
-
-cdef uint8_t* scratch_for(size_t n) except NULL:
-    global scratch, scratch_room
-    cdef uint8_t* grown
-    if n > scratch_room or scratch == NULL:
-        grown = <uint8_t*>realloc(scratch, n + 4096)
-        if grown == NULL:
-            raise MemoryError()
-        scratch = grown
-        scratch_room = n + 4096
-    return scratch
+cdef scratch_t scratch
 
 
 cdef bint is_queue_order(const route_t* route) noexcept nogil:
@@ -535,7 +522,7 @@ cdef class Connection(Transport):
             pub.body.properties_length = length
             return c.at + length
         memset(&properties, 0, sizeof(properties))
-        reason = scan_publish_props(c.at, c.at + length, &properties, scratch_for(length))
+        reason = scan_publish_props(c.at, c.at + length, &properties, scratch_for(&scratch, length))
         if reason:
             raise ProtocolError(reason, "the properties of PUBLISH are malformed (MQTT 5.0 section 3.3.2.3)")
         if properties.has_subscription_id:

@@ -1,10 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Codec. See peer/frames.pxd."""
-from libc.stdlib cimport realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le, put_u64_le
-from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
+from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, scratch_for, scratch_t
 from fluxmq._core.wire.text cimport TEXT_OK, filter_valid, text_valid, topic_valid
 
 from fluxmq._core.errors import ProtocolError
@@ -17,8 +16,7 @@ cdef enum:
     MALFORMED = 0x81            # MQTT 5.0 section 2.4; the cold half shows the text only
     WRONG = 0x82
 
-cdef uint8_t* scratch = NULL    # of scan_publish_props
-cdef size_t scratch_room = 0
+cdef scratch_t scratch
 
 
 cdef inline uint16_t peek_u16_le(const uint8_t* at) noexcept nogil:
@@ -339,21 +337,9 @@ cdef int check_message(const peer_record_t* record, checks_t* checks) except -1:
     if record.properties.length and not same(&record.properties, &checks.properties):
         memset(&found, 0, sizeof(found))
         if scan_publish_props(record.properties.at, record.properties.at + record.properties.length, &found,
-                              scratch_for(record.properties.length)):
+                              scratch_for(&scratch, record.properties.length)):
             raise ProtocolError(MALFORMED, "a message with malformed properties between nodes")
         if found.forward_length != record.properties.length:
             raise ProtocolError(WRONG, "a message between nodes with a property of one connection")
         checks.properties = record.properties
     return 0
-
-
-cdef uint8_t* scratch_for(size_t n) except NULL:
-    global scratch, scratch_room
-    cdef uint8_t* grown
-    if n > scratch_room or scratch == NULL:
-        grown = <uint8_t*>realloc(scratch, n + 4096)
-        if grown == NULL:
-            raise MemoryError()
-        scratch = grown
-        scratch_room = n + 4096
-    return scratch
