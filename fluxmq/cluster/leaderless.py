@@ -10,7 +10,7 @@ ended, no lease can end with its consent.
 """
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Callable
 
 from fluxmq.cluster.messages import VoterAnswer
@@ -23,15 +23,18 @@ LOOK_S = 0.1  # between two looks at the member
 
 
 class LeaderWatch:
-    """One per member. clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_look: called after each look."""
+    """One per member. clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_look: called after each look. draw:
+    returns a number of so many bits that no other life draws."""
 
-    def __init__(self, member: LocalMember, driver: Driver, clock_s: Callable[[], float]) -> None:
+    def __init__(self, member: LocalMember, driver: Driver, clock_s: Callable[[], float],
+                 draw: Callable[[int], int] = secrets.randbits) -> None:
         self.number = 0  # of the member; 0: it has not answered yet
         self.leader = False  # it knew one at the last look
         self.on_look: Callable[[], None] = lambda: None
         self._member = member
         self._driver = driver
         self._clock_s = clock_s
+        self._draw = draw
         self._since_s: float | None = None  # leaderless since; None: it knows a leader, or it is not known
         self._upto_s = 0.0  # until when that is certain
         self._period = 0
@@ -73,7 +76,7 @@ class LeaderWatch:
 
     def _begin(self) -> None:
         self._since_s = self._clock_s()
-        self._period = random.SystemRandom().getrandbits(62)
+        self._period = self._draw(62)
 
     def _follow_life(self) -> bool:
         """Takes ends and starts of the process into account; whether it runs."""

@@ -90,12 +90,13 @@ class ClusterNode:
     """A Directory; `services` has it with Peers and Replicator.
 
     clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_fenced: called with the reason when this node must stop at
-    once. log: as Broker's on_log. watch: of this node's member of etcd; None: it has none.
+    once. log: as Broker's on_log. watch: of this node's member of etcd; None: it has none. new_name: for a cluster that
+    has none yet; of no other one.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, transport: Transport, driver: Driver, *,
                  clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log,
-                 watch: LeaderWatch | None = None) -> None:
+                 watch: LeaderWatch | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self.phase = Phase.NEW
         self.settings = settings
         self.services = Cluster(self, Hops(lambda: self.peers), SoloReplicator())
@@ -111,6 +112,7 @@ class ClusterNode:
         self.transport = transport
         self.driver = driver
         self._on_fenced = on_fenced
+        self._new_name = new_name
         self._broker: Broker | None = None
         self._all_known: Promise[None] = driver.promise()
         self.writer = Writer(store, driver)
@@ -239,7 +241,7 @@ class ClusterNode:
 
     async def _name(self) -> str:
         """The cluster's name, drawn by whoever comes first."""
-        drawn = uuid.uuid4().hex.encode()
+        drawn = self._new_name().encode()
         result = await self._store.transact([Compare(CLUSTER_KEY, 0)], [Change(CLUSTER_KEY, drawn)])
         found = None if result.done else result.found[0]
         return (drawn if found is None else found.value).decode()

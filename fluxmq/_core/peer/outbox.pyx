@@ -211,8 +211,19 @@ cdef class PeerOutbox(PeerHop):
         self.gather_records += records
 
     cdef int mark_dirty(self) except -1:
+        """Asks for end_turn, ahead of outboxes that were made later: a publish comes to its peers in the order of
+        their addresses, and a history of the simulator must not depend on these."""
+        cdef list waiting = self.hub.unsealed
+        cdef Py_ssize_t at
+        cdef object other
         if not self.dirty:
-            self.hub.unsealed.append(self)
+            at = len(waiting)
+            while at:
+                other = waiting[at - 1]
+                if not isinstance(other, PeerOutbox) or (<PeerOutbox>other).line.number < self.line.number:
+                    break
+                at -= 1
+            waiting.insert(at, self)
             self.dirty = True
         return 0
 

@@ -88,7 +88,8 @@ class BrokerProcess:
         self.cluster = ClusterNode(
             Settings(self.name, ttl_s=brokers.ttl_s),
             brokers.store_of(process), SimTransport(process, brokers.network, f"{self.name}:7948"), driver,
-            clock_s=process.now, on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process))
+            clock_s=process.now, on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
+            new_name=lambda: f"cluster that {self.name} has named")
         self.node = Node(self.disk, BrokerClock(process), Options(),  # type: ignore[arg-type]
                          random.Random(brokers.world.chance.getrandbits(64)),
                          lambda level, text, fields: self.log.append((level, text, fields)), driver,

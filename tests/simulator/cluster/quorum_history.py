@@ -144,7 +144,7 @@ class QuorumHistory:
         if process.name not in self.voters:
             return None
         watch = LeaderWatch(SimLocalMember(self._store_of(process), self.cluster.member(process.name)), process.driver,
-                            process.now)
+                            process.now, random.Random(f"{process.name} {process.life}").getrandbits)
         watch.number = number_of(self.cluster.member(process.name))     # a watch outlives a fence
         process.driver.start(watch.keep())
         return watch
