@@ -56,6 +56,7 @@ def test_the_packets_of_a_node_vanish(cluster: SpacedCluster, network: Network) 
     vanish(cluster, network, 1, "cut")
 
 
+@pytest.mark.soak
 def test_what_a_node_sends_vanishes(cluster: SpacedCluster, network: Network) -> None:
     """It hears the others, who do not hear it."""
     vanish(cluster, network, 2, "lose_from")
