@@ -1,4 +1,4 @@
-"""Plays histories of a cluster, of all kinds in turn, until one goes wrong.
+"""Plays histories of a cluster, of all kinds in turn (ORDER), until one goes wrong.
 
     python tests/simulator/cluster/play.py SEED [--count N] [--only KIND]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from simulator.cluster.histories import KINDS
+from simulator.cluster.histories import KINDS, ORDER
 
 
 def reason(error: BaseException) -> str:
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, metavar="N")
     parser.add_argument("--only", choices=sorted(KINDS), metavar="KIND", help="one of: " + ", ".join(KINDS))
     options = parser.parse_args()
-    names = [options.only] if options.only else list(KINDS)
+    names = [options.only] if options.only else ORDER
     for number in range(options.count):
         name = names[number % len(names)]
         try:
