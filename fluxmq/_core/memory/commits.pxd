@@ -92,7 +92,7 @@ cdef class Line:
     cdef size_t gather_length
     cdef size_t gather_room
     cdef uint64_t decided               # everything up to here is committed or given up
-    cdef list given_up                  # (first, last, why) of recent positions given up
+    cdef list given_up                  # (first, last, why, Commits.mark then) of recent positions given up
     cdef bint moved                     # in Commits.moved
     cdef readonly dict namespaces       # number in records -> Namespace, None: it has ended; 0 is "/"
     cdef readonly dict namespace_numbers    # the reverse
