@@ -52,12 +52,13 @@ class Parked:
             broker.give_again(namespace, group, filter_, message)
         broker.hub.when_durable(self._decided, since, self._decided)
 
-    def direct(self, life: int, outboxes: list[PeerOutbox], here: bool, done: Callable[[], object]) -> None:
+    def direct(self, life: int, outboxes: list[PeerOutbox], here: bool, back: PeerOutbox | None,
+               done: Callable[[], object]) -> None:
         """Everybody has adopted, and the outbox is in the index no more. See PeerOutbox.direct. done: called when
         nobody waits for it any longer."""
         self._done = done
         since = self._hub.commits.mark
-        self._outbox.direct(life, outboxes, here)
+        self._outbox.direct(life, outboxes, here, back)
         self._hub.when_durable(self._decided, since, self._decided)
         self._hub.wake_up()
 

@@ -287,6 +287,7 @@ class Peers:
         _, parked = self.parked[key]
         self.hub.targets.remove_peer(peer.outbox)
         parked.direct(peer.node.epoch, [adopter.outbox for adopter in adopters], here,
+                      next((adopter.outbox for adopter in adopters if adopter.name == peer.name), None),
                       lambda: self.parked.pop(key, None))
 
     def _abandon(self, peer: Peer) -> None:

@@ -57,6 +57,7 @@ class MetadataInMemory:
         self.leases: dict[int, int] = {}  # lease -> time to live
         self.transactions: list[tuple[Sequence[Compare], Sequence[Change]]] = []
         self._watches: list[_Watch] = []
+        self.late_s = 0.0  # of this view alone: how long it takes until a watch tells of a change
 
     def seen_by(self, driver: Driver) -> MetadataInMemory:
         """The same store for another node."""
@@ -167,6 +168,8 @@ class _Watch:
             if self._after < store.counts.compacted:
                 raise Compacted("compacted", retry=False)
             if store.counts.revision > self._after:
+                if store.late_s:
+                    await store.driver.sleep(store.late_s)
                 events = [event for event in store.history
                           if event.revision > self._after and event.key.startswith(self._prefix)]
                 self._after = store.counts.revision

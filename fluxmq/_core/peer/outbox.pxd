@@ -41,6 +41,7 @@ cdef class PeerOutbox(PeerHop):
     cdef readonly bint parked
     cdef readonly uint64_t epoch        # of this node
     cdef readonly uint64_t to_epoch     # of the other node; 0: it was not connected yet
+    cdef readonly uint64_t on_disk      # the last frame that former lives of the other node have on their disk
     cdef readonly uint64_t window_bytes
     # connection
     cdef object send                    # takes one frame; None: not connected
@@ -86,7 +87,7 @@ cdef class PeerOutbox(PeerHop):
     cdef int mark_dirty(self) except -1
     cdef int ticket(self, Line line) except -1
     cdef int direct_one(self, pub_t* pub, uint64_t life) except -1
-    cdef int direct_frame(self, bytes frame, int64_t since_ms, uint64_t life, list outboxes, bint here,
+    cdef int direct_frame(self, bytes frame, int64_t since_ms, uint64_t life, list outboxes, bint here, PeerOutbox back,
                           list names) except -1
     cdef uint32_t number_of(self, bytes name) except 0
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1

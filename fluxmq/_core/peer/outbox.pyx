@@ -75,8 +75,10 @@ cdef class PeerOutbox(PeerHop):
         if position > self.handed_ever:
             raise ProtocolError(WRONG, f"{self.node} says that it has frame {position}, but the last one that it was "
                                        f"sent is {self.handed_ever}")
-        if to_epoch != self.to_epoch and self.to_epoch:
-            self.again_upto = self.handed_ever
+        if to_epoch != self.to_epoch:
+            if self.to_epoch:
+                self.again_upto = self.handed_ever
+            self.on_disk = position
         self.to_epoch = to_epoch
         self.send = send
         self.handed = max(position, self.acknowledged_upto)
@@ -539,23 +541,25 @@ cdef class PeerOutbox(PeerHop):
         self.interest_line.commit(self.newest())
         self.interest_line.close("the node has died")
 
-    def direct(self, uint64_t life, list outboxes not None, bint here):
+    def direct(self, uint64_t life, list outboxes not None, bint here, PeerOutbox back=None):
         """Gives what a parked outbox has to the sessions that were adopted from this life of its node: to those of the
         other nodes through their outboxes, and to those of this node (here). The frames are dropped; the tickets stay
-        undecided. Their messages are committed when the tickets that this gives are."""
+        undecided. Their messages are committed when the tickets that this gives are. back: the one of these outboxes
+        that is to the next life of that node, which has the sessions from its disk, and does not get again what is
+        there already."""
         cdef list names = list(self.numbers)
         cdef kept_t* kept
         cdef uint64_t i
         self.seal_if_any()
         for i in range(self.kept_count):
             kept = &self.kept[(self.kept_head + i) & (self.kept_room - 1)]
-            self.direct_frame(<bytes>kept.frame, kept.since_ms, life, outboxes, here, names)
+            self.direct_frame(<bytes>kept.frame, kept.since_ms, life, outboxes, here, back, names)
         self.drop_kept(self.newest())
         self.ease()
         self.hub.touch()
 
     cdef int direct_frame(self, bytes frame, int64_t since_ms, uint64_t life, list outboxes, bint here,
-                          list names) except -1:
+                          PeerOutbox back, list names) except -1:
         cdef frame_t header
         cdef Cursor records
         cdef peer_record_t record
@@ -565,6 +569,8 @@ cdef class PeerOutbox(PeerHop):
         cdef route_t* route
         cdef int64_t left
         open_frame(<const uint8_t*><const char*>frame, <size_t>len(frame), &header, &records)
+        if back is not None and header.sequence <= back.on_disk:
+            outboxes = [outbox for outbox in outboxes if outbox is not back]
         while next_record(&records, &record, NULL):
             if record.kind != PEER_MESSAGE and record.kind != PEER_DIRECTED or not record.flags & PEER_QOS:
                 continue

@@ -38,6 +38,7 @@ KINDS: dict[str, Callable[[int], object]] = {
     "publisher is adopted": test_repetitions.test_a_publisher_whose_session_is_adopted_is_heard_once,
     "publisher's node dies": test_repetitions.test_a_publisher_whose_node_dies_between_two_packets_is_heard_once,
     "quorum": quorum_history.play,
+    "receiver restarts": test_repetitions.test_a_receiver_that_restarts_gets_each_message_once,
     "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
     "streams break": test_brokers.test_broken_streams_lose_nothing_repeat_nothing_and_keep_the_order,
     "wills": test_wills.test_each_session_gets_a_will_once_whoever_dies_and_comes_back_meanwhile,

@@ -5,7 +5,7 @@ import pytest
 from simulator.cluster.histories import KINDS
 
 SEED_STEP = 1_000_000       # between the histories of one --seed and of the next
-PARTS, EACH = 15, 200       # 57 000 of all kinds
+PARTS, EACH = 15, 200       # 60 000 of all kinds
 
 
 @pytest.mark.soak
