@@ -159,6 +159,7 @@ def test_what_etcds_leader_sends_is_lost(cluster: PartedCluster) -> None:
     assert nobody_noticed(load)
 
 
+@pytest.mark.soak
 def test_what_is_sent_to_etcds_leader_is_lost(cluster: PartedCluster) -> None:
     """It is heard, and hears nobody: it gives up, and the others elect."""
     leader = cluster.etcd_leader()
@@ -186,6 +187,7 @@ def test_a_member_of_etcd_does_not_reach_the_leader(cluster: PartedCluster) -> N
         serve_on(cluster, load)
 
 
+@pytest.mark.soak
 def test_links_between_the_members_are_slow(cluster: PartedCluster) -> None:
     """A tenth of a second in each direction. Whatever waits for etcd is slower."""
     epochs = cluster.epochs()

@@ -7,7 +7,6 @@ The journal's writer is a real thread on real files; a gate in front of fdatasyn
 from __future__ import annotations
 
 import asyncio
-import select
 import shutil
 import socket
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.journals import Ops, wait_event
+from kit.readable import is_readable
 from oracle.mqtt import (
     NEVER,
     V5,
@@ -173,7 +173,7 @@ class Node:
 
     def turn(self) -> None:
         """Everything that waits in sockets is handled."""
-        while select.select([self.poller.fileno()], [], [], 0)[0]:
+        while is_readable(self.poller):
             self.poller.turn()
             self._remember()
         self.poller.turn()
@@ -181,7 +181,7 @@ class Node:
 
     def disk(self) -> None:
         """What the disk has finished by now is noticed."""
-        if select.select([self.journal.event_fd], [], [], 0)[0]:
+        if is_readable(self.journal.event_fd):
             self.poller.turn()
             self._remember()
 

@@ -8,7 +8,6 @@
 """
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import struct
@@ -34,6 +33,7 @@ from oracle.amqp091 import (
 )
 
 from kit.client import Unexpected
+from kit.readable import is_readable
 
 __all__ = ["CAPABILITIES", "TIMEOUT", "Closed", "Refused", "Wire"]
 
@@ -92,7 +92,7 @@ class Wire:
 
     def ready(self, seconds: float) -> bool:
         """Whether something comes, or has come, within a time."""
-        return bool(self._waiting or self._read or select.select([self.socket], [], [], seconds)[0])
+        return bool(self._waiting or self._read or is_readable(self.socket, seconds))
 
     def read_frame(self) -> Frame:
         kind, channel, size = struct.unpack(">BHI", self.read_raw(7))

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.python import environment
+from kit.readable import is_readable
 
 __all__ = ["Nursery", "Process", "can_fork", "fork"]
 
@@ -49,7 +49,7 @@ class Process:
         return code
 
     def _reap(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._fd], [], [], timeout)[0]:
+        if self.returncode is None and is_readable(self._fd, timeout):
             os.close(self._fd)
             self.returncode = self.nursery.ask("wait", self.pid)
         return self.returncode

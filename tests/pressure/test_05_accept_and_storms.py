@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import select
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from kit.broker import Broker, add_user
 from kit.client import KEPT, TIMEOUT, Client, Closed
+from kit.readable import is_readable
 from kit.watch import Memory, a_handful, metric, metrics, wait_until
 from kit.websocket import WebSocket
 from oracle.mqtt import Connack, Connect, Publish, Will, parse
@@ -140,7 +140,7 @@ def test_slow_loris(start_broker: Start) -> None:
             for at in range(len(text)):
                 with contextlib.suppress(ConnectionError):
                     raw.send(text[at:at + 1])
-                if select.select([raw], [], [], 0.02)[0]:
+                if is_readable(raw, 0.02):
                     break
             else:
                 pytest.fail("it stays open")

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.oracle_packets import named
+from kit.readable import is_readable
 from oracle import amqp091, mqtt, stored
 
 from fluxmq._core.disk.journal import Journal
@@ -224,7 +224,7 @@ def test_a_page_holds_what_is_durable(tmp_path: Path) -> None:
 
     def wait(batch: int) -> None:
         while journal.durable < batch:
-            select.select([journal.event_fd], [], [], 10)
+            is_readable(journal.event_fd, 10)
             journal.poll()
 
     log.append_message(b"t", b"0")

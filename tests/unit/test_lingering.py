@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import uvloop
+from kit.readable import is_readable
 from unit.test_connection import Bench
 
 from fluxmq._core.errors import UsageError
@@ -96,7 +97,7 @@ def test_it_ends_between_two_messages(world: World) -> None:
     turns = world.bench.hub.counters()["turns"]
     client = threading.Thread(target=flood)
     client.start()
-    while not select.select([world.poller.fileno()], [], [], 1)[0]:
+    while not is_readable(world.poller, 1):
         pass
     while world.reading not in world.ready():
         world.turn()
@@ -153,7 +154,7 @@ def test_its_own_sockets_are_no_work_of_the_loop(world: World) -> None:
 
     client = threading.Thread(target=talk)
     client.start()
-    while not select.select([world.poller.fileno()], [], [], 1)[0]:
+    while not is_readable(world.poller, 1):
         pass
     world.turn()
     client.join()               # one turn answered all of them
