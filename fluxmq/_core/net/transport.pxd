@@ -68,12 +68,11 @@ cdef class Transport(Recorded):
     cdef uint8_t resumed                # in Hub.resumed: continues in a later round
     cdef uint8_t reported               # on_end was called
     cdef uint8_t closing                # WebSocket: Close arrived behind bytes that still wait in carry
-    cdef readonly uint8_t greedy        # used up its share the last time it was served
-    cdef readonly uint8_t eof           # the peer closed its side
+    cdef readonly bint greedy           # used up its share the last time it was served
+    cdef readonly bint eof              # the peer closed its side
     cdef uint64_t served                # node.turn of the round in which it was last greedy
     cdef uint64_t work_end              # value of node.work at which its share is used up
     cdef uint32_t read_room             # bytes of one recv: fewer for a peer whose reads exceed a share
-    cdef public uint32_t packet_bytes_max
     # input
     cdef uint8_t* carry                 # start of an incomplete packet, or bytes that wait to be parsed
     cdef size_t carry_start             # offset of the first unparsed byte
@@ -83,6 +82,7 @@ cdef class Transport(Recorded):
     cdef size_t input_room
     cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
     cdef size_t big_have                # bytes received; complete: it waits to be handled again
+    cdef public uint32_t packet_bytes_max
     # time, monotonic ms
     cdef readonly int64_t last_received_ms      # from which the time without input (keep alive, heartbeat) counts
     cdef public int64_t deadline_ms     # by which CONNECT must arrive, or draining must end; 0 = none
