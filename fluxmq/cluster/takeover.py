@@ -494,7 +494,7 @@ class Takeovers:
             coming.look()
         for session, leaving in list(self._leaving.items()):
             leaving.waits.discard(peer.name)
-            if leaving.to == peer.name and leaving.life == peer.node.epoch:
+            if leaving.to == peer.name:
                 leaving.switched = True
                 leaving.waits.clear()
                 if not leaving.settled.done():

@@ -27,7 +27,7 @@ from fluxmq.cluster.membership import TAKEOVER_DELAY_S, Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError, StoreFull
 from fluxmq.cluster.tickets import Tickets
-from fluxmq.cluster.writer import Writer
+from fluxmq.cluster.writer import FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.engine.sessions.state import Will
@@ -37,7 +37,6 @@ __all__ = ["StoredWill", "Wills"]
 BYTES_MAX = 1 << 20  # of a will with its properties: etcd's limit for a request is 1.5 MiB
 PERIOD_S = 0.25  # how exactly delays are kept
 RETRY_S = 0.25
-FULL_RETRY_S = 2.0  # while the store has no space; later than the writer tries
 PUBLISHES_MAX = 256  # under way at once
 
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 from fluxmq.cluster.ports import Change, Compare, Item, MetadataStore, StoreError, StoreFull, TransactionResult
 from fluxmq.engine.ports.driver import Driver, Promise
 
-__all__ = ["Writer"]
+__all__ = ["FULL_RETRY_S", "Writer"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ TRANSACTIONS_MAX = 4  # under way at once
 BYTES_MAX = 512 << 10  # of a transaction's values, but for one that is larger: etcd's limit for a request is 1.5 MiB
 RETRY_S = 0.1
 FULL_S = 0.5  # from the refusal of a value for lack of space to the next try
+FULL_RETRY_S = 2.0  # from there until one whose caller does not wait in the writer is asked for again
 
 
 class _Request:

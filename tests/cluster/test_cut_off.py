@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kit.faulty import Load
+from kit.faulty import Load, nobody_noticed, see_renewal
 from kit.hoppers import Publisher
 from kit.parted import PartedCluster
 
@@ -48,12 +48,6 @@ def gone(cluster: PartedCluster, number: int) -> None:
 def troubles(publisher: Publisher) -> int:
     """How often it was refused, or lost its connection."""
     return len(publisher.refusals) + publisher.lost
-
-
-def nobody_noticed(load: Load) -> bool:
-    """No client lost a connection, and nobody was refused."""
-    return not any(hopper.lost or hopper.refused for hopper in (*load.publishers, *load.subscribers)) and not any(
-        publisher.refusals for publisher in load.publishers)
 
 
 # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,38 +128,15 @@ def serve_on(cluster: PartedCluster, load: Load) -> None:
     assert nobody_noticed(load)
 
 
-def see_renewal(cluster: PartedCluster, number: int) -> None:
-    """Waits until the lease of a node has more time left than at the look before."""
-    seen = [TTL_S * 1000]
-
-    def again() -> bool:
-        seen.append(cluster.nodes(number)[cluster.names[number]]["lease_left_ms"])
-        return seen[-1] > seen[-2]
-
-    cluster.wait(again)
-
-
 @pytest.mark.soak
-def test_what_etcds_leader_sends_is_lost(cluster: PartedCluster) -> None:
-    """It hears the others, and they elect another. Its node uses their members."""
+@pytest.mark.parametrize("what", ["it sends", "is sent to it"])
+def test_what_concerns_etcds_leader_is_lost(cluster: PartedCluster, what: str) -> None:
+    """It hears the others, who elect another. Or it is heard, and hears nobody: it gives up, and they elect. Its node
+    uses their members."""
     leader = cluster.etcd_leader()
-    with Load(cluster, "unheard", qos=2) as load:
+    with Load(cluster, "unheard" if what == "it sends" else "deaf", qos=2) as load:
         for other in others(leader):
-            cluster.silence(leader, other)
-        cluster.wait(lambda: cluster.etcd_leader() not in (leader, -1))
-        serve_on(cluster, load)
-        cluster.resume_links()
-        load.goes_on()
-    assert nobody_noticed(load)
-
-
-@pytest.mark.soak
-def test_what_is_sent_to_etcds_leader_is_lost(cluster: PartedCluster) -> None:
-    """It is heard, and hears nobody: it gives up, and the others elect."""
-    leader = cluster.etcd_leader()
-    with Load(cluster, "deaf", qos=2) as load:
-        for other in others(leader):
-            cluster.silence(other, leader)
+            cluster.silence(*((leader, other) if what == "it sends" else (other, leader)))
         cluster.wait(lambda: cluster.etcd_leader() not in (leader, -1))
         serve_on(cluster, load)
         cluster.resume_links()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from kit.client import Client
-from kit.faulty import FaultyCluster, Load
+from kit.faulty import FaultyCluster, Load, nobody_noticed, see_renewal
 from kit.proxy import FROM_TARGET, TO_TARGET
 from kit.setclock import Clocks
 from oracle.mqtt import Connack, Connect, Pingreq, Publish
@@ -173,23 +173,6 @@ def test_etcds_leader_stands_still(cluster: FaultyCluster) -> None:
         load.goes_on()
         load.fails = {number for number in range(3) if cluster.epochs()[number] > epochs[number]}
     assert not load.bereft
-
-
-def see_renewal(cluster: FaultyCluster, number: int) -> None:
-    """Waits until the lease of a node has more time left than at the look before."""
-    seen = [TTL_S * 1000]
-
-    def again() -> bool:
-        seen.append(cluster.nodes(number)[cluster.names[number]]["lease_left_ms"])
-        return seen[-1] > seen[-2]
-
-    cluster.wait(again)
-
-
-def nobody_noticed(load: Load) -> bool:
-    """No client lost a connection, and nobody was refused."""
-    return not any(hopper.lost or hopper.refused for hopper in (*load.publishers, *load.subscribers)) and not any(
-        publisher.refusals for publisher in load.publishers)
 
 
 # ── links between nodes ──────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ from kit.cluster import Cluster
 from kit.hoppers import Hopper, Publisher, PublisherOnce, Subscriber, Twin, wrong
 from kit.proxy import Proxy
 
-__all__ = ["FaultyCluster", "Load"]
+__all__ = ["FaultyCluster", "Load", "nobody_noticed", "see_renewal"]
 
 
 class FaultyCluster(Cluster):
@@ -133,6 +133,23 @@ class Load:
         found = wrong(self.publishers, self.whole, [self.subscribers[number] for number in self.fails])
         found += [f"two nodes served {twin.name} at once" for twin in self.twins if twin.served]
         assert not found, "\n".join(found)
+
+
+def nobody_noticed(load: Load) -> bool:
+    """No client lost a connection, and nobody was refused."""
+    return not any(hopper.lost or hopper.refused for hopper in (*load.publishers, *load.subscribers)) and not any(
+        publisher.refusals for publisher in load.publishers)
+
+
+def see_renewal(cluster: Cluster, number: int) -> None:
+    """Waits until the lease of a node has more time left than at the look before."""
+    seen: list[int] = []
+
+    def again() -> bool:
+        seen.append(cluster.nodes(number)[cluster.names[number]]["lease_left_ms"])
+        return len(seen) > 1 and seen[-1] > seen[-2]
+
+    cluster.wait(again)
 
 
 def _from(nodes: list[tuple[str, int]], number: int) -> list[tuple[str, int]]:

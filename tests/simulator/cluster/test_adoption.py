@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from simulator.cluster.test_takeover import NAMES, answers, connected, hop, one_
 
 from fluxmq.cluster.keys import node_key
 from fluxmq.cluster.overview import Overview
+from fluxmq.engine.sessions.transfer import Arrival
 
 SESSION = b"/", b"c"
 
@@ -231,6 +233,36 @@ def test_the_node_that_is_back_hands_over_what_it_held(while_away: bool) -> None
     brokers.run_for(1.0)
     got = [int(payload) for _, payload in client.messages]
     assert got == [*range(40)] if while_away else got == [*range(20, 40), *range(20)]
+
+
+@pytest.mark.parametrize("step", ["finish", "merge"])
+def test_the_node_that_is_back_forgets_nothing_before_it_is_on_the_adopters_disk(
+        monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """step: after which the adopter's disk stands still."""
+    brokers = serving()
+    client = persistent(brokers, "one")
+    client.leave()
+    publisher = connected(brokers, "one", "p")
+    publisher.publish("t/x", b"held", 1)
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    died(brokers, "one")
+    brokers.run_for(2.0)
+    [holder] = holders(brokers)
+    done = getattr(Arrival, step)
+
+    def stand_still(self: Arrival, *arguments: Any) -> int:
+        brokers.processes[holder].node.write_journal = lambda: False        # type: ignore[method-assign]
+        return int(done(self, *arguments))
+
+    monkeypatch.setattr(Arrival, step, stand_still)
+    brokers.start("one")
+    brokers.run_for(3.0)
+    assert SESSION in brokers.processes["one"].node.broker.stored
+    monkeypatch.undo()
+    died(brokers, holder)
+    brokers.run_for(2.0)
+    hop(brokers, client, "one")
+    brokers.run_until(lambda: client.messages == [("t/x", b"held")])
 
 
 def adopted(brokers: Brokers, seen_by: str) -> dict[str, tuple[int, int]]:

@@ -243,6 +243,28 @@ def test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged(seed: int, w
     assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(50)}
 
 
+def test_the_old_owner_forgets_nothing_before_the_rest_is_on_the_new_ones_disk() -> None:
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "one", "p")
+    owners, two = brokers.processes["one"].cluster.owners, brokers.processes["two"]
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: owners.owned_epoch((b"/", b"c")) and brokers.processes["one"].cluster.takeovers.under_way)
+    publisher.publish("t", b"in the tail", 1)
+    brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
+    brokers.run_until(lambda: (owner := owners.owner((b"/", b"c"))) is not None and owner.node == "two")
+    two.node.write_journal = lambda: False      # type: ignore[method-assign]
+    brokers.run_for(3.0)
+    assert (b"/", b"c") in brokers.processes["one"].node.broker.sessions and not client.connected
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(2.0)
+    client.connect(at="one", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: client.messages == [("t", b"in the tail")])
+
+
 def test_a_session_stays_where_it_was_taken_although_its_client_has_gone_meanwhile() -> None:
     brokers = serving()
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
