@@ -124,6 +124,8 @@ SEGMENT_OPEN_FILES_MAX = 256
 VIEW_WRITE_ROWS_MAX = 20_000
 VIEW_PART_ROWS_MAX = 4_000
 VIEW_PART_BYTES_MAX = 4 * 1024 * 1024
+# Left free by the segments of a checkpoint, for its view: on a full disk it has few rows.
+VIEW_SPACE_BYTES = 256 * 1024
 
 # The admin socket serves commands and scripts on this machine only.
 ADMIN_CONNECTIONS_MAX = 32

@@ -66,6 +66,11 @@ class FileOps:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
+    def free(self, fd: int) -> int:
+        """Bytes that files of this process may still take of the file system of this open file or directory."""
+        space = os.fstatvfs(fd)
+        return space.f_bavail * space.f_frsize
+
     def names(self, path: Path) -> list[str]:
         """Of a directory, in any order."""
         return os.listdir(path)

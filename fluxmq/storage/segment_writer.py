@@ -2,11 +2,13 @@
 
 What was written since the last sync() is marked, by log. When the disk says no, it is given back as a whole: what could
 not be completed must not take the space that the journal needs to go on, and what is written next may be less, since
-messages are settled meanwhile.
+messages are settled meanwhile. So it is when little is left: the view comes after the segments, and the space that a
+checkpoint makes comes after both.
 """
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from fluxmq._core.disk.segment_format import (
     walk,
 )
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
+from fluxmq.model.limits import VIEW_SPACE_BYTES
 from fluxmq.storage.reading import read_whole
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, no_space, unpacked
 from fluxmq.storage.segment_handles import Handles
@@ -96,6 +99,8 @@ class SegmentWriter(SegmentReader):
             try:
                 with log.lock:
                     self._append(log, blocks)
+                if self._ops.free(self._root_fd) < VIEW_SPACE_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 if no_space(error):
                     self._restore()

@@ -200,6 +200,7 @@ class View:
         self._writing: Rdict | None = None
         self._opened = False
         self._staging = False       # parts of a checkpoint may lie there
+        self._short = False         # the last write() found no space
 
     def open(self) -> int:
         """Opens for reading; returns the batch that it reaches. Raises CorruptError, StorageError."""
@@ -244,30 +245,55 @@ class View:
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
         """A checkpoint, all of it or nothing; waits for the disk; in an executor's thread. Raises CorruptError,
-        StorageError, UsageError."""
-        assert self._writing is not None
+        StorageError, UsageError; ShortageError: may be called again, with the same changes or more."""
+        shortage = ""
         try:
-            if self._staging:       # the last one failed, and may have failed behind READY
-                settle_staged(self._writing, self.path)
-                self._staging = False
-            parts = staged.parts_of(puts, deletes)
-            first = []
-            rows = 0
-            for part in parts:
-                first.append(part)
-                rows += len(part[0]) // 2 + len(part[1])
-                if rows > VIEW_WRITE_ROWS_MAX:
-                    self._write_in_parts(chain(first, parts), upto)
-                    return
-            self._write_at_once(first, upto)
+            if self._short:
+                self._reopen()
+            self._write(puts, deletes, upto)
+        except ShortageError as error:
+            shortage = str(error)
         except (UsageError, CorruptError, StorageError):
             raise
         except ViewDamage as damage:
             raise self.refusal(damage) from None
         except Exception as error:
-            # RocksDB goes on by itself when there is space again; any other error it keeps until it is opened anew.
             found = view_error(self.path, error)
-            raise (self.refusal(found) if isinstance(found, ViewDamage) else found) from error
+            if not isinstance(found, ShortageError):
+                raise (self.refusal(found) if isinstance(found, ViewDamage) else found) from error
+            shortage = str(found)
+        if shortage:        # without the traceback, which may have a snapshot and so keeps RocksDB's lock
+            self._short = True
+            raise ShortageError(shortage)
+
+    def _write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
+        assert self._writing is not None
+        if self._staging:           # the last one failed, and may have failed behind READY
+            settle_staged(self._writing, self.path)
+            self._staging = False
+        parts = staged.parts_of(puts, deletes)
+        first = []
+        rows = 0
+        for part in parts:
+            first.append(part)
+            rows += len(part[0]) // 2 + len(part[1])
+            if rows > VIEW_WRITE_ROWS_MAX:
+                self._write_in_parts(chain(first, parts), upto)
+                return
+        self._write_at_once(first, upto)
+
+    def _reopen(self) -> None:
+        """After a flush that found no space RocksDB refuses writes until as much is free as its write buffer may hold
+        (4 MiB), although a checkpoint may need less, and may be what makes space: it allows to delete files of the
+        journal. An opening needs a few kilobytes, and loses only what the failed checkpoint has, which is written
+        again."""
+        view, self._writing = self._writing, None
+        if view is not None:
+            with contextlib.suppress(Exception):    # it flushes once more
+                view.close()
+        cut_torn(check_manifest(self.path))
+        self._write_access()
+        self._short = self._staging = False
 
     def _write_at_once(self, parts: Iterable[Part], upto: int) -> None:
         assert self._writing is not None

@@ -184,3 +184,10 @@ class Full(FileOps):
     def unlink(self, path: Path) -> None:
         self.room += path.stat().st_size
         super().unlink(path)
+
+
+class Scarce(Full):
+    """One that says how much room there is."""
+
+    def free(self, fd: int) -> int:
+        return self.room

@@ -106,6 +106,31 @@ def test_publishes_are_refused_and_consumers_go_on(broker: CrashBroker, small_di
     assert lag(broker, "q") == left + 1
 
 
+def test_checkpoints_go_on(broker: CrashBroker, small_disk: Path, connect: Connect) -> None:
+    """What others have filled stays full: the broker's files take no more than the reserve, and every message that is
+    settled makes space."""
+    publisher, consumer = connect(broker), connect(broker)
+    publisher.timeout = consumer.timeout = WAIT_SECONDS
+    wait_until(lambda: smalldisk.has_reserve(small_disk / "data"))
+    smalldisk.fill(small_disk, 1_000_000)
+    taken = publish_until_refused(publisher, "q")
+    wait_until(lambda: broker.ready() == 503)
+    consume(consumer, "q", ack="manual", prefetch=1)
+    for number in range(taken):
+        before = broker.checkpoints()
+        packet = consumer.receive()
+        consumer.transcript.clear()
+        if number % (taken // 2) == 0:
+            order(consumer, "reject", packet)
+            wait_until(lambda before=before: broker.checkpoints() > before, WAIT_SECONDS)
+        else:
+            order(consumer, "ack", packet)
+    consumer.close()
+    broker.kill()
+    broker.start()
+    assert lag(broker, "q") == 0 and lag(broker, "q.dlq") == len(range(0, taken, taken // 2))
+
+
 def test_it_starts_on_a_full_disk(broker: CrashBroker, small_disk: Path, connect: Connect) -> None:
     """What was there can be consumed after a start that finds no space at all, not even the reserve."""
     put(connect(broker), "q", *(b"%d" % number for number in range(20)))

@@ -68,6 +68,9 @@ class SimOps(FileOps):
         self.disk.check("syncfs", "")
         self.disk.sync_all()
 
+    def free(self, fd: int) -> int:
+        return 1 << 40
+
     def names(self, path: Path) -> list[str]:
         node = self.disk.node(str(path))
         assert isinstance(node, Directory)

@@ -166,6 +166,17 @@ def test_no_space_ahead_is_no_error(tmp_path: Path) -> None:
     assert len(contents(tmp_path)) == 10
 
 
+def test_nothing_is_written_ahead_while_space_is_needed(tmp_path: Path) -> None:
+    with writing(tmp_path) as journal:
+        journal.recycling = False
+        commit(journal, (1, b"small"))
+        assert max(path.stat().st_size for path in tmp_path.iterdir()) < 1000
+        journal.recycling = True
+        commit(journal, (1, b"small"))
+        assert max(path.stat().st_size for path in tmp_path.iterdir()) > 1_000_000
+    assert len(contents(tmp_path)) == 2
+
+
 def test_closing_a_full_journal_says_what_was_lost(tmp_path: Path) -> None:
     ops = Ops()
 

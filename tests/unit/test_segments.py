@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 from kit.python import TESTS, environment
-from kit.segments import Full, blocks_of, plain, raw_of, read_all
+from kit.segments import Full, Scarce, blocks_of, plain, raw_of, read_all
 from oracle import stored
 
 from fluxmq._core.disk.segment_format import log_name
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq.app import cli, exit_codes
+from fluxmq.model.limits import VIEW_SPACE_BYTES
 from fluxmq.storage import reading, segment_writer
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_repair import repair, verify
@@ -163,6 +164,22 @@ def test_no_space_leaves_the_files_whole_and_can_be_tried_again(tmp_path: Path, 
         store = opened(where)
         assert offsets(store) == list(range(40)) and store.recovery.truncated == []
         store.close()
+
+
+def test_space_is_left_for_the_view(tmp_path: Path) -> None:
+    """Else a checkpoint could fill the disk with what counts only when its view is written."""
+    disk = Scarce(VIEW_SPACE_BYTES + 30_000)
+    store = opened(tmp_path, compression="none", ops=disk)
+    store.write(1, blocks_of(plain(range(10), 1000)))
+    store.sync([1])
+    room = disk.room
+    for _ in range(2):
+        with pytest.raises(ShortageError, match="No space left"):
+            store.write(1, blocks_of(plain(range(10, 40), 1000)))
+        assert disk.room == room and offsets(store) == list(range(10))
+    store.write(1, blocks_of(plain(range(10, 20), 1000)))
+    assert offsets(store) == list(range(20)) and disk.room >= VIEW_SPACE_BYTES
+    store.close()
 
 
 def test_a_limit_of_the_process_on_file_size(tmp_path: Path) -> None:

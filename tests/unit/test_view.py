@@ -13,15 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from kit import smalldisk
 from kit.journals import commit
 from kit.watch import wait_until
 
 from fluxmq._core.disk.journal_format import file_name
-from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq.app import exit_codes, recovered
+from fluxmq.model.limits import VIEW_WRITE_ROWS_MAX
 from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.store import RocksStore
-from fluxmq.storage.view import view_error
+from fluxmq.storage.view import View, view_error
 
 CHECKPOINTS = 3
 KEYS = 400  # several blocks of a table
@@ -321,3 +323,29 @@ def test_a_torn_tail_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     recovered.log_recovery(logging.getLogger("fluxmq.app"), store, None)
     assert not caplog.records
     store.close()
+
+
+@pytest.mark.parametrize("rows", [1000, VIEW_WRITE_ROWS_MAX + 1], ids=["at once", "in parts"])
+def test_a_checkpoint_that_found_no_space_needs_no_more_than_its_own(tmp_path: Path, rows: int) -> None:
+    """RocksDB by itself would wait for 4 MiB."""
+    with smalldisk.small_disk(tmp_path / "small", "40m") as disk:
+        view = View(disk)
+        (disk / "state").mkdir()
+        view.open()
+        assert not list(view.items())
+        view.write([(b"a", b"1")], [], 1)
+        ballast = smalldisk.fill(disk, 0)
+        puts = [(b"b%07d" % number, b"x") for number in range(rows)]
+        for _ in range(2):
+            with pytest.raises(ShortageError, match="No space left"):
+                view.write(puts, [], 2)
+        os.truncate(ballast, ballast.stat().st_size - (1 << 20))
+        for upto in (2, 3):
+            view.write(puts, [b"a"], upto)
+            if upto == 2:       # as usual from here on
+                puts = [(b"c", b"2"), *puts]
+        view.close()
+        view = View(disk)
+        assert view.open() == 3
+        assert list(view.items()) == [*puts[1:], puts[0]]
+        view.close()

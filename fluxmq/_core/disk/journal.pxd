@@ -55,7 +55,8 @@ cdef class Journal:
     cdef readonly uint64_t file_bytes   # size of the current file, as of the last poll()
     cdef readonly int status            # journal_status, as of the last poll()
     cdef readonly bint buffered         # the mode
-    cdef public bint recycling          # whether retired files are kept for reuse; off while their space is needed
+    # Whether retired files are kept for reuse, and zeros written ahead; off while their space is needed.
+    cdef public bint recycling
     cdef batch_buffer gather            # batch `gathering`
     cdef size_t handed_bytes            # of the batch being written; 0 once poll() saw it durable
     cdef bint closed

@@ -658,7 +658,7 @@ cdef class Journal:
         if at + length < self.file_physical:
             memset(self.writing.data + length, 0, BATCH_HEADER_BYTES)
             length += BATCH_HEADER_BYTES
-        elif length <= AHEAD_BATCH_MAX:
+        elif length <= AHEAD_BATCH_MAX and self.recycling:
             self.write_ahead(at + length)
         error = self.write_all(self.file_fd, self.writing.data, length, at)
         if error:

@@ -4,7 +4,7 @@ ones can be consumed and settled.
 When the journal finds no space, the reserve is freed for claims, settlements, dead letters and sessions, and durable
 queues refuse publishes (0x97) until the reserve can be allocated again. A settlement needs a few bytes of the journal
 and frees those of its message. The reserve is allocated with the first durable queue; a node without queues has none.
-While the disk is full, retired journal files are not kept for reuse.
+While the disk is full, retired journal files are not kept for reuse, and the journal writes no zeros ahead.
 """
 from __future__ import annotations
 
