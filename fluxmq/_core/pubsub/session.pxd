@@ -68,6 +68,21 @@ cdef class Replay:
     cdef int on_room(self, Session session) except -1
     cdef int on_attach(self, Session session) except -1
 
+cdef class SessionFacts:
+    # As C values, because an idle client holds little else: each Python integer would cost 40 bytes.
+    cdef public int64_t asked_ms        # Hub.mono_ms when the CONNECT came by which its client is connected
+    cdef public int64_t since_ms        # Hub.steady_ms at the last change of whether it is connected
+    cdef public uint32_t expiry_s       # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
+    cdef public uint32_t epoch          # grows with every connect and disconnect, so that older timers do nothing
+    cdef public uint16_t keep_alive_s
+    cdef public uint8_t version         # of the protocol; 0: no client has connected, the session came from other nodes
+    cdef public bint kept               # survives its connection
+    cdef public bint restored           # came from disk and has not been connected since
+    cdef public bint here               # its client has its CONNACK: it counts as connected in its share groups
+    cdef public bint durable            # announced so: other nodes keep messages for it when this one dies
+    cdef public bint frozen             # on its way to another node
+    cdef public bint counted            # each use of a packet identifier is known: all its nodes still live
+
 cdef class Session:
     # identity
     cdef readonly bytes name            # client identifier, UTF-8

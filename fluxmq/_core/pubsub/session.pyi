@@ -5,7 +5,7 @@ from typing_extensions import disjoint_base
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.memory.namespace import Namespace
 
-__all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session"]
+__all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session", "SessionFacts"]
 
 TRANSITIONS: dict[tuple[str, str], str]
 
@@ -14,6 +14,22 @@ class ClaimKeeper: ...
 
 @disjoint_base
 class Replay: ...
+
+@disjoint_base
+class SessionFacts:
+    asked_ms: int
+    since_ms: int
+    expiry_s: int
+    epoch: int
+    keep_alive_s: int
+    version: int
+    kept: bool
+    restored: bool
+    here: bool
+    durable: bool
+    frozen: bool
+    counted: bool
+    def __new__(cls, *_: object) -> Self: ...
 
 @final
 class Session:

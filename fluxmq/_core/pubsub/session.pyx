@@ -20,7 +20,7 @@ from fluxmq._core.memory.namespace cimport Namespace, lacks_room
 from fluxmq._core.mqtt.consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PROTOCOL_ERROR
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
-__all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session"]
+__all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session", "SessionFacts"]
 
 STATES = ("FREE", "HELD", "SENT", "WAITING", "RELEASE_HELD", "RELEASED", "UNSENT")       # by number
 TRANSITIONS = {
@@ -86,6 +86,13 @@ cdef class Replay:
 
     cdef int on_attach(self, Session session) except -1:
         raise NotImplementedError
+
+
+cdef class SessionFacts:
+    """Base class of what the engine keeps beside each session (fluxmq/engine/sessions/state.py): its numbers."""
+
+    def __cinit__(self, *_):
+        self.version = 4
 
 
 # Its end needs the ledger: the collector may free cycles, but not take that away before.

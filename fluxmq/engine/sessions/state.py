@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from fluxmq._core.pubsub.session import Session
+from fluxmq._core.pubsub.session import Session, SessionFacts
 from fluxmq._core.pubsub.share_group import ShareGroup
 from fluxmq._core.wire.xxh64 import xxh64
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
@@ -138,36 +138,23 @@ class ClientConnection(Protocol):
         """Another connection took over, or an administrator disconnects the client: inform the client and close."""
 
 
-class SessionState:
-    """The cold half of a session."""
+class SessionState(SessionFacts):
+    """The cold half of a session. Its numbers and flags are in the base class."""
 
-    __slots__ = ("asked_ms", "connection", "consumers", "consumes", "counted", "durable", "epoch", "expiry_s", "frozen",
-                 "groups", "here", "identity", "keep_alive_s", "kept", "moved", "resting", "restored", "session",
-                 "since_ms", "username", "version", "will")
+    __slots__ = ("connection", "consumers", "consumes", "groups", "identity", "moved", "resting", "session", "username",
+                 "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.connection: ClientConnection | None = None
-        self.asked_ms = 0  # Hub.mono_ms when the CONNECT came by which its client is connected
         self.consumes: dict[bytes, Consume] | None = None  # by filter: options of subscriptions to queues
         self.consumers: dict[bytes, Any] | None = None  # filter -> consumer, while the client is connected
         # By filter, `$share/…/` included: of which it is a member. None: of none yet, as most sessions.
         self.groups: dict[bytes, ShareGroup] | None = None
-        self.here = False  # its client is connected and CONNACK has been written: it counts as such in its groups
-        self.version = 4  # 0: no client has connected yet, the session was made from what other nodes knew of it
-        self.expiry_s = 0
-        self.keep_alive_s = 0
-        self.since_ms = 0
         self.will: Will | None = None
         self.username: str | None = None
-        self.kept = False  # survives its connection
-        self.durable = False  # it is announced so: other nodes keep messages for it when this one dies
         self.resting: frozenset[bytes] = frozenset()  # subscriptions that are suspended because they are not permitted
-        self.epoch = 0  # grows with every connect and disconnect, so that older timers do nothing
-        self.restored = False  # came from disk and has not been connected since
-        self.frozen = False  # on its way to another node
         self.moved: Moved | None = None  # came from another node
-        self.counted = False  # each use of a packet identifier is known: it has only been on nodes that have not ended
         self.identity = ""  # of no other session of this client; "": it was not made in a cluster
 
     @property
