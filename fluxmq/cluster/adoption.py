@@ -21,7 +21,7 @@ same sessions: a step of one is what the other waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,10 +53,11 @@ LIVES_KEPT = 1024  # of settled lives
 
 
 class _Life:
-    """A life that has ended and is not settled."""
+    """A life that has ended and is not settled. node: whose it was; "": it ended before this node came."""
 
-    def __init__(self, life: int, parked: Peer | None) -> None:
+    def __init__(self, life: int, node: str, parked: Peer | None) -> None:
         self.life = life
+        self.node = node
         self.parked = parked  # what is kept for it; None: nothing
         self.asked = 0  # the revision of the question that is open; 0: none is
         self.waits: set[str] = set()  # who has not answered
@@ -77,7 +78,7 @@ class _Coming:
 
 
 class Adoption:
-    """One per life of a node. on_done: called with a session when it is an ordinary one."""
+    """One per life of a node."""
 
     def __init__(self, *, broker: Broker, membership: Membership, feed: Feed, owners: Owners, kept: KeptSessions,
                  peers: Callable[[], Peers | None], driver: Driver, serves: Callable[[], bool],
@@ -104,6 +105,7 @@ class Adoption:
         self._passing: list[tuple[int, set[str], Promise[None]]] = []
         self._appeared: dict[str, float] = {}  # when a node was seen to appear
         self._serving: set[str] = set()
+        self._leaving: set[str] = set()
         self._joined = 0.0
         self._ready: Promise[None] | None = None
         self._begun = False
@@ -182,8 +184,9 @@ class Adoption:
     def on_gone(self, peer: Peer) -> None:
         """A node's lease has ended. What is kept for it is in its outbox, if that is parked."""
         self._serving.discard(peer.name)
+        self._leaving.discard(peer.name)
         self._appeared.pop(peer.name, None)
-        self._lives[peer.node.epoch] = _Life(peer.node.epoch, peer if peer.outbox.parked else None)
+        self._lives[peer.node.epoch] = _Life(peer.node.epoch, peer.name, peer if peer.outbox.parked else None)
         for life in self._lives.values():
             life.waits.discard(peer.name)
             life.counts.pop(peer.name, None)
@@ -211,7 +214,7 @@ class Adoption:
         alive = self._lives_now()
         for epoch in sorted(self._of_life):
             if epoch not in alive and epoch not in self._settled and epoch not in self._lives:
-                self._lives[epoch] = _Life(epoch, None)     # it ended before this node came
+                self._lives[epoch] = _Life(epoch, "", None)     # it ended before this node came
         self._take_what_is_ours(alive)
         for life in list(self._lives.values()):
             if not self._settle(life):
@@ -472,9 +475,14 @@ class Adoption:
         self._settled[life.life] = None
         while len(self._settled) > LIVES_KEPT:
             del self._settled[next(iter(self._settled))]
+        here = sum(life.life in coming.lives for coming in self._coming.values())
         if life.parked is not None:
-            here = any(life.life in coming.lives for coming in self._coming.values())
-            peers.direct(life.parked, [peer for peer in peers.peers.values() if life.counts.get(peer.name, 0)], here)
+            peers.direct(life.parked, [peer for peer in peers.peers.values() if life.counts.get(peer.name, 0)],
+                         here > 0)
+        elsewhere = sum(life.counts.values())
+        if here or elsewhere:
+            self._log("info", "", "the sessions of a node whose lease has ended are adopted", {
+                "node": life.node or "unknown", "epoch": life.life, "here": here, "elsewhere": elsewhere})
         for peer in peers.peers.values():
             peer.outbox.control(encode(LifeCut(life=life.life)))
         self._heard(life.life, peers.name, OWN_CLIENTS)
@@ -512,7 +520,12 @@ class Adoption:
             self._serving.add(peer.name)
         else:
             self._serving.discard(peer.name)
+            self._leaving.add(peer.name)
         self._others.clear()
+
+    def state_of(self, node: str) -> Literal["joining", "serving", "leaving"]:
+        """What another node with a lease has told of itself."""
+        return "serving" if node in self._serving else "leaving" if node in self._leaving else "joining"
 
     @property
     def parked(self) -> int:

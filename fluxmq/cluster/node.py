@@ -36,6 +36,7 @@ from fluxmq.cluster.ports import (
     Event,
     MetadataStore,
     StoreError,
+    StoreFull,
     StreamIn,
     StreamOut,
     Transport,
@@ -58,6 +59,7 @@ __all__ = ["ClusterNode", "Phase", "Settings"]
 
 T = TypeVar("T")
 RETRY_S = 0.5
+REPEAT_S = 60.0  # between two lines of the log that say the same
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
 Log = Callable[[str, str, str, dict[str, Any]], None]
 
@@ -103,6 +105,7 @@ class ClusterNode:
         self.interest = Interest()
         self.members_connected = self.interest.members_connected  # see the port
         self.cluster = ""  # its name, when this node has joined
+        self.waits = ""  # why etcd does not let it join; "": it does
         self.why_fenced = ""
         self.peers: Peers | None = None
         self.log = log
@@ -113,6 +116,7 @@ class ClusterNode:
         self.driver = driver
         self._on_fenced = on_fenced
         self._new_name = new_name
+        self._has_member = watch is not None
         self._broker: Broker | None = None
         self._all_known: Promise[None] = driver.promise()
         self.writer = Writer(store, driver)
@@ -230,14 +234,36 @@ class ClusterNode:
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         """Tries again while the store does not answer: its members may be starting, too."""
+        told: set[str] = set()
+        since = self.driver.now()
         while True:
             try:
-                return await step()
+                done = await step()
             except StoreError as error:
                 if not error.retry or self.phase is not Phase.JOINING:
                     raise
-                self.log("warning", "cannot join", f"etcd does not answer; trying again: {error}", {})
+                self.waits = self._why_waiting(error)
+                if self.driver.now() - since >= REPEAT_S:
+                    told.clear()
+                    since = self.driver.now()
+                if self.waits not in told:
+                    told.add(self.waits)
+                    self.log("warning", "", f"this node {self.waits}. It goes on trying{self._way_out(error)}", {})
                 await self.driver.sleep(RETRY_S)
+            else:
+                self.waits = ""
+                return done
+
+    @staticmethod
+    def _why_waiting(error: StoreError) -> str:
+        if isinstance(error, StoreFull):
+            return f"cannot register in etcd: {error}"
+        return f"waits for etcd, of whose members a majority must run and reach each other: {error}"
+
+    def _way_out(self, error: StoreError) -> str:
+        if isinstance(error, StoreFull) or not self._has_member:
+            return ""
+        return "; start the other nodes, or, if most of them are gone for good, use fluxmq cluster recover"
 
     async def _name(self) -> str:
         """The cluster's name, drawn by whoever comes first."""

@@ -52,6 +52,8 @@ class Overview:
         if state == "joining":
             if self._own is not None and self._own.joiner.waits:
                 return f"joins etcd: {self._own.joiner.waits}"
+            if node.waits:
+                return node.waits
             waits = [] if node.peers is None else node.peers.unknown()
             if not waits and node.adoption.parked:
                 return "waits until the sessions of nodes that have died are adopted"
@@ -88,7 +90,8 @@ class Overview:
         if known is None:
             return NodeView(id=name, address=host, port=port, state="down")
         return NodeView(id=name, address=host, port=port, pid=known.registration.pid, epoch=known.epoch,
-                        leader=member.leader == name, version=known.registration.version, sessions=sessions,
+                        leader=member.leader == name, state=self._node.adoption.state_of(name),
+                        version=known.registration.version, sessions=sessions,
                         adopted=self._node.kept.away(name, known.epoch))
 
     async def add_voter(self, node: str) -> None:

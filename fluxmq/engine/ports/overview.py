@@ -20,9 +20,10 @@ class NodeView(Struct, frozen=True, kw_only=True):
     epoch: of its present life; 0: it has no lease. leader: whether it is the cluster's. lease_left_ms: how long this
     node may serve without a further renewal; None for the others, who alone know. sessions: that it owns, connected or
     not. adopted: those of them that it has from a node that died, and whose client has not connected since. state:
-    joining, serving, leaving, fenced (it has lost its lease), down (it is known from the configuration, and has no
-    lease). etcd: whether its member of etcd has a vote, is a learner, or there is none that this node knows of;
-    etcd_healthy: whether that member answered when this node last looked; None without one.
+    joining, serving (also without quorum), leaving, fenced (it has lost its lease), down (it is known from the
+    configuration or as a member of etcd, and has no lease); of another node what that one has told this node. etcd:
+    whether its member of etcd has a vote, is a learner, or there is none that this node knows of; etcd_healthy: whether
+    that member answered when this node last looked; None without one.
     """
 
     id: str

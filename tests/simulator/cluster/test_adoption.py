@@ -287,6 +287,9 @@ def test_adopted_sessions_count_for_new_ones_and_are_never_refused() -> None:
     brokers.run_until(lambda: len(broker.sessions) == 5)
     brokers.run_for(1.0)
     assert adopted(brokers, "two") == {"two": (5, 4)}
+    told = [fields for _, text, fields in brokers.processes["two"].log if text == (
+        "the sessions of a node whose lease has ended are adopted")]
+    assert [(one["node"], one["here"], one["elsewhere"]) for one in told] == [("one", 4, 0)]
     newcomer = brokers.client("two", "new")
     newcomer.connect()
     brokers.run_until(lambda: newcomer.connacks)
