@@ -63,7 +63,7 @@ def _status(view: dict[str, Any]) -> str:
         up = sum(node["state"] != "down" for node in view["nodes"])
         behind, revision = view["behind"], view["revision"]
         lines += [
-            ("cluster", view["env"]), ("leader", view["leader"] or "none known"),
+            ("cluster", view["env"] or "not known yet"), ("leader", view["leader"] or "none known"),
             ("nodes", f"{up} of {len(view['nodes'])} have a lease"),
             ("lease left", _lease(own["lease_left_ms"])), ("epoch", own["epoch"] or None),
             ("caches", f"{behind} revision{'' if behind == 1 else 's'} behind {revision + behind}" if behind else
@@ -94,9 +94,9 @@ def cluster_status(place: Place) -> int:
 def cluster_members(place: Place) -> None:
     """List the nodes.
 
-    STATE is down for a node that the configuration or etcd names and that has no lease. How much is left of its lease,
-    only the node itself knows. ETCD says whether its member of etcd has a vote: voter, or learner, which is about to
-    get one.
+    STATE is down for a node that the configuration or etcd names and that has no lease. Another node with a lease is
+    joining until it has told this one that it serves clients. How much is left of its lease, only the node itself
+    knows. ETCD says whether its member of etcd has a vote: voter, or learner, which is about to get one.
     """
     view = place.client.ask("GET", "cluster")
     place.show({"nodes": view["nodes"], "local": view["local"]}, lambda: as_table(_rows(view), _MEMBERS))

@@ -1,7 +1,7 @@
 """The composition root: what `fluxmq run` builds, starts and stops, one file from top to bottom.
 
     initialize   store ─► hub ─► cluster, broker ─► authority ─► listeners (bound, not yet read) ─► health
-    start        state from disk, health, event loop readers, timers, admin socket, the start message
+    start        state from disk, health, event loop readers, timers, admin socket, cluster joined, the start message
     stop         no new connections, goodbyes, last sync
 """
 from __future__ import annotations
@@ -265,13 +265,13 @@ class Server:
         watch_loop(self.poller, self.loop, lambda: self._turn(self.poller.linger))
         self._started = True
         self._tick()
+        await self._start_admin()  # before the join, which may take hours: `fluxmq cluster status` says why
         if self.runtime is not None and self.node is not None:
             await self.runtime.join(self.node, self.listeners)
             self.admission.gate.shut = ""
-        await self._start_admin()
 
     async def _start_admin(self) -> None:
-        """Opens the admin socket last: its requests need running turns and a running journal."""
+        """Opens the admin socket. Its requests need running turns and a running journal."""
         path = self.config.admin_socket_path()
         if path is None:
             return
@@ -293,7 +293,7 @@ class Server:
     def namespace_admin(self, clients: Sequence[ClientsPort]) -> NamespaceAdmin:
         """For the admin ring. clients: of all protocols."""
         return NamespaceAdmin(self.broker, self.queues.manager, self.amqp091.exchanges, clients,
-                              lambda: namespaces.configured(self.config))
+                              lambda: namespaces.configured(self.config), lambda: self.admission.gate.shut)
 
     def _wake(self) -> None:
         self.loop.call_soon(self._turn)

@@ -34,14 +34,16 @@ def in_order(namespace: Namespace) -> tuple[bool, bytes]:
 
 
 class NamespaceAdmin:
-    """Machine. See the port. clients: of all protocols. configured: returns the names in the configuration."""
+    """Machine. See the port. clients: of all protocols. configured: returns the names in the configuration. shut:
+    returns why the node serves no clients now; "": it does."""
 
     def __init__(self, broker: Broker, queues: QueueManager, exchanges: ExchangeManager, clients: Sequence[ClientsPort],
-                 configured: Callable[[], Container[str]]) -> None:
+                 configured: Callable[[], Container[str]], shut: Callable[[], str] = lambda: "") -> None:
         self._broker, self._queues, self._exchanges = broker, queues, exchanges
         self._hub = broker.hub
         self._clients = clients
         self._configured = configured
+        self._shut = shut
 
     def list_namespaces(self) -> list[dict[str, Any]]:
         """See NamespacesPort."""
@@ -101,6 +103,10 @@ class NamespaceAdmin:
         if namespace.text in self._configured():
             raise QueueRefused("conflict", f"namespace {namespace.text} is in the configuration, and would be made "
                                            f"again", "take it out of the configuration and restart")
+        if why := self._shut():
+            # What the cluster keeps of its sessions in etcd could not be deleted, and they would come back.
+            raise QueueRefused("unavailable", f"{why}: namespace {namespace.text} is not deleted",
+                               "repeat it when the node serves clients")
         topics = namespace.topics
         gone = {"connections": namespace.connections, "sessions": namespace.sessions, "queues": namespace.queues,
                 "messages": self._messages(namespace), "retained": topics.retained_count}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.client import Client
-from kit.cluster import Cluster
+from kit.cluster import Cluster, cluster_command
 from oracle.mqtt import Will
 
 TTL_S = 3
@@ -91,6 +91,8 @@ def test_a_node_that_is_cut_off_with_a_minority_stops(tmp_path: Path) -> None:
         with contextlib.suppress(ConnectionError):
             assert found[0].rest() == b""
         cluster.wait(lambda: view(cluster, 0)["state"] in ("joining", "fenced"))
+        # Its new life says what it waits for.
+        cluster.wait(lambda: "joining: waits for etcd" in cluster_command(cluster[0], "status"))
         cluster.resume_members()
         for number in (1, 2):
             cluster.resume(number)
