@@ -14,7 +14,7 @@ from fluxmq.app.certificates import cluster_faults
 from fluxmq.app.cluster_checks import cluster_warnings
 from fluxmq.app.config import InvalidConfig, load
 from fluxmq.app.server import run
-from fluxmq.model.address import Address
+from fluxmq.model.address import Address, parse_address
 from fluxmq.model.cluster_addresses import addresses, names_others
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS
@@ -255,7 +255,8 @@ def test_nothing_is_checked_without_a_cluster(sets: tuple[str, ...]) -> None:
 
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "cluster.md").read_text()
-EXAMPLES = dict(re.findall(r"```yaml\n# (\S+?)(?:,[^\n]*)?\n(.*?)```", GUIDE, re.DOTALL))
+EXAMPLES = dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL))
+TO_ADD = GUIDE.partition("```yaml\n# Add to the file of each node")[2].partition("\n")[2].partition("```")[0]
 
 
 def test_the_files_of_the_guide_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,9 +264,12 @@ def test_the_files_of_the_guide_are_taken(tmp_path: Path, monkeypatch: pytest.Mo
     Path("users").write_text("")
     found = {}
     for name, text in EXAMPLES.items():
-        if name != "tls.yaml":
-            Path(name).write_text(text)
-            found[name] = addresses(load(Path(name))[0])
+        Path(name).write_text(text)
+        config = load(Path(name))[0]
+        found[name] = addresses(config)
+        # Clients of a node that leaves are sent to the others: where other machines are, they must reach this one.
+        clients = parse_address(config.server.mqtt.tcp.plain.addr)
+        assert clients.is_loopback == parse_address(found[name].transport_address).is_loopback
     assert len(found) == 6
     three = [found[f"broker-{n}.yaml"] for n in (1, 2, 3)]
     assert len({one.member.initial_cluster for one in three if one.member}) == 1
@@ -283,7 +287,7 @@ def test_the_certificates_of_the_guide_are_taken(tmp_path: Path, monkeypatch: py
         Path(file).rename(name)
     Path("users").write_text("")
     both = yaml.safe_load(EXAMPLES["one-of-three.yaml"])
-    for section, keys in yaml.safe_load(EXAMPLES["tls.yaml"])["cluster"].items():
+    for section, keys in yaml.safe_load(TO_ADD)["cluster"].items():
         both["cluster"][section] |= keys
     Path("both.yaml").write_text(yaml.safe_dump(both))
     config, _ = load(Path("both.yaml"))
