@@ -51,15 +51,15 @@ class ClusterEtcd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         "nodes that join, nodes with `endpoints`. The host is an IP address or localhost."))] = "127.0.0.1:2379"
     initial_cluster: Annotated[str, Meta(max_length=4096, description=(
         "The members, this one too, as name=url,name=url: cluster.node_id and the address that the other members dial, "
-        "http:// or, with tls, https://. Empty: this node alone, at bind_addr. The others are read when the member "
-        "has no data yet: they are the cluster to make, or some of those to join. This node's own entry is read at "
-        "each start."))] = ""
+        "http:// or, with tls, https://. Empty: this node alone, at bind_addr. The other entries matter only while the "
+        "member has no data: with bootstrap they are the members of the new cluster, otherwise members to ask for the "
+        "way in. This node's own entry is read at each start."))] = ""
     bootstrap: Annotated[bool, Meta(description=(
         "A member without data makes a new cluster, of all in initial_cluster. false: it joins the cluster of the "
         "others that are named there. One that has known other members joins them in any case."))] = True
     hybrid_retained_size_threshold: Annotated[Bytes, Meta(le=1 << 20, description=(
-        "Retained messages and wills with a payload smaller than this are kept in etcd whole; of others only what and "
-        "where they are, and the payload stays on the node that received it."))] = 1024
+        "Retained messages with a payload smaller than this are kept in etcd whole; of others only what and where they "
+        "are, and the payload stays on the node that received it."))] = 1024
     endpoints: Annotated[tuple[str, ...], Meta(description=(
         "Client addresses of an etcd that is there already, as host:port, http://host:port or https://host:port. No "
         "member is started then."))] = ()
@@ -113,15 +113,17 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "The name of this node, different on each. It stays: what the node keeps in etcd and on disk is under it."
     ))] = ""
     lease_ttl: Annotated[Seconds, Meta(ge=3, le=120, description=(
-        "A node that the others cannot reach is given up after so long, and stops serving before that. Shorter: "
-        "sessions are served again sooner after a failure, and a machine that stalls is given up sooner. Whole seconds."
-    ))] = 10.0
+        "Others take over the sessions of a node that has not renewed its lease for this time; the node itself stops "
+        "serving before that. Shorter: sessions are served again sooner after a failure, and a machine that stalls "
+        "loses them sooner. Whole seconds."))] = 10.0
     route_publish_timeout: Annotated[Seconds, Meta(ge=0.1, le=3600, description=(
         "How long a publish with QoS 1 or 2, or a subscription, waits for the other nodes that it concerns; then it "
         "is refused."))] = 15.0
     leave_timeout: Annotated[Seconds, Meta(le=86400, description=(
         "On SIGTERM and `fluxmq cluster leave`: how long the node hands its sessions to the other nodes before it "
-        "stops. What is left then stays on its disk. 0: nothing is handed over. A second signal ends it, too."
+        "stops. The others adopt the sessions that are left then, as those of a node that fails, without the messages "
+        "that only this node has: these come when it is started again. 0: nothing is handed over. A second signal ends "
+        "it, too."
     ))] = 60.0
     etcd: ClusterEtcd = ClusterEtcd()
     transport: ClusterTransport = ClusterTransport()
