@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.5  # between two looks at a node that leaves
 
 @click.group()
 def cluster() -> None:
-    """See the cluster of a running broker, and take the broker out of it."""
+    """See the cluster, change who votes in etcd, leave it, or recover it."""
 
 
 def _lease(ms: int | None) -> str | None:
@@ -140,7 +140,8 @@ def voters_add(place: Place, node: str) -> None:
 def voters_remove(place: Place, node: str, yes: bool) -> None:
     """Take the vote of NODE in etcd, and remove its member.
 
-    It is refused if etcd had no quorum without it. If the node runs, it goes on as a client of the others' members.
+    It is refused if etcd would have no quorum without it. If the node runs, it goes on as a client of the others'
+    members.
     """
     confirm(yes, f"Remove the member of {plain(node)} from etcd?")
     answer = place.client.ask("DELETE", "cluster", "voters", node)

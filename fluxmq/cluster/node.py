@@ -5,8 +5,7 @@
                                                                      └── fenced ──► on_fenced, once
 
 One per life: a node that was fenced is built anew, over the same store and transport.
-It is one file because it is one place: it makes the parts of the cluster, and joins them to each other and to the
-engine's ports.
+It is one file because every part of the cluster is made here, and joined to the others and to the engine's ports.
 """
 from __future__ import annotations
 
