@@ -96,6 +96,7 @@ async def _main(config: Config) -> int:
     from fluxmq.app.cluster import ClusterRuntime  # its packages are those of the extra [cluster]
     notes = Notes("fluxmq.cluster", time.monotonic)
     runtime = ClusterRuntime(config, notes.say)
+    flushing = asyncio.ensure_future(_keep_flushing(notes))
     try:
         runtime.start()
         while True:
@@ -104,7 +105,15 @@ async def _main(config: Config) -> int:
                 return server.status
     finally:
         await runtime.stop()
+        flushing.cancel()
         notes.close()
+
+
+async def _keep_flushing(notes: Notes) -> None:
+    """Of the cluster, whose notes outlive the server that flushes its own."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        notes.flush()
 
 
 async def _serve(config: Config, runtime: ClusterRuntime | None = None) -> Server:

@@ -1,13 +1,17 @@
 """Log lines: their form, what a client's text can do to them (nothing), and the limit per cause."""
+import asyncio
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fluxmq.app import server
 from fluxmq.app.logs import CONNECTION_LINES_MAX, JsonFormatter, Notes, RateLimited, TextFormatter, configure
 
 
@@ -221,3 +225,42 @@ def test_connections_have_so_many_lines_a_second(kept: _Kept) -> None:
     assert come(1000) == 0
     notes.close()
     assert len(kept.lines) == kept_before
+
+
+def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing else is said: a warning that was held back must not wait for the next one."""
+    written: list[str] = []
+    come = asyncio.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            written.append(record.getMessage())
+            if len(written) == 2:
+                come.set()
+
+    class Runtime:
+        def __init__(self, config: object, log: Callable[[str, str, str, dict[str, object]], None]) -> None:
+            self.log = log
+
+        def start(self) -> None:
+            for number in range(3):
+                self.log("warning", "etcd", f"warning {number}", {})
+
+        async def stop(self) -> None:
+            pass
+
+    async def serve(config: object, runtime: Runtime) -> SimpleNamespace:
+        async with asyncio.timeout(30):
+            await come.wait()
+        return SimpleNamespace(fenced=False, status=0)
+
+    monkeypatch.setattr("fluxmq.app.cluster.ClusterRuntime", Runtime)
+    monkeypatch.setattr(server, "_serve", serve)
+    logger, handler = logging.getLogger("fluxmq.cluster"), Handler()
+    logger.addHandler(handler)
+    try:
+        config: Any = SimpleNamespace(cluster=SimpleNamespace(enabled=True))
+        assert asyncio.run(server._main(config)) == 0
+    finally:
+        logger.removeHandler(handler)
+    assert written == ["warning 0", "warning 2"]

@@ -237,7 +237,7 @@ class Endpoints:
     def fails(self, endpoint: Endpoint, error: EtcdError) -> None:
         """Others are asked until a probe succeeds."""
         if self._log is not None and endpoint.failed_at is None and not self.closed:
-            self._log("warning", "etcd", str(error), {"endpoint": endpoint.address})
+            self._log("warning", f"etcd {endpoint.address}", str(error), {"endpoint": endpoint.address})
         endpoint.failed_at = time.monotonic()
         endpoint.problem = str(error)
         if (self._probing is None or self._probing.done()) and not self.closed:
@@ -248,7 +248,8 @@ class Endpoints:
             return
         endpoint.failed_at, endpoint.problem = None, ""
         if self._log is not None:
-            self._log("info", "etcd", f"etcd at {endpoint.address} answers again", {"endpoint": endpoint.address})
+            self._log("info", f"etcd {endpoint.address}", f"etcd at {endpoint.address} answers again",
+                      {"endpoint": endpoint.address})
 
     async def _probe(self) -> None:
         while failing := [endpoint for endpoint in self._open.values()

@@ -39,6 +39,7 @@ STEADY_S = 60.0             # one that has lived so long ended of a new cause
 STOP_S = 10.0               # until SIGKILL
 LINES_KEPT = (5, 50)        # the first, of an etcd that explains its arguments at length, and the last
 LINE_BYTES_MAX = 64 << 10
+CAUSE_MAX = 100             # characters of a line that tell it from others
 PIPE_BYTES = 1 << 20        # of its log, while the node stands still: then etcd waits
 READ_BYTES = 64 << 10
 METRICS_SOCKET = "metrics:1"    # in the data directory, which is etcd's working directory; etcd wants host:port
@@ -182,7 +183,7 @@ class EtcdMember:
             fcntl.fcntl(child.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         loop.add_reader(child.stdout.fileno(), self._read)
         loop.add_reader(self._pidfd, self._reap)
-        self._log("info", "etcd", "the etcd member is started",
+        self._log("info", "", "the etcd member is started",
                   {"pid": child.pid, "command": shlex.join([self._binary, *self.options.arguments()])})
 
     # ── its log ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,7 +212,9 @@ class EtcdMember:
             if any(text in line.text for text in LEADER_SEEN):
                 self.leaders_seen += 1
             (self._first if len(self._first) < LINES_KEPT[0] else self._lines).append(line)
-            self._log(line.level, "etcd", line.text, line.fields)
+            # Of what etcd tells in passing one line a second is enough; no problem must get lost among that.
+            cause = "etcd" if line.level in ("debug", "info") else f"etcd {line.text[:CAUSE_MAX]}"
+            self._log(line.level, cause, line.text, line.fields)
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +234,7 @@ class EtcdMember:
         self._child, self._pidfd = None, -1
         self._ended.set()
         if self.state is MemberState.STOPPING:
-            self._log("info", "etcd", "the etcd member has ended", {"code": code})
+            self._log("info", "", "the etcd member has ended", {"code": code})
             return
         if time.monotonic() - self._since >= STEADY_S:
             self._pause = RETRY_S[0]
@@ -271,7 +274,7 @@ class EtcdMember:
             async with asyncio.timeout(limit_s):
                 await self._ended.wait()
         except TimeoutError:
-            self._log("warning", "etcd", f"the etcd member has not ended within {limit_s:g} s, it is killed", {})
+            self._log("warning", "", f"the etcd member has not ended within {limit_s:g} s, it is killed", {})
             self._signal(signal.SIGKILL)
             await self._ended.wait()
         self.state = MemberState.STOPPED

@@ -116,14 +116,19 @@ def test_a_member_that_comes_back_is_used_again(run: Run, members: EtcdServers, 
     """After a probe; the order of preference then holds as before."""
     preferred = members.followers()[0]
     said: list[tuple[str, str]] = []
+    causes: set[str] = set()
+
+    def log(level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
+        said.append((level, text))
+        causes.add(cause)
 
     async def use() -> None:
-        async with store_of(first(members, preferred),
-                            on_log=lambda level, cause, text, fields: said.append((level, text))) as store:
+        async with store_of(first(members, preferred), on_log=log) as store:
             await store.read(key)
             preferred.kill()
             await store.read(key)
             assert [level for level, text in said if preferred.address in text] == ["warning"]
+            assert causes == {f"etcd {preferred.address}"}      # not limited together with others
             preferred.start(members.cluster)
             while not any("answers again" in text for _, text in said):
                 await asyncio.sleep(0.05)
