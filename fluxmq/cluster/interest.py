@@ -12,7 +12,6 @@ subscription to it waits for the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Protocol
 
 __all__ = ["AWAY", "Interest", "Sender"]
@@ -106,7 +105,3 @@ class Interest:
     def remove(self, node: str) -> None:
         """A peer is gone: nobody waits for it any more."""
         self._senders.pop(node, None)
-
-    def filters(self) -> Iterable[Filter]:
-        """All that are wanted."""
-        return self._counts.keys()

@@ -99,9 +99,8 @@ class KeptSessions:
     which a session of this node still waits for messages. on_data: called with a session whose `data` has changed."""
 
     def __init__(self, membership: Membership, store: MetadataStore, feed: Feed, writer: Writer, driver: Driver, *,
-                 limit_s: float, lives_of: Callable[[Session], tuple[int, ...]] = lambda session: (),
-                 on_data: Callable[[Session, SessionData | None, SessionData | None], None] =
-                 lambda session, before, after: None) -> None:
+                 limit_s: float, lives_of: Callable[[Session], tuple[int, ...]],
+                 on_data: Callable[[Session, SessionData | None, SessionData | None], None]) -> None:
         self.owners: Owners  # set by the node: each needs the other
         self._membership = membership
         self._store = store

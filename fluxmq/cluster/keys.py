@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 __all__ = [
     "DATA", "LEADER", "NODES", "OWNER", "RETAINED_DATA", "RETAINED_INDEX", "ROOT", "SUBSCRIPTION", "WILL_DATA",
-    "WILL_INDEX", "Name", "client_key", "node_key", "node_of", "parse", "subscription_key", "topic_key",
+    "Name", "client_key", "node_key", "node_of", "parse", "subscription_key", "topic_key",
 ]
 
 ROOT = b"/mqtt/"
@@ -18,7 +18,7 @@ LEADER = ROOT + b"leader"
 
 OWNER, DATA, SUBSCRIPTION = "owner", "data", "subscription"
 RETAINED_DATA, RETAINED_INDEX = "retained-data", "retained-index"
-WILL_DATA, WILL_INDEX = "will-data", "will-index"
+WILL_DATA = "will-data"
 
 # Client identifiers of AMQP connections begin with these; an MQTT client that uses one is encoded differently.
 AMQP_PREFIXES = (b"amqp:", b"amqp091-")
@@ -75,7 +75,7 @@ def node_of(key: bytes) -> str | None:
 
 
 def client_key(kind: str, namespace: bytes, client_id: bytes) -> bytes:
-    """kind: OWNER, DATA, WILL_DATA or WILL_INDEX."""
+    """kind: OWNER, DATA or WILL_DATA."""
     client = encode_client(client_id)
     if kind in (OWNER, DATA):
         return base(namespace) + b"sessions/" + client + b"/" + kind.encode()
@@ -110,6 +110,6 @@ def parse(key: bytes) -> Name | None:
         return Name(names[1].decode(), namespace, names[0])
     if kind == "subscriptions" and len(names) == 2:
         return Name(SUBSCRIPTION, namespace, names[0], names[1])
-    if kind in (RETAINED_DATA, RETAINED_INDEX, WILL_DATA, WILL_INDEX) and len(names) == 1:
+    if kind in (RETAINED_DATA, RETAINED_INDEX, WILL_DATA) and len(names) == 1:
         return Name(kind, namespace, names[0])
     return None

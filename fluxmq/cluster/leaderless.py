@@ -94,11 +94,6 @@ class LeaderWatch:
         self._upto_s = self._clock_s()
         return False
 
-    @property
-    def leaderless_since_s(self) -> float | None:
-        """By the clock; None: it knows a leader, or that is not known."""
-        return self._since_s
-
     def answer(self, voters: dict[int, str]) -> VoterAnswer:
         """What the node says now. voters: as it knows them."""
         if not self._member.running and self._member.life == self._life and self._ended:

@@ -66,20 +66,6 @@ class Keys(Protocol):
         """It ends: deletions, in their order. Raises StoreError."""
 
 
-class _NoKeys:
-    def taking(self, session: Session) -> list[Change]:
-        return []
-
-    def taken(self, session: Session, changes: list[Change], revision: int) -> None:
-        pass
-
-    def lost(self, session: Session) -> None:
-        pass
-
-    async def ending(self, session: Session) -> list[Change]:
-        return []
-
-
 class _Entry(NamedTuple):
     """The key as last seen."""
 
@@ -105,10 +91,8 @@ class Owners:
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
                  fetch: Callable[[Session, Owner, bool, Callable[[], int]], Awaitable[Handover | None]],
                  complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
-                 on_lost: Callable[[Session, str], None],
-                 is_here: Callable[[Session], bool] = lambda session: False, keys: Keys | None = None,
-                 wait: Callable[[Session], Promise[None] | None] = lambda session: None,
-                 on_entry: Callable[[Session, bool], None] = lambda session, present: None) -> None:
+                 on_lost: Callable[[Session, str], None], is_here: Callable[[Session], bool], keys: Keys,
+                 wait: Callable[[Session], Promise[None] | None], on_entry: Callable[[Session, bool], None]) -> None:
         self._membership = membership
         self._feed = feed
         self._writer = writer
@@ -117,7 +101,7 @@ class Owners:
         self._complete = complete
         self._on_lost = on_lost
         self._is_here = is_here
-        self._keys: Keys = keys or _NoKeys()
+        self._keys = keys
         self._wait = wait
         self._on_entry = on_entry
         self._entries: dict[Session, _Entry] = {}
@@ -182,11 +166,6 @@ class Owners:
         for entry in self._entries.values():
             found[entry.node] = found.get(entry.node, 0) + 1
         return found
-
-    @property
-    def owned(self) -> int:
-        """Number of sessions of this node."""
-        return len(self._owned)
 
     # ------------------------------------------------------------------ take
 

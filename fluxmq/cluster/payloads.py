@@ -82,7 +82,6 @@ class Payloads:
         self._waiting: dict[Topic, list[tuple[RetainedReplay, Session]]] = {}
         self._failed: dict[Topic, float] = {}  # when nobody had it
         self._closed = False
-        self.fetched = 0
         self.left_out = 0  # messages that were not sent to a subscriber
 
     def close(self) -> None:
@@ -186,7 +185,6 @@ class Payloads:
                 del self._absent[topic]
                 self._filled[topic] = source
                 self._bytes += source[1]
-                self.fetched += 1
             elif found is None:
                 self._failed[topic] = self._driver.now()
                 self._log("warning", "no node that is there has it", "the payload of a retained message is missing: it "

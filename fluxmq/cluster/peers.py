@@ -42,7 +42,7 @@ from fluxmq.cluster.ports import CallFailed, StreamIn, StreamOut, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
-__all__ = ["Peer", "Peers", "caller_of"]
+__all__ = ["SLOTS", "Peer", "Peers", "caller_of"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001

@@ -137,7 +137,6 @@ class RetainedMessages:
         self._closed = False
         self._trouble = ""  # why the last round did not end well
         self._full = False  # the store has no space
-        self.written = 0
 
     # ------------------------------------------------------------------ life
 
@@ -289,7 +288,6 @@ class RetainedMessages:
             return                          # the hub may not be this node's any more
         self._full = self._full and kept is None
         if result.done:
-            self.written += 1
             if kept is not None and kept.expires_at:
                 self._expiries[topic] = self._hub.wall_of(kept.expires_at)
             for key in (data, index):

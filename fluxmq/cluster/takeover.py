@@ -47,7 +47,7 @@ from fluxmq.cluster.messages import (
     takeover_of,
 )
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
-from fluxmq.cluster.peers import Peer, Peers, caller_of
+from fluxmq.cluster.peers import SLOTS, Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
@@ -60,7 +60,6 @@ from fluxmq.model.mqtt import ReasonCode
 __all__ = ["TAIL", "TAKEOVER", "Takeovers", "plain_filters"]
 
 TAKEOVER, TAIL = "takeover", "tail"  # methods of Transport.call
-CLIENTS = 0  # source of what this node's own clients publish
 CALL_S = 10.0  # of one call
 KEY_S = 10.0  # how long the old owner waits for the change of the owner's key, after the last part
 RETRY_S = 0.2
@@ -458,7 +457,7 @@ class Takeovers:
         if not leaving.settled.done():
             leaving.settled.set_result(True)
         leaving.switched = True
-        for source in range(256):
+        for source in range(SLOTS):
             leaving.moving.accept(source, False)
         for other in peers.peers.values():
             if other.name != peer.name and other.name not in leaving.early:

@@ -100,7 +100,6 @@ class Wills:
         self._publishing: set[Session] = set()
         self._published: dict[Session, int] = {}  # by this node, and not deleted yet: revision
         self._closed = False
-        self.published = 0  # of other nodes
 
     # ------------------------------------------------------------------ life
 
@@ -340,7 +339,6 @@ class Wills:
                 while not await self._publish_now(session, kept.stored.will):
                     await self._driver.sleep(RETRY_S)
                 self._published[session] = kept.revision
-                self.published += 1
             await self._remove(session, kept)
         except StoreError:
             pass                            # the node ends

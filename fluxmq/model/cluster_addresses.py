@@ -42,13 +42,12 @@ class EtcdMember(NamedTuple):
 
 class ClusterAddresses(NamedTuple):
     """member: None if etcd is somewhere else. endpoints: host:port of etcd for this node as its client, in the order in
-    which to try them: of its own member, or cluster.etcd.endpoints. etcd_tls: whether clients and members speak TLS.
-    transport_listen: what the transport binds. transport_address: host:port that others dial, to be registered.
-    peers: host:port of other nodes that the configuration names; it counts before what they have registered."""
+    which to try them: of its own member, or cluster.etcd.endpoints. transport_listen: what the transport
+    binds. transport_address: host:port that others dial, to be registered. peers: host:port of other nodes that the
+    configuration names; it counts before what they have registered."""
 
     member: EtcdMember | None
     endpoints: tuple[str, ...]
-    etcd_tls: bool
     transport_listen: Address
     transport_address: str
     peers: dict[str, str]
@@ -108,7 +107,7 @@ def addresses(config: Config) -> ClusterAddresses:
         bound = parse_address(etcd.client_addr)
         endpoints = (member.client_url.partition("://")[2] if bound.is_wildcard and etcd.tls.enabled else
                      str(_loopback_for(bound)),)
-    return ClusterAddresses(member, endpoints, etcd.tls.enabled, listen, str(_loopback_for(dialled)), peers)
+    return ClusterAddresses(member, endpoints, listen, str(_loopback_for(dialled)), peers)
 
 
 def _member(config: Config) -> EtcdMember:

@@ -13,7 +13,7 @@ names = st.binary(min_size=1, max_size=20) | st.sampled_from(
 namespaces = st.just(b"/") | names
 
 
-@given(st.sampled_from([keys.OWNER, keys.DATA, keys.WILL_DATA, keys.WILL_INDEX]), namespaces, names)
+@given(st.sampled_from([keys.OWNER, keys.DATA, keys.WILL_DATA]), namespaces, names)
 def test_keys_of_clients_lead_back(kind: str, namespace: bytes, client: bytes) -> None:
     assert keys.parse(keys.client_key(kind, namespace, client)) == Name(kind, namespace, client)
 

@@ -172,7 +172,7 @@ def test_what_nobody_claims_is_released(world: World) -> None:
     one = world.member("one")
     world.end(one.owners.take(SESSION, False, 0))
     world.run(6000)
-    assert KEY not in world.store.items and one.owners.owned == 0
+    assert KEY not in world.store.items and not one.owners.owned_epoch(SESSION)
     one.take(b"c")
     one.owners.claim(SESSION)
     world.run(6000)
@@ -209,4 +209,5 @@ def test_a_compaction_hides_nothing(world: World) -> None:
     world.store.compact()
     world.run(500)
     assert two.owners.counts() == {"one": 2} and two.owners.owner((b"/", b"a")) is None
-    assert one.owners.owned == 2 and not [entry for entry in one.log if entry[0] == "lost"]
+    assert [bool(one.owners.owned_epoch((b"/", client))) for client in (b"a", b"b", b"c")] == [False, True, True]
+    assert not [entry for entry in one.log if entry[0] == "lost"]

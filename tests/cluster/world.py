@@ -11,7 +11,7 @@ from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.ports import Event
+from fluxmq.cluster.ports import Change, Event
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.cluster import Owner
 
@@ -51,6 +51,22 @@ class World:
         return member
 
 
+class NoKeys:
+    """Keys: of sessions that have no others."""
+
+    def taking(self, session: Session) -> list[Change]:
+        return []
+
+    def taken(self, session: Session, changes: list[Change], revision: int) -> None:
+        pass
+
+    def lost(self, session: Session) -> None:
+        pass
+
+    async def ending(self, session: Session) -> list[Change]:
+        return []
+
+
 class Member:
     """What one node has of the cluster, without streams."""
 
@@ -67,7 +83,8 @@ class Member:
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._take_over,
-                             complete=self._complete,
+                             complete=self._complete, keys=NoKeys(), is_here=lambda session: False,
+                             wait=lambda session: None, on_entry=lambda session, present: None,
                              on_lost=lambda session, to: self.log.append(("lost", session[1])))
 
     async def join(self) -> None:

@@ -74,7 +74,7 @@ def test_the_example_of_the_seed_is_taken_as_it_is_written(tmp_path: Path) -> No
         "name": "broker-1", "data_dir": "/nowhere/etcd", "peer_listen": "http://0.0.0.0:2380",
         "peer_url": "http://127.0.0.1:2380", "client_listen": "http://0.0.0.0:2379",
         "client_url": "http://127.0.0.1:2379", "initial_cluster": (("broker-1", "http://127.0.0.1:2380"),)}
-    assert found[1:] == (("127.0.0.1:2379",), False, Address("0.0.0.0", 7948), "127.0.0.1:7948", {})
+    assert found[1:] == (("127.0.0.1:2379",), Address("0.0.0.0", 7948), "127.0.0.1:7948", {})
 
 
 def test_a_name_is_all_that_a_cluster_of_one_needs(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_etcd_elsewhere_starts_no_member() -> None:
     config = config_of(*ON, "cluster.etcd.endpoints=['http://e1:2379', 'e2:2379', 'e2:2379']",
                        "cluster.transport.bind_addr=10.0.0.4:7948")
     found = addresses(config)
-    assert found.member is None and found.endpoints == ("e1:2379", "e2:2379") and not found.etcd_tls
+    assert found.member is None and found.endpoints == ("e1:2379", "e2:2379")
     assert any("e1:2379" in line and "without TLS" in line for line in cluster_warnings(config))
     assert not any("bind_addr" in line and "etcd" in line for line in cluster_warnings(config)[1:])
 
@@ -134,7 +134,7 @@ def test_with_tls_the_urls_are_https_and_nothing_is_warned_of(tls: dict[str, str
     config = config_of(*FIRST, f"cluster.etcd.initial_cluster={three}", *secured("etcd", tls),
                        *secured("transport", tls))
     found = addresses(config)
-    assert found.member is not None and found.member.initial_cluster_text == three and found.etcd_tls
+    assert found.member is not None and found.member.initial_cluster_text == three
     assert found.member.client_listen == "https://0.0.0.0:2379"
     assert found.endpoints == ("10.0.0.1:2379",)    # a certificate is made for it, and not for 127.0.0.1
     assert cluster_warnings(config) == []
@@ -234,7 +234,7 @@ def test_https_is_required_with_tls(tls: dict[str, str]) -> None:
 
 def test_an_etcd_elsewhere_may_ask_for_no_certificate(tls: dict[str, str]) -> None:
     elsewhere = (*ON, "cluster.etcd.endpoints=['https://e:2379']", f"cluster.etcd.tls.ca_file={tls['ca_file']}")
-    assert addresses(config_of(*elsewhere)).etcd_tls
+    assert config_of(*elsewhere).cluster.etcd.tls.enabled
     assert set(problems(*elsewhere, f"cluster.etcd.tls.cert_file={tls['cert_file']}")) == {"cluster.etcd.tls.key_file"}
 
 

@@ -44,16 +44,11 @@ class Member(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What a member says of itself. leader: a member's number, 0 if it knows none. raft_index: of the last entry it has
-    committed, raft_applied: of the last it has applied. db_size, db_size_in_use: bytes of its file, of which the second
-    is not free (0 before 3.4). errors: what it complains about, alarms too."""
+    """What a member says of itself. leader: a member's number, 0 if it knows none. db_size, db_size_in_use: bytes of
+    its file, of which the second is not free (0 before 3.4). errors: what it complains about, alarms too."""
 
     member: int
-    version: str
     leader: int
-    raft_term: int
-    raft_index: int
-    raft_applied: int
     revision: int
     db_size: int
     db_size_in_use: int
@@ -107,9 +102,8 @@ class EtcdAdmin:
             return await STATUS.unary(endpoint.channel)(StatusRequest(), timeout=limit_s)
 
         said = await one.call(send, limit)
-        return Status(said.header.member_id, said.version, said.leader, said.raftTerm, said.raftIndex,
-                      said.raftAppliedIndex, said.header.revision, said.dbSize, said.dbSizeInUse, said.isLearner,
-                      tuple(said.errors))
+        return Status(said.header.member_id, said.leader, said.header.revision, said.dbSize, said.dbSizeInUse,
+                      said.isLearner, tuple(said.errors))
 
     async def compact(self, revision: int, *, physical: bool = False) -> None:
         """Forgets the history before a revision. Raises Compacted when that was done already. physical: returns when

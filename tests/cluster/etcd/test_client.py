@@ -348,9 +348,8 @@ def test_the_status_of_a_member(run: Run, one_member: EtcdServers, key: bytes) -
     async def use(store: EtcdStore) -> None:
         made = await store.transact([], [Change(key, b"1")])
         status = await store.status(one_member.addresses[0])
-        assert status.version[:2] == "3." and status.leader == status.member != 0 and not status.learner
-        assert status.revision == made.revision and status.raft_term == made.term
-        assert status.raft_index >= status.raft_applied > 0 and status.db_size >= status.db_size_in_use > 0
+        assert status.leader == status.member != 0 and not status.learner
+        assert status.revision == made.revision and status.db_size >= status.db_size_in_use > 0
         assert status.errors == () and await store.alarms() == []
         (member,) = await store.members()
         assert member.id == status.member and member.client_urls == (f"http://{one_member.addresses[0]}",)

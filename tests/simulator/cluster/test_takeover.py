@@ -81,7 +81,9 @@ def test_the_session_is_there_where_the_client_connects() -> None:
     assert client.messages == [("t/1", b"before"), ("t/2", b"after")]
     sessions = [list(broker.node.broker.sessions) for broker in brokers.processes.values()]
     assert [(b"/", b"c") in found for found in sessions] == [False, True, False]
-    assert not brokers.processes["one"].cluster.interest.filters()
+    brokers.run_for(0.1)
+    peers = brokers.processes["three"].cluster.peers
+    assert peers is not None and not peers.peers["one"].wanted and peers.peers["two"].wanted
 
 
 def test_what_a_dead_node_did_not_take_holds_up_no_session() -> None:
