@@ -60,7 +60,7 @@ def _status(view: dict[str, Any]) -> str:
     own = next(node for node in view["nodes"] if node["id"] == view["local"])
     lines = [("node", own["id"]), ("state", _state(view))]
     if view["state"] != "standalone":
-        up = sum(node["state"] != "down" for node in view["nodes"])
+        up = sum(node["epoch"] > 0 for node in view["nodes"])
         behind, revision = view["behind"], view["revision"]
         lines += [
             ("cluster", view["env"] or "not known yet"), ("leader", view["leader"] or "none known"),

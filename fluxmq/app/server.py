@@ -125,12 +125,12 @@ async def _serve(config: Config, runtime: ClusterRuntime | None = None) -> Serve
         server.initialize()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.on_signal)
+        loop.add_signal_handler(signal.SIGHUP, server.reload)  # a start may wait for other nodes
         await _unless_stopped(server.start(), server.stopped)
         gc.set_threshold(*GC_THRESHOLDS)
         gc.freeze()
         gc.enable()
         if not server.stopped.is_set():
-            loop.add_signal_handler(signal.SIGHUP, server.reload)
             server.announce(sys.stdout)
         await server.stopped.wait()
     finally:

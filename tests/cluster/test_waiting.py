@@ -18,6 +18,9 @@ def test_a_node_that_waits_for_etcd_says_so(tmp_path: Path) -> None:
         with ThreadPoolExecutor(3) as pool:
             starts = [pool.submit(first.start)]
             cluster.wait(lambda: f"joining: {WAITS}" in cluster_command(first, "status"))
+            assert "0 of 1 have a lease" in cluster_command(first, "status")
+            first.reload()
+            cluster.wait(lambda: "reloaded certificates, users and ACL" in first.stderr())
             # Queues are a node's own, and need no other one.
             assert "jobs" in fluxmq("queue", "create", "jobs", *socket)
             fluxmq("queue", "publish", "jobs", "early", *socket)
