@@ -359,13 +359,17 @@ class Move:
 
     def _switch(self) -> None:
         """The owner changes when the arrival is durable."""
-        self._wait(self.moving.finish() if self.moving is not None else 0)
+        if self.moving is not None:
+            self.moving.finish()
+        self._wait()
         self.owner = self.new
         self.stage = "activate"
 
-    def _wait(self, mark: int) -> None:
+    def _wait(self) -> None:
+        """As the cluster does (Takeovers.durable)."""
         durable: list[int] = []
-        self.new.node.hub.when_durable(lambda: durable.append(1), mark)
+        hub = self.new.node.hub
+        hub.when_gathered(lambda: durable.append(1), hub.commits.local)
         self.new.node.settle()
         assert durable
 
@@ -381,9 +385,9 @@ class Move:
         assert self.departure is not None and self.moving is not None
         part = next(self.parts, None)
         if part is not None:
-            mark = self.moving.append(part)
+            self.moving.append(part)
             if len(part) % 3:                       # somebody waits for this part, for others only at the end
-                self._wait(mark)
+                self._wait()
             return
         if self.late is self.old and self.numbers % 2:      # it publishes to the old owner some more
             self.numbers += 1
@@ -417,7 +421,8 @@ class Move:
         arrival = Arrival(self.new.node.broker, self.new.node.hub.root, CLIENT.encode())
         for part in departure.parts(PARTS_BYTES):
             arrival.feed(part)
-        self._wait(arrival.merge(target))
+        arrival.merge(target)
+        self._wait()
         self.departure = departure
         self.stage = "end"
 

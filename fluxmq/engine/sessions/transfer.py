@@ -35,7 +35,7 @@ from fluxmq.engine.sessions.parts import MovedHead, MovedSubscriptions, Part, St
 from fluxmq.engine.sessions.state import ACTIVE, ARRIVING, WHOLE, Moved, SessionState, Subscription
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["PART_BYTES", "Arrival", "Departure", "freeze", "tail_upto"]
+__all__ = ["PART_BYTES", "Arrival", "Departure", "freeze"]
 
 PART_BYTES = 256 << 10  # a part is larger only if a single message or subscription is
 
@@ -45,11 +45,6 @@ def freeze(broker: Broker, session: Session) -> Departure | None:
     expiry interval is 0: the session has ended as in a local takeover, and release_session was not called. Raises
     UsageError if the session is frozen already."""
     return Departure(broker, session) if broker.freeze(session) else None
-
-
-def tail_upto(part: bytes) -> int:
-    """The sequence up to which the new owner has everything when it has this part of a tail. Raises ProtocolError."""
-    return parts.tail_range(parts.part_of(part)).upto
 
 
 class Departure:
@@ -126,8 +121,7 @@ class Departure:
 
     def tail(self, after: int | None = None, size: int = PART_BYTES) -> Iterator[bytes]:
         """What has entered the session since parts(), in order, as of now; the new owner skips what it has already.
-        after: instead, what has entered behind this sequence: Arrival.upto, or tail_upto of the last part that it has
-        confirmed. Nothing if there is none."""
+        after: instead, what has entered behind this sequence (Arrival.upto). Nothing if there is none."""
         if not self.frozen:
             return iter(())
         begin = self.upto if after is None else after
@@ -261,26 +255,21 @@ class Arrival:
         self.broker.record_step(self.session, parts.step_of(step))
         parts.take_step(self.session, step)
 
-    def finish(self) -> int:
-        """All parts have come: the session is whole, and not active yet. Returns a mark for Hub.when_durable, which
-        calls when a crash cannot lose it any more. Raises ProtocolError if parts are missing; then nothing of it is
-        left."""
+    def finish(self) -> None:
+        """All parts have come: the session is whole, and not active yet. A crash cannot lose it any more when what was
+        recorded so far is on disk (Hub.when_gathered with the line of the journal). Raises ProtocolError if parts are
+        missing; then nothing of it is left."""
         if self.session is None or self.ended or self._moved().stage == ARRIVING:
             self.abandon()
             raise _unexpected(f"an end in front of part {self._number}")
-        return self._since(self.broker.hub.commits.mark)
 
-    def _since(self, mark: int) -> int:
-        self.broker.hub.ledger.rely_on_earlier(mark)
-        return mark
-
-    def append(self, data: bytes) -> int:
+    def append(self, data: bytes) -> None:
         """The next of Departure.tail(), before or after `activate`; one that has come before changes nothing. It goes
         behind what has come so far, ahead of what this node has itself received for the session and not sent yet. If
-        the session has ended, nothing is kept. Returns a mark, as finish() does. Raises ProtocolError if it is not the
-        next one; the session is unchanged then."""
+        the session has ended, nothing is kept. Raises ProtocolError if it is not the next one; the session is unchanged
+        then."""
         if self.ended:
-            return self._since(self.broker.hub.commits.mark)
+            return
         moved = self._moved()
         part = parts.part_of(data)
         if part.kind != parts.TAIL or moved.stage == ARRIVING:
@@ -289,12 +278,10 @@ class Arrival:
         tail = parts.tail_range(part)
         if tail.after > self.upto:
             raise _unexpected(f"a tail behind {tail.after} instead of {self.upto}")
-        mark = self.broker.hub.commits.mark
         if tail.upto > self.upto:
             self._take(part, entries)
             if moved.stage == ACTIVE:
                 self._resume()
-        return self._since(mark)
 
     def _resume(self) -> None:
         assert self.session is not None
@@ -310,16 +297,15 @@ class Arrival:
             for origin in had:
                 self.broker.hub.origins.bring(*origin, self.session.number)
 
-    def activate(self) -> int:
-        """The session is this node's: it gets messages from now on and is announced, and its timers begin. Returns a
-        mark for all of that. Raises UsageError if parts are missing, or the client has another session here."""
+    def activate(self) -> None:
+        """The session is this node's: it gets messages from now on and is announced, and its timers begin. Raises
+        UsageError if parts are missing, or the client has another session here."""
         moved = self._moved()
         session = self.session
         assert session is not None
         if moved.stage != WHOLE or (session.namespace.name, session.name) in self.broker.sessions:
             raise UsageError(f"session {session.number} cannot become active: it is not whole, or there is another one "
                              f"of its client")
-        mark = self.broker.hub.commits.mark
         step = Step(moved.steps, parts.ACTIVATE)
         self.broker.record_step(session, parts.step_of(step))
         parts.take_step(session, step)
@@ -329,16 +315,15 @@ class Arrival:
             self.broker.hub.origins.bring(*origin, session.number)
         self.broker.activate(session)
         self._resume()
-        return mark
 
-    def merge(self, target: Session) -> int:
+    def merge(self, target: Session) -> None:
         """The client has a session here, made while the node that this one comes from was away, or moved here from that
         node before it went away. What that node had and this one does not have goes ahead of all that was not sent to
         the client yet; in a session that has come from there, behind what has come. If no client has connected to the
         target (its version is 0), it also gets what was in flight in both directions; else what was in flight is sent
         anew, and what the client had received and not completed is forgotten. Subscriptions, will and expiry stay those
-        of the target. The arrival ends. Returns a mark, as finish() does. Raises UsageError if parts are missing, or
-        the target is not this client's session or is frozen."""
+        of the target. The arrival ends. Raises UsageError if parts are missing, or the target is not this client's
+        session or is frozen."""
         moved = self._moved()
         session = self.session
         assert session is not None
@@ -346,7 +331,6 @@ class Arrival:
                 target.data.frozen):
             raise UsageError(f"session {session.number} cannot join session {target.number}")
         state: SessionState = target.data
-        mark = self.broker.hub.commits.mark
         if state.moved is None:
             state.moved = Moved()
         step = Step(state.moved.steps, parts.JOIN, other=session.number,
@@ -356,7 +340,6 @@ class Arrival:
         self.broker.drop_arrival(session, joined=True)
         resume(target)
         self.broker.hub.wake_up()
-        return self._since(mark)
 
     def abandon(self) -> None:
         """Nothing of it is kept. Does nothing if it has ended, or is active."""
