@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fluxmq import __version__
 from fluxmq._core.errors import ConfigError, FluxError
@@ -26,6 +25,7 @@ from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.messages import VERSIONS
 from fluxmq.cluster.node import ClusterNode, Settings
 from fluxmq.cluster.overview import Overview
+from fluxmq.cluster.ports import Log
 from fluxmq.cluster.rpc.channels import Tls as TransportTls
 from fluxmq.cluster.rpc.transport import GrpcTransport
 from fluxmq.engine.ports.driver import Work
@@ -38,7 +38,6 @@ __all__ = ["ClusterRuntime"]
 
 IDENTITY_FILE = "node-identity"  # in storage.dir: tells a former life of a node from another process with its name
 MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members, as last seen
-Log = Callable[[str, str, str, dict[str, Any]], None]
 
 
 class ClusterRuntime:
@@ -103,7 +102,7 @@ class ClusterRuntime:
     def new_node(self, on_fenced: Callable[[str], None]) -> ClusterNode:
         """The node in the cluster for a new life of the server."""
         cluster, where = self.config.cluster, self.addresses
-        settings = Settings(cluster.node_id, known=where.peers, ttl_s=int(cluster.lease_ttl),
+        settings = Settings(cluster.node_id, configured=where.peers, ttl_s=int(cluster.lease_ttl),
                             limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
                             retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))

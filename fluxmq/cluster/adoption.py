@@ -21,7 +21,7 @@ same sessions: a step of one is what the other waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -35,7 +35,7 @@ from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import Adopted, Adopting, LifeCut, Serving, encode
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
-from fluxmq.cluster.ports import Change, Compare, StoreError
+from fluxmq.cluster.ports import Change, Compare, Log, StoreError
 from fluxmq.cluster.takeover import plain_filters
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver, Promise
@@ -82,7 +82,7 @@ class Adoption:
 
     def __init__(self, *, broker: Broker, membership: Membership, feed: Feed, owners: Owners, kept: KeptSessions,
                  peers: Callable[[], Peers | None], driver: Driver, serves: Callable[[], bool],
-                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 log: Log) -> None:
         self._broker = broker
         self._membership = membership
         self._feed = feed

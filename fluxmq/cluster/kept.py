@@ -23,14 +23,13 @@ from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError, StoreFull
 from fluxmq.cluster.tickets import Tickets
-from fluxmq.cluster.writer import FULL_RETRY_S, Writer
+from fluxmq.cluster.writer import CHANGES_MAX, FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.sessions.state import Consume, SessionState, incarnation_of
 
 __all__ = ["KeptSessions", "SessionData", "SubscriptionData", "subscription_of"]
 
-CHANGES_MAX = 60  # of one request: the writer takes 64
 PERIOD_S = 0.25
 RETRY_S = 0.1
 

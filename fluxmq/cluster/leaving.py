@@ -20,7 +20,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.messages import TakeCall, encode, take_of
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import Peer, Peers, caller_of
-from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.cluster.takeover import Takeovers
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
@@ -69,7 +69,7 @@ class Leaving:
     """The leaving node's side; one per life. left: sessions that are still to be moved."""
 
     def __init__(self, *, broker: Broker, owners: Owners, peers: Peers, takeovers: Takeovers, transport: Transport,
-                 driver: Driver, send_away: SendAway, log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 driver: Driver, send_away: SendAway, log: Log) -> None:
         self._broker = broker
         self._owners = owners
         self._peers = peers

@@ -24,7 +24,7 @@ from fluxmq.cluster.keys import LEADER, node_key, node_of
 from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError
 from fluxmq.engine.ports.driver import Driver
 
-__all__ = ["JoinRefused", "Membership", "Node", "Registration", "State"]
+__all__ = ["JoinRefused", "Membership", "Node", "Registration", "State", "dial_address"]
 
 # So that an election of etcd, which takes one or two seconds, fits between the last renewal and the deadline.
 RENEWALS_PER_TTL = 6
@@ -74,6 +74,11 @@ class Node(NamedTuple):
     epoch: int
     lease: int
     registration: Registration
+
+
+def dial_address(node: Node, configured: dict[str, str]) -> str:
+    """Where others dial a node. configured: addresses by name; they count before those that nodes have registered."""
+    return configured.get(node.name) or node.registration.address
 
 
 class Membership:

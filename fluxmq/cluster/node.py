@@ -23,7 +23,7 @@ from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
-from fluxmq.cluster.membership import Membership, Node, Registration
+from fluxmq.cluster.membership import Membership, Node, Registration, dial_address
 from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, Has, LifeCut, Switch, Unreleased, WhoHas
 from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Handover, Owners, Session
@@ -33,6 +33,7 @@ from fluxmq.cluster.ports import (
     Change,
     Compare,
     Event,
+    Log,
     MetadataStore,
     StoreError,
     StoreFull,
@@ -60,7 +61,6 @@ T = TypeVar("T")
 RETRY_S = 0.5
 REPEAT_S = 60.0  # between two lines of the log that say the same
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
-Log = Callable[[str, str, str, dict[str, Any]], None]
 
 
 class Phase(Enum):
@@ -75,12 +75,12 @@ class Phase(Enum):
 
 
 class Settings(NamedTuple):
-    """name: of this node. known: addresses of other nodes that count before those they have registered. ttl_s: of its
-    lease. limit_s: route_publish_timeout. window_bytes: not acknowledged, per
-    peer. retained_bytes: retained messages with a payload of this size or more are in the store without it."""
+    """name: of this node. configured: see dial_address. ttl_s: of its lease. limit_s: route_publish_timeout.
+    window_bytes: not acknowledged, per peer. retained_bytes: retained messages with a payload of this size or more are
+    in the store without it."""
 
     name: str
-    known: dict[str, str] = {}
+    configured: dict[str, str] = {}
     ttl_s: int = 10
     limit_s: float = 15.0
     window_bytes: int = 16 << 20
@@ -127,7 +127,8 @@ class ClusterNode:
         self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s,
                                  lives_of=lambda session: self.adoption.lives_of(session),
                                  on_data=lambda *change: self.adoption.on_data(*change))
-        self.quorum = Quorum(self.membership, watch, transport, driver, clock_s=clock_s, known=settings.known, log=log)
+        self.quorum = Quorum(self.membership, watch, transport, driver, clock_s=clock_s,
+                             configured=settings.configured, log=log)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
                              complete=self._complete, on_lost=self._lost, keys=self.kept,
                              is_here=lambda session: session in self.broker.sessions,
@@ -208,14 +209,15 @@ class ClusterNode:
         self.peers = Peers(
             name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub, broker=broker,
             membership=self.membership, transport=self.transport, driver=self.driver, interest=self.interest,
-            known=settings.known, window_bytes=settings.window_bytes, limit_s=settings.limit_s, on_known=self._known,
-            on_appeared=self._on_appeared, on_gone=self._on_gone, on_message=self._on_message, log=self.log)
+            configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
+            on_known=self._on_known, on_appeared=self._on_appeared, on_gone=self._on_gone, on_message=self._on_message,
+            log=self.log)
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
         for task in (self.feed.follow(), self.membership.keep(), self.quorum.keep(), self.peers.keep_limits()):
             self.driver.start(task)
-        self._known()
+        self._on_known()
         await self._all_known
         for arrived in list(broker.arrivals.values()):
             broker.drop_arrival(arrived)    # its owner has not changed, or has changed back: the other node has it
@@ -271,7 +273,7 @@ class ClusterNode:
         found = None if result.done else result.found[0]
         return (drawn if found is None else found.value).decode()
 
-    def _known(self) -> None:
+    def _on_known(self) -> None:
         if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
             self._all_known.set_result(None)
 
@@ -347,7 +349,7 @@ class ClusterNode:
     def addresses(self, first: str) -> list[str]:
         """Of the transports of the other nodes; that of one of them first."""
         nodes = [node for node in self.membership.nodes.values() if node.name != self.settings.name]
-        return [self.settings.known.get(node.name) or node.registration.address
+        return [dial_address(node, self.settings.configured)
                 for node in sorted(nodes, key=lambda node: node.name != first)]
 
     # ------------------------------------------------------------------ Directory

@@ -22,12 +22,12 @@ _STATES: dict[Phase, _State] = {Phase.NEW: "joining", Phase.JOINING: "joining", 
 
 
 class Overview:
-    """A ClusterOverview. known: addresses of nodes that the configuration names. own: this node's member of etcd; None:
-    it has none."""
+    """A ClusterOverview. configured: addresses of nodes that the configuration names. own: this node's member of
+    etcd; None: it has none."""
 
-    def __init__(self, node: ClusterNode, known: dict[str, str], own: OwnMember | None) -> None:
+    def __init__(self, node: ClusterNode, configured: dict[str, str], own: OwnMember | None) -> None:
         self._node = node
-        self._known = known
+        self._configured = configured
         self._own = own
 
     def snapshot(self) -> ClusterView:
@@ -37,7 +37,7 @@ class Overview:
         state = _STATES[node.phase]
         if state == "serving" and member.silent:
             state = "without_quorum"
-        names = sorted({member.name, *member.nodes, *self._known, *self._votes()})
+        names = sorted({member.name, *member.nodes, *self._configured, *self._votes()})
         peers = () if node.peers is None else tuple(_peer(peer) for _, peer in sorted(node.peers.peers.items()))
         return ClusterView(
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
@@ -79,7 +79,7 @@ class Overview:
     def _node_of(self, name: str, sessions: int, state: _State) -> NodeView:
         member = self._node.membership
         known = member.nodes.get(name)
-        address = known.registration.address if known is not None else self._known.get(name, "")
+        address = known.registration.address if known is not None else self._configured.get(name, "")
         host, port = parse_address(address) if address else ("", 0)
         if name == member.name:
             registration = member.registration

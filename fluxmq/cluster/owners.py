@@ -22,18 +22,15 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, Name, client_key
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
-from fluxmq.cluster.takes import NOBODY, Takes
-from fluxmq.cluster.writer import Writer
+from fluxmq.cluster.takes import NOBODY, Session, Takes
+from fluxmq.cluster.writer import CHANGES_MAX, Writer
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise, Work
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["Handover", "NotHandedOver", "Owners", "Session"]
 
-Session = tuple[bytes, bytes]  # namespace, client identifier
-
 CLAIM_S = 10.0  # time limit of a transaction of a CONNECT
-CHANGES_MAX = 60  # of a request: the writer takes 64
 RETRY_S = 0.2
 ASK_AGAIN_S = 1.0  # a node for a session that it does not hand over
 UNUSED_S = 5.0  # a session that was taken and not claimed is released after this

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.retained import Retained
 from fluxmq._core.pubsub.retained_replay import RetainedReplay
 from fluxmq._core.pubsub.session import Session
-from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
 
@@ -36,8 +35,6 @@ PART_BYTES = 256 << 10
 CALL_S = 10.0  # time limit of a call
 TRIES, RETRY_S = 3, 0.2  # its node may not have heard yet that the store has what it wrote
 AGAIN_S = 5.0  # a payload that nobody had is asked for again after this
-
-Log = Callable[[str, str, str, dict[str, Any]], None]
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):

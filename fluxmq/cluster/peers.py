@@ -26,7 +26,7 @@ from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq.cluster.interest import AWAY, Interest
 from fluxmq.cluster.lost import Parked, give_up
-from fluxmq.cluster.membership import Membership, Node
+from fluxmq.cluster.membership import Membership, Node, dial_address
 from fluxmq.cluster.messages import (
     VERSIONS,
     Answer,
@@ -38,7 +38,7 @@ from fluxmq.cluster.messages import (
     encode,
     hello_of,
 )
-from fluxmq.cluster.ports import CallFailed, StreamIn, StreamOut, Transport
+from fluxmq.cluster.ports import CallFailed, Log, StreamIn, StreamOut, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 
@@ -174,18 +174,18 @@ def caller_of(peers: Peers | None, call: SessionCall) -> tuple[Peers, Peer]:
 class Peers:
     """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node.
 
-    cluster: identifies the cluster. epoch: of this node. known: addresses that count before those that nodes have
-    registered. on_known: called when a peer has become known, or one that was waited for has gone. on_appeared: called
-    when a peer's stream has this node's interest, before anything says that this is all. on_gone: called when a peer
-    has no lease any more. on_message: called with CONTROL records.
+    cluster: identifies the cluster. epoch: of this node. configured: see dial_address. on_known: called when a peer has
+    become known, or one that was waited for has gone. on_appeared: called when a peer's stream has this node's
+    interest, before anything says that this is all. on_gone: called when a peer has no lease any more. on_message:
+    called with CONTROL records.
     """
 
     def __init__(self, *, name: str, cluster: str, epoch: int, hub: Hub, broker: Broker, membership: Membership,
-                 transport: Transport, driver: Driver, interest: Interest, known: dict[str, str],
+                 transport: Transport, driver: Driver, interest: Interest, configured: dict[str, str],
                  window_bytes: int, limit_s: float,
                  on_known: Callable[[], None], on_appeared: Callable[[Peer], None],
                  on_gone: Callable[[Peer], None], on_message: Callable[[Peer, Control], None],
-                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 log: Log) -> None:
         self.name = name
         self.cluster = cluster
         self.epoch = epoch
@@ -195,7 +195,7 @@ class Peers:
         self.transport = transport
         self.driver = driver
         self.interest = interest
-        self.known = known
+        self.configured = configured
         self.window_bytes = window_bytes
         self.limit_s = limit_s
         self.on_known = on_known
@@ -226,7 +226,7 @@ class Peers:
 
     def address_of(self, peer: Peer) -> str:
         """Where this node dials a peer."""
-        return self.known.get(peer.name) or peer.node.registration.address
+        return dial_address(peer.node, self.configured)
 
     def call_to(self, peer: Peer, session: tuple[bytes, bytes]) -> dict[str, Any]:
         """The fields of a SessionCall from this node to a peer."""

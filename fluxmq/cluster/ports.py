@@ -11,16 +11,19 @@ nothing waits longer than it says.
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from fluxmq._core.errors import FluxError
 
 __all__ = [
-    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LocalMember", "MemberLook",
+    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LocalMember", "Log", "MemberLook",
     "MetadataStore", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut", "TransactionResult",
     "Transport", "TransportHandler", "Watch", "WatchBatch",
 ]
+
+# Level ("info", "warning", …), cause, text, fields.
+Log = Callable[[str, str, str, dict[str, Any]], None]
 
 
 class StoreError(FluxError):

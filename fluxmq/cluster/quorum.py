@@ -16,14 +16,14 @@ each other have a member in common.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from fluxmq.cluster.leaderless import LeaderWatch
-from fluxmq.cluster.membership import CLOCK_RATE_ERROR, TAKEOVER_DELAY_S, Membership, State
+from fluxmq.cluster.membership import CLOCK_RATE_ERROR, TAKEOVER_DELAY_S, Membership, State, dial_address
 from fluxmq.cluster.messages import VoterAnswer, encode, voter_answer_of
-from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.ports.driver import Driver
 
 __all__ = ["VOTER", "Quorum"]
@@ -46,12 +46,12 @@ class _Word(NamedTuple):
 
 
 class Quorum:
-    """One per life of a node. watch: of its own member of etcd; None: it has none. known: addresses of
-    other nodes that count before those they have registered. clock_s: CLOCK_BOOTTIME in seconds, read at the call."""
+    """One per life of a node. watch: of its own member of etcd; None: it has none. configured: see dial_address.
+    clock_s: CLOCK_BOOTTIME in seconds, read at the call."""
 
     def __init__(self, membership: Membership, watch: LeaderWatch | None, transport: Transport, driver: Driver, *,
-                 clock_s: Callable[[], float], known: dict[str, str],
-                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 clock_s: Callable[[], float], configured: dict[str, str],
+                 log: Log) -> None:
         self.serves_on = False  # without a lease that is renewed
         self.lost = 0  # how often the quorum was lost
         self._membership = membership
@@ -59,7 +59,7 @@ class Quorum:
         self._transport = transport
         self._driver = driver
         self._clock_s = clock_s
-        self._known = known
+        self._configured = configured
         self._log = log
         self._words: dict[int, _Word] = {}  # of the voters that are leaderless since before the deadline
         self._names: dict[int, str] = {}
@@ -76,7 +76,7 @@ class Quorum:
     def _address_of(self, name: str) -> str:
         """Of the transport of a node; "": this one does not know it."""
         node = self._membership.nodes.get(name)
-        return self._known.get(name) or (node.registration.address if node is not None else "")
+        return self._configured.get(name, "") if node is None else dial_address(node, self._configured)
 
     # ------------------------------------------------------------------ what this node says to others
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -41,6 +40,7 @@ from fluxmq.cluster.ports import (
     Compare,
     Event,
     Item,
+    Log,
     MetadataStore,
     StoreError,
     StoreFull,
@@ -116,7 +116,7 @@ class RetainedMessages:
 
     def __init__(self, node: str, store: MetadataStore, feed: Feed, transport: Transport, driver: Driver, *,
                  threshold: int, is_leader: Callable[[], bool], sources: Callable[[str], list[str]],
-                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 log: Log) -> None:
         self._node = node
         self._transport = transport
         self._sources = sources

@@ -23,7 +23,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.messages import ReturnCall, encode, return_of
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import Peer, Peers, caller_of
-from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.sessions.transfer import Arrival, Departure
@@ -44,7 +44,7 @@ class Returns:
     def __init__(self, *, broker: Broker, owners: Owners, kept: KeptSessions, peers: Callable[[], Peers | None],
                  transport: Transport, driver: Driver, durable: Callable[[], Any],
                  is_taking: Callable[[Session], bool], changed: Callable[[], None],
-                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 log: Log) -> None:
         self._broker = broker
         self._owners = owners
         self._kept = kept

@@ -48,7 +48,7 @@ from fluxmq.cluster.messages import (
 )
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
 from fluxmq.cluster.peers import SLOTS, Peer, Peers, caller_of
-from fluxmq.cluster.ports import CallFailed, Transport
+from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Owner
@@ -109,7 +109,7 @@ class Takeovers:
     def __init__(self, *, broker: Broker, owners: Callable[[], Owners], peers: Callable[[], Peers | None],
                  wait: Callable[[Session], Promise[None] | None], passed: Callable[[int], Awaitable[None]],
                  transport: Transport, driver: Driver, limit_s: float,
-                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 log: Log) -> None:
         self._broker = broker
         self._owners = owners
         self._peers = peers

@@ -11,7 +11,7 @@ from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["NOBODY", "Takes"]
+__all__ = ["NOBODY", "Session", "Takes"]
 
 Session = tuple[bytes, bytes]  # namespace, client identifier
 

@@ -14,7 +14,6 @@ The wills of a session are written one after the other; only the newest that wai
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.keys import DATA, OWNER, WILL_DATA, Name, client_key
 from fluxmq.cluster.membership import TAKEOVER_DELAY_S, Membership
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError, StoreFull
+from fluxmq.cluster.ports import Change, Compare, Event, Item, Log, StoreError, StoreFull
 from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.writer import FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
@@ -79,7 +78,7 @@ class Wills:
     """One per life of a node. limit_s: how long a CONNACK waits for the store."""
 
     def __init__(self, membership: Membership, owners: Owners, sessions: KeptSessions, feed: Feed, writer: Writer,
-                 driver: Driver, *, limit_s: float, log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 driver: Driver, *, limit_s: float, log: Log) -> None:
         self._membership = membership
         self._owners = owners
         self._sessions = sessions

@@ -20,14 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from fluxmq._core.errors import UsageError
 from fluxmq.cluster.ports import Change, Compare, Item, MetadataStore, StoreError, StoreFull, TransactionResult
 from fluxmq.engine.ports.driver import Driver, Promise
 
-__all__ = ["FULL_RETRY_S", "Writer"]
+__all__ = ["CHANGES_MAX", "FULL_RETRY_S", "Writer"]
 
 T = TypeVar("T")
 
 OPERATIONS_MAX = 128  # of a transaction: etcd's default for --max-txn-ops
+CHANGES_MAX = OPERATIONS_MAX // 2  # of one request, so that two share a transaction
 TRANSACTIONS_MAX = 4  # under way at once
 BYTES_MAX = 512 << 10  # of a transaction's values, but for one that is larger: etcd's limit for a request is 1.5 MiB
 RETRY_S = 0.1
@@ -68,10 +70,14 @@ class Writer:
 
     async def change(self, compares: Sequence[Compare], changes: Sequence[Change], limit_s: float | None = None, *,
                      wait_for_space: bool = True) -> TransactionResult:
-        """As MetadataStore.transact; compares and changes have at most 64 each. Tries again while the store does not
-        answer; raises StoreError after limit_s seconds, if given, or when the writer is closed. The request may have
-        been done even so, or be done later. wait_for_space: False: raises StoreFull when the store has no space for
-        its values; the request may have been done if that says `sent`, and is not done later."""
+        """As MetadataStore.transact; compares and changes have at most CHANGES_MAX each, else it raises UsageError.
+        Tries again while the store does not answer; raises StoreError after limit_s seconds, if given, or when the
+        writer is closed. The request may have been done even so, or be done later. wait_for_space: False: raises
+        StoreFull when the store has no space for its values; the request may have been done if that says `sent`, and
+        is not done later."""
+        if max(len(compares), len(changes)) > CHANGES_MAX:
+            raise UsageError(f"a request of {len(compares)} compares and {len(changes)} changes: at most {CHANGES_MAX} "
+                             f"of each are allowed")
         if self._closed is not None:
             raise StoreError(self._closed, retry=False)
         until = None if limit_s is None else self._driver.now() + limit_s

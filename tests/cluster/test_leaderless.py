@@ -175,7 +175,7 @@ class Asking:
                                  on_deadline=lambda at_s: None, on_fenced=self.fenced.append,
                                  on_node=lambda node, there: None)
         transport: Any = self.nodes
-        self.quorum = Quorum(self.member, watch, transport, clock.driver, clock_s=clock.now, known={},
+        self.quorum = Quorum(self.member, watch, transport, clock.driver, clock_s=clock.now, configured={},
                              log=lambda level, cause, text, fields: self.log.append(text))
 
         async def voters() -> dict[int, str]:

@@ -8,8 +8,9 @@ import pytest
 from kit.metadata import MetadataInMemory
 from simulator.driver import SimDriver
 
+from fluxmq._core.errors import UsageError
 from fluxmq.cluster.ports import Change, Compare, StoreError, StoreFull, TransactionResult
-from fluxmq.cluster.writer import Writer
+from fluxmq.cluster.writer import CHANGES_MAX, Writer
 
 
 class World:
@@ -49,6 +50,20 @@ def test_changes_that_come_together_share_transactions(world: World) -> None:
     assert all(result(work).done for work in works)
     assert len(world.store.items) == 1000
     assert len(world.store.transactions) <= 12
+
+
+def test_a_request_has_a_limit_and_two_of_that_size_share_a_transaction(world: World) -> None:
+    def changes(count: int, of: int) -> list[Change]:
+        return [Change(b"%d/%d" % (of, number), b"v") for number in range(count)]
+
+    works = [world.begin([], changes(CHANGES_MAX, of)) for of in range(2)]
+    too_many = (world.begin([], changes(CHANGES_MAX + 1, 2)),
+                world.begin([Compare(b"%d" % number, 0) for number in range(CHANGES_MAX + 1)], changes(1, 3)))
+    world.run()
+    assert all(result(work).done for work in works) and len(world.store.items) == 2 * CHANGES_MAX
+    for work in too_many:
+        with pytest.raises(UsageError, match=f"at most {CHANGES_MAX}"):
+            work.result()
 
 
 def test_what_fails_alone_does_not_fail_the_others(world: World) -> None:

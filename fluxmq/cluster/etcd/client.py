@@ -19,11 +19,11 @@ from typing import Any
 
 from fluxmq._core.errors import ConfigError, UsageError
 from fluxmq.cluster.etcd.admin import EtcdAdmin, Member
-from fluxmq.cluster.etcd.endpoints import WITH_LEADER, Endpoint, Endpoints, Log, Tls
+from fluxmq.cluster.etcd.endpoints import WITH_LEADER, Endpoint, Endpoints, Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdCompacted, EtcdError
 from fluxmq.cluster.etcd.stubs import rpc
 from fluxmq.cluster.etcd.watch import EtcdWatch
-from fluxmq.cluster.ports import Change, Compare, Item, Range, Renewal, TransactionResult
+from fluxmq.cluster.ports import Change, Compare, Item, Log, Range, Renewal, TransactionResult
 
 __all__ = ["EtcdStore"]
 

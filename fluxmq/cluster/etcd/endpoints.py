@@ -25,8 +25,9 @@ from fluxmq._core.errors import ConfigError
 from fluxmq.cluster.etcd.additions import WATCH
 from fluxmq.cluster.etcd.errors import Cause, EtcdError, explain
 from fluxmq.cluster.etcd.stubs import rpc, services
+from fluxmq.cluster.ports import Log
 
-__all__ = ["WITH_LEADER", "Answer", "Endpoint", "Endpoints", "Log", "Tls"]
+__all__ = ["WITH_LEADER", "Answer", "Endpoint", "Endpoints", "Tls"]
 
 CONNECT_S = 0.5         # for a connection to be made, before the next endpoint is tried
 PROBE_S = 0.5           # between two probes of an endpoint that fails
@@ -51,8 +52,6 @@ _OPTIONS = (
 )
 
 Answer = TypeVar("Answer")
-# Level ("info", "warning", …), cause, text, fields.
-Log = Callable[[str, str, str, dict[str, Any]], None]
 
 
 class Tls(NamedTuple):

@@ -19,10 +19,10 @@ from fluxmq._core.errors import FluxError
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.discovery import NoMembers, find_members
-from fluxmq.cluster.etcd.endpoints import Log, Tls
+from fluxmq.cluster.etcd.endpoints import Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.voters import address_of, called, former_self, only_here, why_not_remove
-from fluxmq.cluster.ports import StoreError
+from fluxmq.cluster.ports import Log, StoreError
 
 __all__ = ["Joiner", "NotNow", "has_data", "healthy_members", "set_aside"]
 

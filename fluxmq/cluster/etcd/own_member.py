@@ -25,13 +25,13 @@ from typing import Any, Literal, NamedTuple
 from fluxmq._core.errors import ConfigError, FluxError, StorageError
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endings import Ending
-from fluxmq.cluster.etcd.endpoints import Log, Tls
+from fluxmq.cluster.etcd.endpoints import Tls
 from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.joining import Joiner, NotNow, has_data, healthy_members, set_aside
 from fluxmq.cluster.etcd.process import EtcdMember, Exit, MemberState
 from fluxmq.cluster.etcd.space import Space
 from fluxmq.cluster.etcd.voters import address_of, called, can_be_used, only_here, why_not_remove
-from fluxmq.cluster.ports import StoreError
+from fluxmq.cluster.ports import Log, StoreError
 
 __all__ = ["OwnMember", "Vote"]
 

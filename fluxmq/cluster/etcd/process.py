@@ -29,8 +29,8 @@ from typing import Literal, NamedTuple
 
 from fluxmq._core.errors import StorageError, UsageError
 from fluxmq.cluster.etcd.endings import Ending, Line, ending_of, parse_line
-from fluxmq.cluster.etcd.endpoints import Log
 from fluxmq.cluster.etcd.guard import guarded
+from fluxmq.cluster.ports import Log
 
 __all__ = ["METRICS_SOCKET", "EtcdMember", "EtcdOptions", "Exit", "MemberState", "MemberTls"]
 

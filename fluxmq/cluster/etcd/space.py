@@ -16,8 +16,7 @@ import contextlib
 import time
 
 from fluxmq.cluster.etcd.client import EtcdStore
-from fluxmq.cluster.etcd.endpoints import Log
-from fluxmq.cluster.ports import Compacted
+from fluxmq.cluster.ports import Compacted, Log
 
 __all__ = ["Space"]
 
