@@ -115,16 +115,19 @@ WAYS = [in_order, in_a_content, in_a_frame, in_a_transaction, with_what_is_not_s
 
 
 def left(node: Node, queues: int) -> dict[str, int]:
-    """A census when all connections are gone, and all queues but so many."""
+    """A census when all connections are gone, all queues but so many, and nothing goes any more."""
     deadline = time.monotonic() + PATIENCE_SECONDS
+    before: dict[str, int] = {}
     while True:
-        # Routes to queues that are no more are forgotten by the hundred; what the clock looks at, by the next tick.
+        # Routes to queues that are no more are forgotten by the hundred; what the clock looks at, by the next tick; what
+        # waits for the disk, when that has it.
         open_ = node.call(lambda server: [exchanges.let_go() for exchanges in server.amqp091.exchanges.vhosts.values()]
-                          and len(server.amqp091.clients.open))
+                          and len(server.amqp091.clients.open) + server.hub.commits.waiting)
         found = census()
-        if not open_ and found["Queue"] <= queues:
+        if not open_ and found["Queue"] <= queues and found == before:
             return found
         assert time.monotonic() < deadline, (open_, found)
+        before = found
         time.sleep(0.05)
 
 
