@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
+from fluxmq.app.config_options import file_option
 from fluxmq.app.queue_text import as_message
 
 __all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "namespace_option", "pages", "partition_option",
@@ -69,8 +70,7 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
     command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
             click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
-            click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                         help="The broker's configuration file, which says where its socket is."),
+            file_option("The broker's configuration file, which says where its socket is."),
             click.option("--socket", type=click.Path(path_type=Path), metavar="PATH",
                          help="The broker's admin socket. Default: admin.sock in storage.dir of the configuration.")):
         command = option(command)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from fluxmq.app.config_options import file_option
 from fluxmq.app.record_files_cli import import_command, show_command
 from fluxmq.model.extras import how_to_install
 
@@ -67,9 +68,8 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.group(invoke_without_command=True)
 @click.option("--attach", "socket", type=click.Path(path_type=Path), metavar="ADDR",
               help="The broker's admin socket. Default: that of the configuration.")
-@click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="The broker's configuration file: where its socket is, and the defaults of the options below "
-                   "(section record).")
+@file_option("The broker's configuration file: where its socket is, and the defaults of the options below (section "
+             "record).")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Directory of this recording, new or empty. Default: one named by date and time in record.dir.")
 @click.option("--topic", "topics", multiple=True, callback=_filters, metavar="FILTER",

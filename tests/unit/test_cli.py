@@ -106,6 +106,18 @@ def test_a_wrong_configuration_never_reaches_the_broker(server: ModuleType, caps
     assert "log.levl: unknown key; the nearest is log.level" in err
 
 
+@pytest.mark.parametrize("command", [("run",), ("config", "show"), ("cluster", "status"), ("record",)])
+def test_a_second_file_is_refused(server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                  command: tuple[str, ...]) -> None:
+    """It would be used, and the first one not."""
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    for file in (one, two):
+        file.write_text("log: {level: debug}\n")
+    status, _, err = status_of(*command, "--config", str(one), "--config", str(two), capsys=capsys)
+    assert status == exit_codes.CONFIG and not server.calls
+    assert f"{one} and {two} are given, and a broker reads one file" in err
+
+
 def test_check_reads_the_file_alone(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("log: {level: debug}\n")
