@@ -268,7 +268,24 @@ def cluster_warnings(config: Config) -> list[str]:
     if far and not cluster.etcd.tls.enabled:
         lines.append(f"{_ENDPOINTS}: {', '.join(far)} without TLS: who is on the way reads and changes all that the "
                      "cluster keeps in etcd. Set cluster.etcd.tls")
+    lines += _only_here(config, bound)
     voters = len(read_members(cluster.etcd.initial_cluster))
     if voters and voters % 2 == 0 and cluster.etcd.bootstrap:  # otherwise it names only some of them
         lines.append(f"{_MEMBERS}: {voters} members stand no more losses than {voters - 1}: take an odd number")
     return lines
+
+
+def _only_here(config: Config, bound: dict[str, Address]) -> Iterator[str]:
+    """What other machines cannot reach, although there are nodes on others."""
+    cluster = config.cluster
+    own = cluster.transport.peers.get(cluster.node_id, cluster.transport.bind_addr)
+    if not names_others(config) or parse_address(own).is_loopback:
+        return
+    if _CLIENT_ADDR in bound and bound[_CLIENT_ADDR].is_loopback:
+        yield (f"{_CLIENT_ADDR}: {bound[_CLIENT_ADDR]} is this machine only: other nodes cannot use this node's member "
+               "of etcd while their own is down, and nodes that join cannot ask it. Write an address that they reach")
+    listeners = [(path, slot.address) for path, slot in config.mqtt_listeners()]
+    if listeners and all(address is not None and address.is_loopback for _, address in listeners):
+        yield (f"{', '.join(path for path, _ in listeners)}: no MQTT client of another machine reaches this node, "
+               f"although nodes that leave send theirs here: write an address that clients reach into "
+               f"{listeners[0][0]}.addr")

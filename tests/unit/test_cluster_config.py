@@ -45,7 +45,8 @@ cluster:
 ON = ("cluster.enabled=true", "cluster.node_id=one")
 THREE = "one=http://10.0.0.1:2380,two=http://10.0.0.2:2380,three=http://10.0.0.3:2380"
 # The first of three machines.
-FIRST = (*ON, "cluster.etcd.bind_addr=0.0.0.0:2380", "cluster.etcd.client_addr=0.0.0.0:2379",
+FIRST = (*ON, "server.mqtt.tcp.plain.addr=10.0.0.1:1883", "auth.allow_anonymous=true",
+         "cluster.etcd.bind_addr=0.0.0.0:2380", "cluster.etcd.client_addr=0.0.0.0:2379",
          f"cluster.etcd.initial_cluster={THREE}", "cluster.transport.bind_addr=10.0.0.1:7948")
 
 
@@ -146,6 +147,24 @@ def test_without_tls_the_start_says_what_anyone_there_can_do() -> None:
         "cluster.etcd.bind_addr", "cluster.etcd.client_addr", "cluster.transport.bind_addr"]
     assert all("without TLS" in line and "takes any session" in line for line in lines)
     assert cluster_warnings(Config()) == []
+
+
+def test_what_other_machines_cannot_reach_is_warned_of() -> None:
+    def told(*sets: str) -> list[str]:
+        return [line for line in cluster_warnings(config_of(*FIRST, *sets)) if "without TLS" not in line]
+
+    assert told() == []
+    [line] = told("cluster.etcd.client_addr=127.0.0.1:2379")
+    assert line.startswith("cluster.etcd.client_addr: 127.0.0.1:2379 is this machine only")
+    [line] = told("server.mqtt.tcp.plain.addr=127.0.0.1:1883")
+    assert line.startswith("server.mqtt.tcp.plain, server.mqtt.websocket.plain: no MQTT client of another machine")
+    # A listener that others reach is enough, and so is none.
+    assert told("server.mqtt.tcp.plain.addr=127.0.0.1:1883", "server.mqtt.websocket.plain.addr=:8083") == []
+    assert told("server.mqtt.tcp.plain.addr=", "server.mqtt.websocket.plain.addr=") == []
+    # All nodes are on this machine, or there is no other one.
+    three = "one=http://127.0.0.1:2380,two=http://127.0.0.1:2381,three=http://127.0.0.1:2382"
+    assert cluster_warnings(config_of(*ON, f"cluster.etcd.initial_cluster={three}")) == []
+    assert cluster_warnings(config_of(*ON)) == []
 
 
 def test_an_even_number_of_members_is_warned_of() -> None:
