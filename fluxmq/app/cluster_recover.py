@@ -56,6 +56,8 @@ def _alone(directory: Path) -> Iterator[None]:
     """Holds the lock of the storage directory. Raises StorageError if a broker has it."""
     try:
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        raise StorageError(f"{directory} may not be opened: run this as the user of the broker") from None
     except OSError as error:
         raise StorageError(f"{directory} is not the storage directory of a node: {error.strerror}") from None
     try:
@@ -158,4 +160,5 @@ async def _made(runtime: ClusterRuntime, member: EtcdMember) -> int:
         if said.leader == said.member and len(members) == 1 and not said.learner:
             return said.revision
         await asyncio.sleep(POLL_S)
-    raise NotRecovered(f"etcd did not become a cluster of one within {START_S:g} s")
+    raise NotRecovered(f"etcd did not become a cluster of one within {START_S:g} s; nothing was changed. Try another "
+                       "node that survived")

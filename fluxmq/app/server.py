@@ -396,17 +396,19 @@ class Server:
 
     async def _hand_over(self, leaver: Leaver) -> None:
         """Gives the sessions to the other nodes of the cluster, as long as there is time."""
-        limit_s, left = self.config.cluster.leave_timeout, len(self.broker.sessions)
+        limit_s, sessions = self.config.cluster.leave_timeout, len(self.broker.sessions)
         if not limit_s or not leaver.others:
             return
-        self.notes.log.info("handing sessions over", extra={"sessions": left, "nodes": ", ".join(leaver.others)})
+        self.notes.log.info("handing sessions over", extra={"sessions": sessions, "nodes": ", ".join(leaver.others)})
         work, hurry = asyncio.ensure_future(leaver.leave(self._send_away)), asyncio.ensure_future(self.hurried.wait())
         await asyncio.wait({work, hurry}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         leaver.give_up()
-        if not work.done() or work.result():
-            self.notes.log.warning("not all sessions were handed over: the rest stays on this disk",
-                                   extra={"limit_s": limit_s})
+        left = work.result() if work.done() else leaver.left
+        if left or not work.done():
+            self.notes.log.warning("not all sessions were handed over: the other nodes adopt the rest, without the "
+                                   "messages that only this node has; these come when it is started again",
+                                   extra={"sessions": left, "limit_s": limit_s})
         work.cancel()
 
     def _send_away(self, client: Any, node: str) -> None:

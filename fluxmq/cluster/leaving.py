@@ -66,7 +66,7 @@ async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterato
 
 
 class Leaving:
-    """The leaving node's side; one per life. left: sessions that are still to be moved."""
+    """The leaving node's side; one per life."""
 
     def __init__(self, *, broker: Broker, owners: Owners, peers: Peers, takeovers: Takeovers, transport: Transport,
                  driver: Driver, send_away: SendAway, log: Log) -> None:
@@ -94,6 +94,12 @@ class Leaving:
         while self._takeovers.under_way and not self._given_up:
             await self._driver.sleep(PAUSE_S)
         return len(self._to_move())
+
+    @property
+    def left(self) -> int:
+        """Number of sessions that this node has still, also of those that another one is taking."""
+        return sum(session.data.expiry_s > 0 and self._owners.owned_epoch(address) > 0
+                   for address, session in self._broker.sessions.items())
 
     async def _decides(self) -> bool:
         """Waits while etcd does not answer. Returns whether it does in time: without it nothing changes hands."""
@@ -179,6 +185,11 @@ class Leaver:
         self._leaving = Leaving(broker=node.broker, owners=node.owners, peers=node.peers, takeovers=node.takeovers,
                                 transport=node.transport, driver=node.driver, send_away=send_away, log=node.log)
         return await self._leaving.run()
+
+    @property
+    def left(self) -> int:
+        """Number of sessions that leave() has not handed over so far."""
+        return 0 if self._leaving is None else self._leaving.left
 
     def give_up(self) -> None:
         """Time is over."""

@@ -140,7 +140,9 @@ class Membership:
             if _registration(item.value).identity != self.registration.identity:
                 address = _registration(item.value).address
                 raise JoinRefused(f"another process is in the cluster as node {self.name!r} (at {address}): give this "
-                                  f"one another cluster.node_id, or stop that one and wait {self.ttl_s} s")
+                                  f"one another cluster.node_id, or stop that one and wait {self.ttl_s} s. If that is "
+                                  f"this node's former life, because its storage.dir was lost or replaced, start it "
+                                  f"again in {self.ttl_s} s")
             # A former life of this node: its data directory is locked by this process, so that one is gone.
             await self._store.revoke(item.lease)
         self.lease, self.epoch = lease, result.revision
@@ -169,7 +171,7 @@ class Membership:
         while self.state is State.MEMBER:
             now = self._clock_s()
             if now >= self.deadline_s:
-                self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
+                self.fence(self._why_late())
                 return
             if now >= self._next_attempt_s:
                 self._attempt()
@@ -232,30 +234,35 @@ class Membership:
         sent = self._clock_s()
         renewal = await self._store.renew(self.lease)
         if self.state is State.MEMBER and renewal.ttl_s <= 0:
-            self.fence("the store has ended its lease")
+            self.fence("etcd has ended its lease")
         if self.state is not State.MEMBER:
             return "the node has no lease"
         read = await self._store.read(self._key)
         self.newest = max(self.newest, read.revision)
         if self.state is State.MEMBER and (not read.items or read.items[0].lease != self.lease):
-            self.fence("its key in the store is gone")
+            self.fence("its key in etcd is gone")
         if self.state is not State.MEMBER:
             return "the node has no lease"
         if read.term != renewal.term:
-            return "the store's leader changed during a renewal"
+            return "etcd's leader changed during a renewal"
         self._extend(sent, renewal.ttl_s)
         return ""
 
     def _extend(self, sent_s: float, ttl_s: float) -> None:
         if self.deadline_s and self._clock_s() >= self.deadline_s:
             # Too late, although the store has the lease: something may have been refused or left undone meanwhile.
-            self.fence(f"the lease of {self.ttl_s} s was not renewed in time")
+            self.fence(self._why_late())
             return
         self._renewed_s = max(self._renewed_s, sent_s)
         self.lease_ends_s = max(self.lease_ends_s, sent_s + ttl_s * (1 - CLOCK_RATE_ERROR))
         if self.lease_ends_s > self.deadline_s:
             self.deadline_s = self.lease_ends_s
             self._on_deadline(self.deadline_s)
+
+    def _why_late(self) -> str:
+        why = self._problem or ("etcd has not answered, or this process stood still; if this comes again, raise "
+                                "cluster.lease_ttl")
+        return f"the lease of {self.ttl_s} s was not renewed in time ({why})"
 
     def fence(self, why: str) -> None:
         """The node must not serve any more: it has lost its lease. Does nothing the second time."""
@@ -293,7 +300,7 @@ class Membership:
     def _on_own_key(self, event: Event) -> None:
         if self.state is State.MEMBER and event.revision >= self.epoch and (event.value is None
                                                                              or event.lease != self.lease):
-            self.fence("its key in the store was deleted")
+            self.fence("its key in etcd was deleted")
 
     # ------------------------------------------------------------------ the leader
 

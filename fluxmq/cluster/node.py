@@ -486,8 +486,12 @@ class ClusterNode:
             return self.returns.take_back(body)
         if method == VOTE:
             return self.votes.answer(body)
-        return self._unknown(method)
+        return self._refused(method)
 
-    async def _unknown(self, method: str) -> AsyncIterator[bytes]:
-        raise CallFailed(f"node {self.settings.name} is {self.phase.value}, or knows no call {method!r}", reached=False)
+    async def _refused(self, method: str) -> AsyncIterator[bytes]:
+        if method in ("retained", TAKEOVER, TAIL, TAKE, STORED, RETURN):
+            why = f"is {self.phase.value}: try again when it serves"
+        else:
+            why = f"knows no call {method!r}: its version may be another one"
+        raise CallFailed(f"node {self.settings.name} {why}", reached=False)
         yield b""

@@ -66,10 +66,10 @@ class Overview:
     def _without_quorum(self) -> str:
         member, quorum = self._node.membership, self._node.quorum
         if quorum.serves_on:
-            return (f"for {member.silent_s:.1f} s, {quorum.reason}: this node serves on what it owns, and nothing "
-                    f"changes hands")
-        return (f"for {member.silent_s:.1f} s, {member.silent}. It is not certain that no lease can end "
-                f"({quorum.reason}): this node stops in {member.lease_left_s():.1f} s")
+            return (f"for {member.silent_s:.1f} s, {quorum.reason}: this node serves on what it owns, and no "
+                    f"session moves")
+        return (f"for {member.silent_s:.1f} s, {member.silent}. Too few members of etcd confirm that there is no "
+                f"leader ({quorum.reason}): this node stops in {member.lease_left_s():.1f} s")
 
     def _of(self, name: str, sessions: int, state: _State) -> NodeView:
         view = self._node_of(name, sessions, state)

@@ -166,8 +166,8 @@ def caller_of(peers: Peers | None, call: SessionCall) -> tuple[Peers, Peer]:
     caller = peers.peers.get(call.node) if peers is not None else None
     if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
             peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
-        raise CallFailed(f"node {call.node} with epoch {call.epoch} is not known here, or is mistaken about this node",
-                         reached=False)
+        raise CallFailed(f"node {call.node} (epoch {call.epoch}) is not known here yet, or one of the two has "
+                         "restarted or lost its lease", reached=False)
     return peers, caller
 
 
@@ -341,7 +341,8 @@ class Peers:
         try:
             agreed = answer_of(answer)
             if agreed.epoch != peer.node.epoch:
-                raise ProtocolError(0x82, f"node {peer.name} is another life of itself than expected")
+                raise ProtocolError(0x82, f"node {peer.name} has restarted meanwhile (epoch {agreed.epoch}, not "
+                                          f"{peer.node.epoch})")
             peer.redial_s = REDIAL_FIRST_S
             peer.outbox.attach(stream.send, agreed.epoch, agreed.position)
         except (msgspec.MsgspecError, ProtocolError) as error:
@@ -425,7 +426,7 @@ class Peers:
         """Closes the stream that a peer has opened."""
         stream, peer.incoming = peer.incoming, None
         if stream is not None:
-            self.log("error", why, "the stream of a node was closed", {"node": peer.name, "why": why})
+            self.log("error", why, "the stream from a node was closed; it dials again", {"node": peer.name, "why": why})
             peer.errors += 1
             peer.last_error = why
             del self._of_incoming[stream]

@@ -118,12 +118,15 @@ class Quorum:
         member = self._membership
         if self.serves_on and told != "serves on":
             self.lost += 1
-            self._log("warning", self.reason, "etcd has no quorum: this node serves on, and nothing changes hands", {})
+            self._log("warning", "serves on", (
+                "etcd has no quorum: this node serves on, but takes no new sessions, and no session moves. Start the "
+                "nodes that are down, or mend the network between them"), {"why": self.reason})
             return "serves on"
         if not self.serves_on and told != "stops" and member.silent_s > member.ttl_s / 2:
-            self._log("warning", f"{member.silent} ({self.reason})", "the lease of this node is not renewed, and it is "
-                      "not certain that none can end: the node stops at the end of the lease",
-                      {"left_s": round(member.lease_left_s(), 1)})
+            self._log("warning", "stops", (
+                "etcd does not renew the lease of this node, and may have a leader all the same: this node stops "
+                "serving when its lease ends. Look at the network to the other nodes, and at etcd"),
+                {"left_s": round(member.lease_left_s(), 1), "why": member.silent, "members": self.reason})
             return "stops"
         return told
 

@@ -273,14 +273,14 @@ class RetainedMessages:
         except StoreFull as error:
             del self._under_way[topic]
             if not self._full and not self._closed:
-                self._log("error", str(error), "retained messages wait until the cluster's store has space",
+                self._log("error", str(error), "retained messages wait until etcd has space",
                           {"why": str(error)})
             self._full, self._trouble = True, str(error)
             return
         except StoreError as error:
             del self._under_way[topic]
             if not self._trouble and not self._closed:
-                self._log("error", str(error), "retained messages could not be written to the cluster's store",
+                self._log("error", str(error), "retained messages cannot be written to etcd; trying again",
                           {"why": str(error)})
             self._trouble = str(error)
             return
@@ -356,7 +356,7 @@ class RetainedMessages:
         try:
             return _value(value)
         except msgspec.MsgspecError as error:
-            self._log("error", str(error), "the cluster's store has a retained message that this version cannot read",
+            self._log("error", str(error), "etcd has a retained message that this version cannot read",
                       {"key": key.decode("utf-8", "replace")})
             return None
 
@@ -430,7 +430,10 @@ class RetainedMessages:
                 if absent:
                     self.payloads.add(topic, value.node, value.size)
         except UsageError as error:
-            self._log("error", str(error), "the cluster's store has a retained message that is none", {})
+            namespace, name = (each.decode("utf-8", "replace") for each in topic)
+            self._log("error", str(error), (
+                "a retained message in etcd cannot be used, and is left out: publish it again"),
+                {"topic": name, "namespace": namespace, "why": str(error)})
             return
         known = None if seen.value is None else Known(seen.revision, seen.whole)
         if changed or self._revisions.known.get(topic) != known:

@@ -228,7 +228,8 @@ class Takeovers:
     async def _limit(self, coming: _Coming) -> None:
         await self._driver.sleep(self._limit_s)
         if not coming.done.done():
-            self._log("warning", "", "a session was taken over before every node had switched to it",
+            self._log("warning", "", "a session was taken over, but a node has not answered in time: messages that it "
+                      "still holds come later, perhaps out of order",
                       {"client_id": coming.arrival.client_id.decode(), "waited_for": ", ".join(sorted(coming.waits)),
                        "former": coming.former})
             coming.done.set_result(None)

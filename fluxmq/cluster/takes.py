@@ -75,7 +75,7 @@ class Takes:
         try:
             owner = await self._attempt(session, clean_start)
         except StoreError as error:
-            _fail(attempt.promise, f"the cluster's store does not answer: {error}")
+            _fail(attempt.promise, f"etcd does not answer: {error}")
         except ProtocolError as error:
             _fail(attempt.promise, error)
         except BaseException as error:

@@ -50,5 +50,5 @@ class Tickets:
         while self._waiting and self._waiting[0][1] + self._limit_s <= now:
             ticket = self._waiting.popleft()[0]
             if ticket not in self._decided:
-                self._line.give_up("the cluster's store did not answer", ticket)
+                self._line.give_up("etcd did not answer in time", ticket)
             self._decided.discard(ticket)

@@ -148,8 +148,9 @@ class Wills:
         if will is not None:
             size = len(_encode(will))
             if size > BYTES_MAX:
-                self._log("warning", f"it has {size} bytes", "a will is not kept for the death of this node",
-                          {"client_id": session[1].decode()})
+                self._log("warning", "large will", (
+                    f"a will is larger than {BYTES_MAX >> 20} MiB: if this node dies, it is not published"),
+                    {"client_id": session[1].decode(), "bytes": size})
                 wanted.will = None
             else:
                 wanted.ticket = self._tickets.give(self._driver.now())
@@ -272,7 +273,7 @@ class Wills:
             self._set(session, None if value is None else _Kept(revision, _decode(value)))
         except msgspec.MsgspecError as error:
             self._set(session, None)
-            self._log("error", str(error), "the cluster's store has a will that this version cannot read",
+            self._log("error", str(error), "etcd has a will that this version cannot read",
                       {"key": key.decode("utf-8", "replace")})
 
     def _set(self, session: Session, kept: _Kept | None) -> None:

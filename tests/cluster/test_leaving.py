@@ -105,3 +105,17 @@ def test_a_node_is_taken_out_by_command(tmp_path: Path) -> None:
         assert "n0" not in cluster.nodes(1)
         # etcd has two members, and one of them is away now: so the other has nobody to hand its sessions to.
         assert "no other node" in cluster_command(cluster[1], "leave", "--yes")
+
+
+def test_a_node_says_what_it_could_not_hand_over(tmp_path: Path) -> None:
+    """The other node stands still, and its member of etcd does not."""
+    with Cluster(tmp_path, 2, settings={"cluster.leave_timeout": 1}) as cluster:
+        client = cluster.client(0)
+        client.connect("c", clean_start=False, properties=KEPT)
+        cluster.pause(1)
+        assert cluster[0].terminate() == 0
+        [line] = [line for line in cluster[0].stderr().splitlines() if "not all sessions were handed over" in line]
+        assert "the other nodes adopt the rest" in line and "sessions=1" in line
+        cluster.resume(1)
+        cluster[0].start()
+        assert cluster.client(0).connect("c", clean_start=False, properties=KEPT).session_present

@@ -4,10 +4,23 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from kit.broker import Broker
 from kit.cluster import Cluster, fluxmq
 
+from fluxmq._core.errors import StorageError
+from fluxmq.app.cluster_recover import _alone
+
 VOTER = ("voter", True)
+
+
+def test_a_directory_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, flags: int) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(StorageError, match="may not be opened: run this as the user of the broker"), _alone(tmp_path):
+        pass
 
 
 def recover(broker: Broker, *words: str) -> str:

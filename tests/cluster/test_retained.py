@@ -384,6 +384,8 @@ def test_what_somebody_else_has_written_there_is_left_out(world: World) -> None:
     put(world, b"x", key=topic_key(RETAINED_DATA, b"/", b"a/+"))
     world.run(50)
     assert one.value() is None and len(one.log) == 2
+    assert one.log[1][2:] == ("a retained message in etcd cannot be used, and is left out: publish it again", {
+        "topic": "a/+", "namespace": "/", "why": one.log[1][1]})
 
 
 LARGE = bytes(range(256)) * 4000

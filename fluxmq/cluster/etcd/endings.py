@@ -53,8 +53,8 @@ _TEXTS = (
     ("permanently removed from the cluster", Ending.REMOVED,
      "the member was removed from the etcd cluster and cannot come back under its number"),
     ("has already been bootstrapped", Ending.WIPED,
-     "the etcd cluster knows this member, but {dir} has no data of it: the member is removed, and a new one added; "
-     "started as it is it could lose what it has confirmed"),
+     "the etcd cluster knows this member, but {dir} has no data of it: the member is replaced by a new one, because "
+     "started as it is it might lose confirmed changes"),
     ("out of range [lastIndex(", Ending.WIPED,
      "the etcd cluster knows more of this member's log than {dir} has, so the directory was emptied or is an old copy: "
      f"move it away and {_ANEW}"),
@@ -70,7 +70,9 @@ _TEXTS = (
     ("crc mismatch", Ending.DAMAGED, f"a file in {{dir}} is damaged: {_AWAY}"),
     ("failed to open database", Ending.DAMAGED, f"the database in {{dir}} is damaged: {_AWAY}"),
     ("failed to recover v3 backend", Ending.DAMAGED, f"the database in {{dir}} is older than its log: {_AWAY}"),
-    ("address already in use", Ending.PORT_TAKEN, "another process listens at an address of this member"),
+    ("address already in use", Ending.PORT_TAKEN,
+     "another process listens at an address of this member; Debian's package etcd-server starts an etcd there, which "
+     "systemctl disable --now etcd ends"),
     ("cannot assign requested address", Ending.PORT_TAKEN, "this machine does not have an address of this member"),
     ("no space left on device", Ending.DISK_FULL, "the disk of {dir} is full"),
     ("permission denied", Ending.NO_PERMISSION, "the node's user lacks a permission, perhaps for {dir}"),

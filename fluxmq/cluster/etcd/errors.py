@@ -118,8 +118,8 @@ _TEXTS = (
     ("not supported for learner", Cause.LEARNER, "it is a learner, which does not serve this request"),
     ("rpc not supported", Cause.LEARNER, "it is a learner, which does not serve this request"),
     ("database space exceeded", Cause.NOSPACE,
-     "its quota is used up (alarm NOSPACE): no value is written before the history is compacted, the members are "
-     "defragmented and the alarm is disarmed"),
+     "its quota is used up (alarm NOSPACE); nodes compact and defragment their own members, an etcd elsewhere needs "
+     "that from its operator"),
     ("too many requests", Cause.BUSY, "it has too many requests under way"),
     ("requested lease not found", Cause.LEASE, "the lease does not exist"),
     ("lease already exists", Cause.LEASE_EXISTS, "a lease of this number exists"),

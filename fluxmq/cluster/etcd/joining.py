@@ -172,7 +172,7 @@ class Joiner:
             members = await store.members()
             if busy := [called(member) for member in members if member.learner]:
                 raise NotNow(f"{', '.join(busy)} is joining, and etcd takes one new member at a time. If it does not "
-                             "come, remove it: fluxmq cluster voters remove NODE")
+                             f"come, remove it: fluxmq cluster voters remove {busy[0]}, on a node that serves")
             added = await store.member_add([self.peer_url], learner=True)
             self._log("info", "", "this node is a learner of etcd now", {"member": f"{added.id:x}"})
             # etcd compares the addresses; of the names it needs this member's, and no two alike.

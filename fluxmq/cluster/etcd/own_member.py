@@ -185,8 +185,9 @@ class OwnMember:
     async def _go_without_vote(self) -> None:
         self.without_vote = True
         self._store.set_endpoints(clients := await self.joiner.reach_clients())
-        self._log("warning", "", "this node has no vote in etcd any more, and uses the members of the others. To "
-                                     "give it one: fluxmq cluster voters add", {"members": ", ".join(clients)})
+        self._log("warning", "", (
+            "this node has no vote in etcd any more, and uses the members of the others. To give it one: fluxmq "
+            f"cluster voters add {self.joiner.name}"), {"members": ", ".join(clients)})
 
     # ── the members ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -47,9 +47,11 @@ class Space:
         alarms = [alarm for alarm in await store.alarms() if alarm == (said.member, ALARM)] if any(
             ALARM in error for error in said.errors) else []
         if alarms and not self.used_up:
-            self._log("error", "", "the quota of etcd is used up: no client can connect that is not known, and nothing "
-                                   "is retained. If that stays, raise cluster.etcd.quota_bytes and restart, one node "
-                                   "after the other", {"bytes": said.db_size, "in_use": said.db_size_in_use})
+            self._log("error", "", (
+                "the quota of etcd is used up: clients without a session are refused, and retained messages wait on "
+                "their nodes. The nodes compact and defragment; if \"etcd has space again\" does not follow within a "
+                "minute, raise cluster.etcd.quota_bytes and restart, one node after the other"),
+                {"bytes": said.db_size, "in_use": said.db_size_in_use})
         self.used_up = bool(alarms)
         if not alarms:
             return
