@@ -104,9 +104,9 @@ class Leaving:
     async def _decides(self) -> bool:
         """Waits while etcd does not answer. Returns whether it does in time: without it nothing changes hands."""
         member, ends = self._peers.membership, self._driver.now() + QUORUM_S
-        while member.silent and self._driver.now() < ends and not self._given_up:
+        while member.why_late and self._driver.now() < ends and not self._given_up:
             await self._driver.sleep(PAUSE_S)
-        return not member.silent and not self._given_up
+        return not member.why_late and not self._given_up
 
     def give_up(self) -> None:
         """Time is over."""
@@ -121,7 +121,7 @@ class Leaving:
                 if session.data.expiry_s and not session.data.frozen and self._owners.owned_epoch(address)]
 
     async def _work(self) -> None:
-        while self._waiting and not self._given_up and not self._peers.membership.silent:
+        while self._waiting and not self._given_up and not self._peers.membership.why_late:
             await self._move(self._waiting.pop())
 
     async def _move(self, session: Session) -> None:

@@ -171,7 +171,7 @@ class Membership:
         while self.state is State.MEMBER:
             now = self._clock_s()
             if now >= self.deadline_s:
-                self.fence(self._why_late())
+                self.fence(self._why_lost())
                 return
             if now >= self._next_attempt_s:
                 self._attempt()
@@ -217,8 +217,8 @@ class Membership:
         return self.late and self.silent_s > PATIENCE_S and self._clock_s() < self._certain_s
 
     @property
-    def silent(self) -> str:
-        """Why no renewal counts; "": they do."""
+    def why_late(self) -> str:
+        """Why no renewal has counted in time; "": one has."""
         return (self._problem or "etcd does not answer") if self.late else ""
 
     def serve_on(self, until_s: float) -> None:
@@ -251,7 +251,7 @@ class Membership:
     def _extend(self, sent_s: float, ttl_s: float) -> None:
         if self.deadline_s and self._clock_s() >= self.deadline_s:
             # Too late, although the store has the lease: something may have been refused or left undone meanwhile.
-            self.fence(self._why_late())
+            self.fence(self._why_lost())
             return
         self._renewed_s = max(self._renewed_s, sent_s)
         self.lease_ends_s = max(self.lease_ends_s, sent_s + ttl_s * (1 - CLOCK_RATE_ERROR))
@@ -259,7 +259,7 @@ class Membership:
             self.deadline_s = self.lease_ends_s
             self._on_deadline(self.deadline_s)
 
-    def _why_late(self) -> str:
+    def _why_lost(self) -> str:
         why = self._problem or ("etcd has not answered, or this process stood still; if this comes again, raise "
                                 "cluster.lease_ttl")
         return f"the lease of {self.ttl_s} s was not renewed in time ({why})"

@@ -35,7 +35,7 @@ class Overview:
         node, member = self._node, self._node.membership
         counts = node.owners.counts()
         state = _STATES[node.phase]
-        if state == "serving" and member.silent:
+        if state == "serving" and member.why_late:
             state = "without_quorum"
         names = sorted({member.name, *member.nodes, *self._configured, *self._votes()})
         peers = () if node.peers is None else tuple(_peer(peer) for _, peer in sorted(node.peers.peers.items()))
@@ -68,7 +68,7 @@ class Overview:
         if quorum.serves_on:
             return (f"for {member.silent_s:.1f} s, {quorum.reason}: this node serves on what it owns, and no "
                     f"session moves")
-        return (f"for {member.silent_s:.1f} s, {member.silent}. Too few members of etcd confirm that there is no "
+        return (f"for {member.silent_s:.1f} s, {member.why_late}. Too few members of etcd confirm that there is no "
                 f"leader ({quorum.reason}): this node stops in {member.lease_left_s():.1f} s")
 
     def _of(self, name: str, sessions: int, state: _State) -> NodeView:

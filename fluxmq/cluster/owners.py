@@ -6,7 +6,7 @@ An owner of this node:
                        ▲  └── others have it, refused ──► (none)   │
                        └───────────── take waits ──────────────────┘
     OWNED ── the feed shows that the key is gone or another's ──► (none), and the session ends at once (on_lost)
-    OWNED ──begin_leaving──► being handed over: claims wait ──end_leaving──► OWNED, or another's
+    OWNED ──begin_handover──► being handed over: claims wait ──end_handover──► OWNED, or another's
 
 The epoch of an owner is the revision of the last change of its key. It is one file because a claim has to do with every
 state: each is a reason to wait.
@@ -106,7 +106,7 @@ class Owners:
         self._unused: dict[Session, int] = {}  # owned, and not claimed since: when the latest CONNECT came
         self.takes = Takes(membership, driver, self._try, self._taken)
         self._releasing: dict[Session, Work[None]] = {}
-        self._leaving: dict[Session, Promise[None]] = {}  # they are being handed over
+        self._handing_over: dict[Session, Promise[None]] = {}  # they are being handed over
         self._changed: dict[Session, list[Promise[None]]] = {}  # who waits for the key's next change
 
     # ------------------------------------------------------------------ Directory
@@ -114,7 +114,7 @@ class Owners:
     def claim(self, session: Session) -> Owner | None:
         """See Directory.claim_session."""
         self._unused.pop(session, None)
-        owner = None if session in self._leaving or self.takes.under_way(session) else self._owned.get(session)
+        owner = None if session in self._handing_over or self.takes.under_way(session) else self._owned.get(session)
         return None if owner is None or self._wait(session) is not None else owner
 
     async def take(self, session: Session, clean_start: bool, asked_ms: int) -> Owner:
@@ -177,8 +177,8 @@ class Owners:
         while True:
             handover: Handover | None = None
             self._asked(session)
-            if session in self._leaving:
-                await self._leaving[session]
+            if session in self._handing_over:
+                await self._handing_over[session]
                 continue
             if (waiting := self._wait(session)) is not None:
                 await waiting
@@ -292,13 +292,13 @@ class Owners:
         claimed it yet; or takes.NOBODY."""
         return self._unused.get(session, NOBODY)
 
-    def begin_leaving(self, session: Session) -> None:
-        """The session is being handed over: nobody connects to it here until end_leaving."""
-        self._leaving[session] = self._driver.promise()
+    def begin_handover(self, session: Session) -> None:
+        """The session is being handed over: nobody connects to it here until end_handover."""
+        self._handing_over[session] = self._driver.promise()
 
-    def end_leaving(self, session: Session) -> None:
+    def end_handover(self, session: Session) -> None:
         """It was handed over, or stays."""
-        promise = self._leaving.pop(session, None)
+        promise = self._handing_over.pop(session, None)
         if promise is not None:
             promise.set_result(None)
 

@@ -126,7 +126,7 @@ class Quorum:
             self._log("warning", "stops", (
                 "etcd does not renew the lease of this node, and may have a leader all the same: this node stops "
                 "serving when its lease ends. Look at the network to the other nodes, and at etcd"),
-                {"left_s": round(member.lease_left_s(), 1), "why": member.silent, "members": self.reason})
+                {"left_s": round(member.lease_left_s(), 1), "why": member.why_late, "members": self.reason})
             return "stops"
         return told
 

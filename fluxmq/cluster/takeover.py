@@ -66,7 +66,7 @@ RETRY_S = 0.2
 TURN_S = 0.001
 
 
-class _Leaving:
+class _Going:
     """A session that is being handed over; at the old owner."""
 
     def __init__(self, departure: Departure, moving: MovingSession, to: str, life: int,
@@ -119,14 +119,14 @@ class Takeovers:
         self._wait = wait
         self._passed = passed
         self._log = log
-        self._leaving: dict[Session, _Leaving] = {}
+        self._going: dict[Session, _Going] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
         self._coming: dict[Session, _Coming] = {}
 
     @property
     def under_way(self) -> int:
         """Number of sessions that are being handed over, in either direction."""
-        return len(self._leaving) + len(self._coming)
+        return len(self._going) + len(self._coming)
 
     # ------------------------------------------------------------------ the new owner
 
@@ -262,7 +262,7 @@ class Takeovers:
         owner = owners.owned_epoch(session)
         if owner != call.owner_epoch:
             raise CallFailed(f"this node does not own the session with epoch {call.owner_epoch}", reached=False)
-        if session in self._leaving or session in self._empty:
+        if session in self._going or session in self._empty:
             raise CallFailed("the session is being handed over already", reached=False)
         held = self._broker.sessions.get(session)
         latest_ms = self._latest(session, held)
@@ -275,14 +275,13 @@ class Takeovers:
         elif held is not None:
             departure = freeze(self._broker, held)
         if departure is None:
-            owners.begin_leaving(session)
+            owners.begin_handover(session)
             self._empty.add(session)
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
         moving = MovingSession(departure.session, plain_filters(departure.session.subscriptions), True)
-        leaving = self._leaving[session] = _Leaving(departure, moving, call.node, call.epoch,
-                                                      self._driver.promise())
-        owners.begin_leaving(session)
+        going = self._going[session] = _Going(departure, moving, call.node, call.epoch, self._driver.promise())
+        owners.begin_handover(session)
         sent = False
         try:
             last = None
@@ -298,7 +297,7 @@ class Takeovers:
                 yield last
             sent = True
         finally:
-            self._driver.start(self._await_key(session, leaving, KEY_S if sent else 0.0))
+            self._driver.start(self._await_key(session, going, KEY_S if sent else 0.0))
 
     def _now_ms(self) -> int:
         """By the clock of Hub.mono_ms, which itself has the time of the latest turn."""
@@ -309,90 +308,90 @@ class Takeovers:
         connected = held is not None and held.data.connection is not None
         return max(held.data.asked_ms if held is not None and connected else NOBODY, self._owners().awaited(session))
 
-    async def _await_key(self, session: Session, leaving: _Leaving, patience_s: float) -> None:
+    async def _await_key(self, session: Session, going: _Going, patience_s: float) -> None:
         """Waits until it is certain who owns the session."""
-        if patience_s and not leaving.settled.done():
-            self._driver.start(self._lose_patience(session, leaving, patience_s))
-        elif not leaving.settled.done():
-            await self._keep(session, leaving)
-        if await leaving.settled:
-            await self._forward(session, leaving)
+        if patience_s and not going.settled.done():
+            self._driver.start(self._lose_patience(session, going, patience_s))
+        elif not going.settled.done():
+            await self._keep(session, going)
+        if await going.settled:
+            await self._forward(session, going)
         else:
-            leaving.moving.restore()
-            leaving.departure.unfreeze()
+            going.moving.restore()
+            going.departure.unfreeze()
             self._forget(session)
 
-    async def _lose_patience(self, session: Session, leaving: _Leaving, patience_s: float) -> None:
+    async def _lose_patience(self, session: Session, going: _Going, patience_s: float) -> None:
         await self._driver.sleep(patience_s)
-        if not leaving.settled.done():
-            await self._keep(session, leaving)
+        if not going.settled.done():
+            await self._keep(session, going)
 
-    async def _keep(self, session: Session, leaving: _Leaving) -> None:
+    async def _keep(self, session: Session, going: _Going) -> None:
         """Changes the owner's key, so that the other node cannot."""
         kept = await self._owners().confirm(session)
-        if kept and not leaving.settled.done():
-            leaving.settled.set_result(False)
+        if kept and not going.settled.done():
+            going.settled.set_result(False)
 
     def on_owner_changed(self, session: Session, to: str | None) -> bool:
         """The feed shows another owner (None: none) of a session that this node owned. Returns whether it is being
         handed over, so that it must not be given up at once."""
-        leaving = self._leaving.get(session)
-        if leaving is None:
+        going = self._going.get(session)
+        if going is None:
             self._end_empty(session)
             return False
-        if not leaving.settled.done():
+        if not going.settled.done():
             peers = self._peers()
-            if to and to != leaving.to and peers is not None:
-                leaving.to = to
-                leaving.life = peers.peers[to].node.epoch if to in peers.peers else 0
-            leaving.settled.set_result(True)
+            if to and to != going.to and peers is not None:
+                going.to = to
+                going.life = peers.peers[to].node.epoch if to in peers.peers else 0
+            going.settled.set_result(True)
         return True
 
-    async def _forward(self, session: Session, leaving: _Leaving) -> None:
+    async def _forward(self, session: Session, going: _Going) -> None:
         """The other node owns the session: sends what was queued when no source sends here any more."""
-        leaving.ready = self._driver.promise()
-        self._look(leaving)
-        await leaving.ready
+        going.ready = self._driver.promise()
+        self._look(going)
+        await going.ready
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
-        if leaving.departure.frozen:
-            self._broker.leave_groups(leaving.departure.session)
+        if going.departure.frozen:
+            self._broker.leave_groups(going.departure.session)
         peers = self._peers()
-        while peers is not None and leaving.departure.frozen:
-            peer = peers.peers.get(leaving.to)
-            if peer is None or peer.node.epoch != leaving.life:
-                self._leave_to_adopters(session, leaving)
+        while peers is not None and going.departure.frozen:
+            peer = peers.peers.get(going.to)
+            if peer is None or peer.node.epoch != going.life:
+                self._leave_to_adopters(session, going)
                 return
             try:
-                await self._send_tail(session, leaving, peer, peers)
+                await self._send_tail(session, going, peer, peers)
                 break
             except CallFailed as error:
-                if not leaving.given_up:
+                if not going.given_up:
                     self._log("warning", str(error), "the rest of a session could not be handed over; trying again",
-                              {"client_id": session[1].decode(), "node": leaving.to, "why": str(error)})
+                              {"client_id": session[1].decode(), "node": going.to, "why": str(error)})
                     await self._driver.sleep(RETRY_S)
-        if not leaving.given_up:
-            leaving.moving.restore()
-            leaving.departure.end()
+        if not going.given_up:
+            going.moving.restore()
+            going.departure.end()
             self._forget(session)
 
-    def _leave_to_adopters(self, session: Session, leaving: _Leaving) -> None:
+    def _leave_to_adopters(self, session: Session, going: _Going) -> None:
         """The other node is gone, and the session with it, which is adopted now: by this node, with what it has, or by
         another one, to which that is handed over."""
-        leaving.given_up = True
-        leaving.moving.restore()
-        self._broker.store_away(leaving.departure.session)
+        going.given_up = True
+        going.moving.restore()
+        self._broker.store_away(going.departure.session)
         self._forget(session)
 
-    async def _send_tail(self, session: Session, leaving: _Leaving, peer: Peer, peers: Peers) -> None:
-        for last, part in _with_last(leaving.departure.tail()):
+    async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers) -> None:
+        for last, part in _with_last(going.departure.tail()):
             call = TailCall(**peers.call_to(peer, session), last=last, part=part,
-                            had=leaving.departure.had() if last else [])
+                            had=going.departure.had() if last else [])
             async for _ in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S):
                 pass
 
     def _forget(self, session: Session) -> None:
-        self._leaving.pop(session, None)
-        self._owners().end_leaving(session)
+        self._going.pop(session, None)
+        self._owners().end_handover(session)
 
     async def _release_later(self, session: Session, epoch: int) -> None:
         """There was nothing to hand over. If the other node does not take the session, its key must not stay."""
@@ -405,7 +404,7 @@ class Takeovers:
     def _end_empty(self, session: Session) -> None:
         if session in self._empty:
             self._empty.discard(session)
-            self._owners().end_leaving(session)
+            self._owners().end_handover(session)
 
     # ------------------------------------------------------------------ what streams and calls bring
 
@@ -450,21 +449,21 @@ class Takeovers:
             if (former := peers.peers.get(switch.former)) is not None:
                 former.outbox.control(cut)
             return
-        leaving = self._leaving.get(session)
-        if leaving is None or leaving.switched:
+        going = self._going.get(session)
+        if going is None or going.switched:
             return
         # The stream may be faster than the feed.
         self._owners().handed_over(session, Owner(peer.name, switch.epoch), peer.node.lease)
-        if not leaving.settled.done():
-            leaving.settled.set_result(True)
-        leaving.switched = True
+        if not going.settled.done():
+            going.settled.set_result(True)
+        going.switched = True
         for source in range(SLOTS):
-            leaving.moving.accept(source, False)
+            going.moving.accept(source, False)
         for other in peers.peers.values():
-            if other.name != peer.name and other.name not in leaving.early:
-                leaving.waits.add(other.name)
-                leaving.moving.accept(other.slot, True)
-        self._look(leaving)
+            if other.name != peer.name and other.name not in going.early:
+                going.waits.add(other.name)
+                going.moving.accept(other.slot, True)
+        self._look(going)
 
     def on_cut(self, peer: Peer, cut: Cut) -> None:
         """What a node has sent before this counts at the old owner, what it sends behind it at the new one."""
@@ -474,14 +473,14 @@ class Takeovers:
             coming.moving.accept(peer.slot, True)
             coming.waits.discard(peer.name)
             coming.look()
-        leaving = self._leaving.get(session)
-        if leaving is not None:
-            leaving.moving.accept(peer.slot, False)
-            if leaving.switched:
-                leaving.waits.discard(peer.name)
-                self._look(leaving)
+        going = self._going.get(session)
+        if going is not None:
+            going.moving.accept(peer.slot, False)
+            if going.switched:
+                going.waits.discard(peer.name)
+                self._look(going)
             else:
-                leaving.early.add(peer.name)
+                going.early.add(peer.name)
 
     def on_gone(self, peer: Peer) -> None:
         """A node has no lease any more: nothing comes from it."""
@@ -492,17 +491,17 @@ class Takeovers:
                 # What others had sent it and it had not acknowledged is on its way to the sessions that it had.
                 self._driver.start(self._whole_later(coming, peer.node.epoch))
             coming.look()
-        for session, leaving in list(self._leaving.items()):
-            leaving.waits.discard(peer.name)
-            if leaving.to == peer.name:
-                leaving.switched = True
-                leaving.waits.clear()
-                if not leaving.settled.done():
-                    self._driver.start(self._keep(session, leaving))
-                elif leaving.settled.result() and leaving.departure.frozen:
+        for session, going in list(self._going.items()):
+            going.waits.discard(peer.name)
+            if going.to == peer.name:
+                going.switched = True
+                going.waits.clear()
+                if not going.settled.done():
+                    self._driver.start(self._keep(session, going))
+                elif going.settled.result() and going.departure.frozen:
                     # Not when the call has ended: the node may stand still, and this one may be the adopter.
-                    self._leave_to_adopters(session, leaving)
-            self._look(leaving)
+                    self._leave_to_adopters(session, going)
+            self._look(going)
 
     async def _whole_later(self, coming: _Coming, life: int) -> None:
         await self._passed(life)
@@ -510,9 +509,9 @@ class Takeovers:
         coming.look()
 
     @staticmethod
-    def _look(leaving: _Leaving) -> None:
-        if leaving.switched and not leaving.waits and leaving.ready is not None and not leaving.ready.done():
-            leaving.ready.set_result(None)
+    def _look(going: _Going) -> None:
+        if going.switched and not going.waits and going.ready is not None and not going.ready.done():
+            going.ready.set_result(None)
 
 
 def plain_filters(filters: Any) -> list[bytes]:

@@ -93,7 +93,7 @@ class Takes:
     def _refuse_without_quorum(self) -> None:
         member = self._membership
         if member.late and member.silent_s > PATIENCE_S:
-            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"etcd has no quorum: {member.silent}")
+            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, f"etcd has no quorum: {member.why_late}")
 
     async def await_quorum(self) -> None:
         """Before anything is asked of another node. Raises ProtocolError."""

@@ -209,7 +209,7 @@ def asking(clock: Clock, member: Member, watch: LeaderWatch) -> Asking:
 
 
 def test_nobody_is_asked_while_the_lease_is_renewed(asking: Asking) -> None:
-    assert not asking.nodes.asked and not asking.member.silent
+    assert not asking.nodes.asked and not asking.member.why_late
 
 
 def test_a_majority_without_a_leader_lets_a_node_serve_on(asking: Asking, member: Member) -> None:
@@ -223,7 +223,7 @@ def test_a_majority_without_a_leader_lets_a_node_serve_on(asking: Asking, member
     assert asking.quorum.reason.startswith("one, two without a leader; three: it does not answer")
     asking.store.counts.fail = 0
     asking.clock.run(1500)
-    assert not asking.member.silent and asking.log[-1] == "etcd has a quorum again" and not asking.fenced
+    assert not asking.member.why_late and asking.log[-1] == "etcd has a quorum again" and not asking.fenced
 
 
 @pytest.mark.parametrize("case", ["nobody answers", "one sees a leader", "since too late", "old", "another list"])

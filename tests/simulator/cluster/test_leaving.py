@@ -162,7 +162,7 @@ def test_without_etcd_nothing_is_handed_over(seconds: float, moved: bool, monkey
     brokers = serving()
     clients = kept(brokers, "one", 4)
     silent = {"one": "etcd has no leader"}
-    monkeypatch.setattr(Membership, "silent", property(lambda member: silent.get(member.name, "")))
+    monkeypatch.setattr(Membership, "why_late", property(lambda member: silent.get(member.name, "")))
     work = leave(brokers, "one")["one"]
     brokers.run_for(min(seconds, 9.0))
     assert not work.done() and all(client.open for client in clients)
