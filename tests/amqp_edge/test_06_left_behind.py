@@ -119,8 +119,8 @@ def left(node: Node, queues: int) -> dict[str, int]:
     deadline = time.monotonic() + PATIENCE_SECONDS
     before: dict[str, int] = {}
     while True:
-        # Routes to queues that are no more are forgotten by the hundred; what the clock looks at, by the next tick; what
-        # waits for the disk, when that has it.
+        # Routes to queues that are no more are forgotten by the hundred; what the clock looks at, by the next tick;
+        # what waits for the disk, when that has it.
         open_ = node.call(lambda server: [exchanges.let_go() for exchanges in server.amqp091.exchanges.vhosts.values()]
                           and len(server.amqp091.clients.open) + server.hub.commits.waiting)
         found = census()
