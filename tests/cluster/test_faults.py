@@ -92,7 +92,7 @@ def test_etcds_leader_is_killed(cluster: FaultyCluster) -> None:
         load.goes_on()
     assert cluster.epochs() == epochs
     assert nobody_noticed(load)
-    assert "etcd has ended" in cluster[leader].stderr()
+    assert "the etcd member has ended (" in cluster[leader].stderr()
 
 
 # ── what stands still ────────────────────────────────────────────────────────────────────────────────────────

@@ -168,7 +168,7 @@ class OwnMember:
     def on_exit(self, ended: Exit) -> None:
         """For EtcdMember."""
         again = "" if ended.again_s is None else f"; it is started again in {ended.again_s:g} s"
-        self._log("error", "", f"etcd has ended: {ended.text}{again}", {"last_lines": " | ".join(ended.lines[-3:])})
+        self._log("error", "", f"{ended.text}{again}", {"last_lines": " | ".join(ended.lines[-3:])})
         if ended.ending is Ending.WIPED and not self._entering and not has_data(self.member.options.data_dir):
             self._begin(self._failing(self._join()))
         elif ended.ending is Ending.REMOVED:
