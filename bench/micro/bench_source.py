@@ -141,14 +141,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fluxmq-bench-") as folder:
         queues = f'[{{"name": "s", "type": "stream", "partitions": {PARTITIONS}}}, {{"name": "t", "type": "stream"}}]'
         command = [sys.executable, "-P", "-m", "fluxmq", "run", "--set=server.mqtt.tcp.plain.addr=127.0.0.1:0",
+                   "--set=server.mqtt.websocket.plain.addr=", "--set=server.amqp091.plain.addr=",
                    f"--set=storage.dir={folder}/data", f"--set=queues={queues}"]
 
         def start() -> tuple[subprocess.Popen[str], str]:
             broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
             assert broker.stdout is not None
             said = ""
-            while "ready" not in said:
-                said += broker.stdout.readline()
+            for line in broker.stdout:      # it ends with the broker, if that does not start
+                said += line
+                if "ready" in said:
+                    break
             found = re.search(r"mqtt.tcp.plain\D*(127\.0\.0\.1:\d+)", said)
             assert found is not None, said
             return broker, found[1]

@@ -50,7 +50,9 @@ class ClusterRuntime:
         self.own: OwnMember | None = None  # of etcd; None: it is elsewhere
         self.watch: LeaderWatch | None = None  # of that member
         self._watching: Work[None] | None = None
-        self.on_failed: Callable[[FluxError], None] = lambda error: None  # of the present life of the server
+        self.on_failed: Callable[[FluxError], None] = self._failed_between  # of the present life of the server
+        self.failed: FluxError | None = None  # told between two lives
+        self._driver = LoopDriver()  # of the present life
         self.store = EtcdStore(self.addresses.endpoints, tls=_etcd_tls(config), on_log=log)
 
     def start(self) -> None:
@@ -92,12 +94,20 @@ class ClusterRuntime:
 
     async def stop(self) -> None:
         """Stops the member, and the client of etcd."""
-        self.on_failed = lambda error: None
+        self.end_life()
         if self.watch is not None:
             self.watch.close()
         await self.store.close()
         if self.own is not None:
             await self.own.stop()
+
+    def _failed_between(self, error: FluxError) -> None:
+        self.failed = error
+
+    def end_life(self) -> None:
+        """The node has stopped: nothing of it goes on, so that nothing of it stays in memory."""
+        self.on_failed = self._failed_between
+        self._driver.cancel()
 
     def new_node(self, on_fenced: Callable[[str], None]) -> ClusterNode:
         """The node in the cluster for a new life of the server."""
@@ -106,7 +116,8 @@ class ClusterRuntime:
                             limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
                             retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
-        node = ClusterNode(settings, self.store, transport, LoopDriver(), on_fenced=on_fenced, log=self.log,
+        self._driver = LoopDriver()
+        node = ClusterNode(settings, self.store, transport, self._driver, on_fenced=on_fenced, log=self.log,
                            clock_s=_boot_s, watch=self.watch)
         node.votes.on_asked = None if self.own is None else self.own.add
         return node

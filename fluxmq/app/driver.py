@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -18,6 +19,7 @@ class LoopDriver:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._given = loop
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -29,7 +31,14 @@ class LoopDriver:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
         """Starts a task."""
-        return self._loop.create_task(coroutine)
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        return task
+
+    def cancel(self) -> None:
+        """Cancels the tasks that have not ended: whoever started them has."""
+        for task in list(self._tasks):
+            task.cancel()
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """asyncio.sleep()."""

@@ -91,8 +91,9 @@ def run(config: Config, provenance: dict[str, str]) -> int:
 
 
 async def _main(config: Config) -> int:
+    signals = _Signals(asyncio.get_running_loop())
     if not config.cluster.enabled:
-        return (await _serve(config)).status
+        return (await _serve(config, signals)).status
     from fluxmq.app.cluster import ClusterRuntime  # its packages are those of the extra [cluster]
     notes = Notes("fluxmq.cluster", time.monotonic)
     runtime = ClusterRuntime(config, notes.say)
@@ -100,9 +101,12 @@ async def _main(config: Config) -> int:
     try:
         runtime.start()
         while True:
-            server = await _serve(config, runtime)
-            if not server.fenced:
+            server = await _serve(config, signals, runtime)
+            if not server.again or server.status:
                 return server.status
+            del server
+            gc.unfreeze()
+            gc.collect()  # what it was made of refers to itself, and the next life makes as much
     finally:
         await runtime.stop()
         flushing.cancel()
@@ -116,16 +120,46 @@ async def _keep_flushing(notes: Notes) -> None:
         notes.flush()
 
 
-async def _serve(config: Config, runtime: ClusterRuntime | None = None) -> Server:
+class _Signals:
+    """SIGTERM, SIGINT and SIGHUP, over all lives of the server: one that comes between two of them is not lost."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._server: Server | None = None
+        self._listens = self._told = False
+
+    def attach(self, server: Server) -> None:
+        """A life begins; it gets the signals, also while its start waits for other nodes."""
+        self._server = server
+        if not self._listens:
+            self._listens = True
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._end)
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if self._told:
+            server.on_signal()
+
+    def detach(self) -> None:
+        """The life has ended."""
+        self._server = None
+
+    def _end(self) -> None:
+        self._told = True
+        if self._server is not None:
+            self._server.on_signal()
+
+    def _reload(self) -> None:
+        if self._server is not None:
+            self._server.reload()
+
+
+async def _serve(config: Config, signals: _Signals, runtime: ClusterRuntime | None = None) -> Server:
     """One life of the server: until a signal, a failure of the disk, or, in a cluster, the end of its lease."""
     server = Server(config, runtime=runtime)
-    loop = asyncio.get_running_loop()
     try:
         gc.disable()  # objects loaded from disk stay; collecting while loading finds nothing
         server.initialize()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.on_signal)
-        loop.add_signal_handler(signal.SIGHUP, server.reload)  # a start may wait for other nodes
+        signals.attach(server)
         await _unless_stopped(server.start(), server.stopped)
         gc.set_threshold(*GC_THRESHOLDS)
         gc.freeze()
@@ -135,7 +169,9 @@ async def _serve(config: Config, runtime: ClusterRuntime | None = None) -> Serve
         await server.stopped.wait()
     finally:
         await server.stop()
-        gc.freeze()  # the process ends: a last collection is useless
+        signals.detach()
+        if not server.again:
+            gc.freeze()  # the process ends: a last collection is useless
     return server
 
 
@@ -184,6 +220,7 @@ class Server:
         self.runtime = runtime
         self.node: ClusterNode | None = None  # made by initialize(), of a runtime
         self.fenced = False
+        self.again = False  # this life has ended by the loss of its lease alone: another one follows
         self.away = ReasonCode.USE_ANOTHER_SERVER  # what clients are told when this node leaves
         self.listeners = Listeners()
         self.tally = Tally()
@@ -213,6 +250,8 @@ class Server:
             self.cluster, self.overview = self.node.services, self.runtime.overview(self.node)
             self.admission.gate.shut = "this node is joining its cluster"
             self.runtime.on_failed = self.fail
+            if self.runtime.failed is not None:
+                raise self.runtime.failed
         self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
         if self.node is not None:
             self.node.attach(self.broker)
@@ -319,7 +358,7 @@ class Server:
     def on_fenced(self, why: str) -> None:
         """This node has lost its lease in the cluster: serves nobody from now on, and is built anew (`_main`)."""
         self.notes.log.critical(f"this node stops serving and joins the cluster again: {why}")
-        self.fenced = True
+        self.fenced, self.again = True, not self.stopped.is_set()
         self.stopped.set()
 
     def fail(self, error: FluxError) -> None:
@@ -385,13 +424,14 @@ class Server:
 
     def on_signal(self) -> None:
         """SIGTERM or SIGINT; the second one means that there is no time."""
+        self.again = False
         if self.stopped.is_set():
             self.hurried.set()
         self.stopped.set()
 
     def leave(self) -> None:
         """An operator takes this node out of its cluster: clients are told that it has moved for good."""
-        self.away = ReasonCode.SERVER_MOVED
+        self.away, self.again = ReasonCode.SERVER_MOVED, False
         self.stopped.set()
 
     async def _hand_over(self, leaver: Leaver) -> None:
@@ -444,8 +484,9 @@ class Server:
             if self._timer is not None:
                 self._timer.cancel()
             self.loop.remove_reader(self.poller.fileno())
-        if self.node is not None:
+        if self.node is not None and self.runtime is not None:
             await self.node.stop()
+            self.runtime.end_life()
         await self.recording.stop()
         if self.health is not None:
             await self.health.stop()

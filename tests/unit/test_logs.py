@@ -249,10 +249,10 @@ def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None
         async def stop(self) -> None:
             pass
 
-    async def serve(config: object, runtime: Runtime) -> SimpleNamespace:
+    async def serve(config: object, signals: object, runtime: Runtime) -> SimpleNamespace:
         async with asyncio.timeout(30):
             await come.wait()
-        return SimpleNamespace(fenced=False, status=0)
+        return SimpleNamespace(again=False, status=0)
 
     monkeypatch.setattr("fluxmq.app.cluster.ClusterRuntime", Runtime)
     monkeypatch.setattr(server, "_serve", serve)
