@@ -21,7 +21,7 @@ import msgspec
 
 from fluxmq._core.errors import FluxError
 from fluxmq.cluster.keys import LEADER, node_key, node_of
-from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError
+from fluxmq.cluster.ports import Change, Compare, Event, LeaseGone, MetadataStore, StoreError
 from fluxmq.engine.ports.driver import Driver
 
 __all__ = ["JoinRefused", "Membership", "Node", "Registration", "State", "dial_address"]
@@ -130,7 +130,10 @@ class Membership:
         while True:
             sent = self._clock_s()
             lease = await self._store.grant(self.ttl_s)
-            result = await self._store.transact([Compare(self._key, 0)], [Change(self._key, value, lease)])
+            try:
+                result = await self._store.transact([Compare(self._key, 0)], [Change(self._key, value, lease)])
+            except LeaseGone:
+                continue  # etcd took longer for the transaction than the lease lives: with another one
             if result.done:
                 break
             await self._store.revoke(lease)

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.errors import FluxError
 
 __all__ = [
-    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LocalMember", "Log", "MemberLook",
-    "MetadataStore", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut", "TransactionResult",
-    "Transport", "TransportHandler", "Watch", "WatchBatch",
+    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LeaseGone", "LocalMember", "Log",
+    "MemberLook", "MetadataStore", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut",
+    "TransactionResult", "Transport", "TransportHandler", "Watch", "WatchBatch",
 ]
 
 # Level ("info", "warning", …), cause, text, fields.
@@ -40,6 +40,10 @@ class StoreFull(StoreError):
     that only deletes it takes. sent: the request that was refused may have been done even so."""
 
     sent: bool = True
+
+
+class LeaseGone(StoreError):
+    """A change has a lease that does not exist, or not any more. Nothing was done."""
 
 
 class Compacted(StoreError):

@@ -1,12 +1,14 @@
 """The lease of a node: when it counts, when it ends, and who notices."""
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cluster.world import TTL_S, World
 
 from fluxmq.cluster.keys import LEADER, node_key
 from fluxmq.cluster.membership import JoinRefused, State
-from fluxmq.cluster.ports import Change, Range, Renewal
+from fluxmq.cluster.ports import Change, LeaseGone, Range, Renewal, TransactionResult
 
 
 @pytest.fixture
@@ -111,3 +113,19 @@ def test_there_is_exactly_one_leader_and_then_another(world: World) -> None:
     assert members[1].membership.leader == members[2].membership.leader in ("two", "three")
     assert sum(member.membership.is_leader for member in members[1:]) == 1
     assert world.store.items[LEADER].value.decode() == members[1].membership.leader
+
+
+def test_a_lease_that_ends_while_its_node_joins_is_replaced(world: World) -> None:
+    """etcd took longer for the transaction than the lease lives."""
+    transact, leases = world.store.transact, []
+
+    async def late(compares: Any, changes: Any) -> TransactionResult:
+        leases.append(changes[0].lease)
+        if len(leases) == 1:
+            await world.store.revoke(leases[0])
+            raise LeaseGone("the lease does not exist", retry=False)
+        return await transact(compares, changes)
+
+    world.store.transact = late  # type: ignore[method-assign]
+    one = world.member("one")
+    assert one.membership.may_serve() and one.membership.lease == leases[1] != leases[0]

@@ -17,7 +17,7 @@ have not. So the texts decide, and codes only where there is none.
     UNHEALTHY      no    yes    no     no     a change of members would endanger the quorum now
     COMPACTED      no    yes    no     no     the revision is gone: raised as Compacted
     AUTH           no    no     no     no     etcd demands a login, or its user lacks the permission
-    LEASE          no    no     no     no     the lease does not exist
+    LEASE          no    no     no     no     the lease does not exist: raised as LeaseGone
     LEASE_EXISTS   no    no     no     no     a lease of this number exists
     REFUSED        no    no     no     no     any other answer of etcd: the request itself is wrong
     CLOSED         no    no     no     no     the store was closed by its user
@@ -33,9 +33,9 @@ from typing import NamedTuple
 
 import grpc
 
-from fluxmq.cluster.ports import Compacted, StoreError, StoreFull
+from fluxmq.cluster.ports import Compacted, LeaseGone, StoreError, StoreFull
 
-__all__ = ["Cause", "EtcdCompacted", "EtcdError", "EtcdFull", "cause_of_text", "explain"]
+__all__ = ["Cause", "EtcdCompacted", "EtcdError", "EtcdFull", "EtcdLeaseGone", "cause_of_text", "explain"]
 
 
 class Cause(enum.Enum):
@@ -107,7 +107,12 @@ class EtcdFull(EtcdError, StoreFull):
     """The quota is used up."""
 
 
-_CLASSES: dict[Cause, type[EtcdError]] = {Cause.COMPACTED: EtcdCompacted, Cause.NOSPACE: EtcdFull}
+class EtcdLeaseGone(EtcdError, LeaseGone):
+    """The lease does not exist."""
+
+
+_CLASSES: dict[Cause, type[EtcdError]] = {Cause.COMPACTED: EtcdCompacted, Cause.NOSPACE: EtcdFull,
+                                          Cause.LEASE: EtcdLeaseGone}
 
 
 # What etcd's text contains (etcd's api/v3rpc/rpctypes/error.go, and raft's errors, which it passes on), the cause, and

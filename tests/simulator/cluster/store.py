@@ -40,6 +40,7 @@ from fluxmq.cluster.ports import (
     Change,
     Compacted,
     Compare,
+    LeaseGone,
     Range,
     Renewal,
     StoreError,
@@ -75,7 +76,11 @@ class _FailedFull(_Failed, StoreFull):
     pass
 
 
-_CLASSES = {Why.COMPACTED: _FailedCompacted, Why.NOSPACE: _FailedFull}
+class _FailedLease(_Failed, LeaseGone):
+    pass
+
+
+_CLASSES = {Why.COMPACTED: _FailedCompacted, Why.NOSPACE: _FailedFull, Why.LEASE: _FailedLease}
 
 
 class SimStore:
