@@ -99,13 +99,21 @@ class SegmentWriter(SegmentReader):
             try:
                 with log.lock:
                     self._append(log, blocks)
-                if self._ops.free(self._root_fd) < VIEW_SPACE_BYTES:
+                if self._is_scarce():
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 if no_space(error):
                     self._restore()
                 raise
             return log.next
+
+    def _is_scarce(self) -> bool:
+        """Whether less is free than the view of a checkpoint may need. A system that does not say is no reason to
+        refuse anything."""
+        try:
+            return self._ops.free(self._root_fd) < VIEW_SPACE_BYTES
+        except OSError:
+            return False
 
     @contextmanager
     def _converting_errors(self, log: Log) -> Iterator[None]:

@@ -246,7 +246,7 @@ class View:
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
         """A checkpoint, all of it or nothing; waits for the disk; in an executor's thread. Raises CorruptError,
         StorageError, UsageError; ShortageError: may be called again, with the same changes or more."""
-        shortage = ""
+        shortage: str | None = None
         try:
             if self._short:
                 self._reopen()
@@ -262,7 +262,7 @@ class View:
             if not isinstance(found, ShortageError):
                 raise (self.refusal(found) if isinstance(found, ViewDamage) else found) from error
             shortage = str(found)
-        if shortage:        # without the traceback, which may have a snapshot and so keeps RocksDB's lock
+        if shortage is not None:    # without the traceback, which may have a snapshot and so keeps RocksDB's lock
             self._short = True
             raise ShortageError(shortage)
 

@@ -182,6 +182,17 @@ def test_space_is_left_for_the_view(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_system_that_does_not_tell_what_is_free_is_no_shortage(tmp_path: Path) -> None:
+    class Silent(FileOps):
+        def free(self, fd: int) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = opened(tmp_path, ops=Silent())
+    assert store.write(1, blocks_of(plain(range(9)))) == 9
+    store.sync([1])
+    store.close()
+
+
 def test_a_limit_of_the_process_on_file_size(tmp_path: Path) -> None:
     store = opened(tmp_path, compression="none")
     store.write(1, blocks_of(plain(range(10), 1000)))
