@@ -6,6 +6,7 @@ What hypothesis once found, and what is not an explicit example beside its test,
 """
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -23,6 +24,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDataba
 from kit.broker import WHICH, Broker
 from kit.brokers import Brokers
 from kit.client import TIMEOUT, Client
+from kit.on_three_nodes import mark_long, may_use_nodes, parameters
+from kit.three_nodes import ThreeNodes
 
 # No test asserts how long something took, and examples of hypothesis do not either.
 settings.register_profile("fluxmq", parent=settings(), deadline=None, print_blob=True, database=MultiplexedDatabase(
@@ -47,6 +50,7 @@ Made by
 [testing.md](testing.md#a-disk-that-errs) says what a point is, and which outcomes are wrong.
 """
 BROKERS = pytest.StashKey[Brokers]()
+NODES = pytest.StashKey[ThreeNodes]()
 _numbers = itertools.count(1)
 
 
@@ -75,6 +79,7 @@ def longest_first() -> list[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order of files is the order in which workers take them; that of tests within a file stays."""
+    mark_long(items)
     places = {LONGEST_FIRST.parent / name: place for place, name in enumerate(longest_first())}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
@@ -87,6 +92,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     until = item.config.getoption("--until")
     if until is not None and time.time() >= until:
         pytest.skip("the time is over")
+
+
+@pytest.fixture(scope="module")
+def few_to_collect() -> Iterator[None]:
+    """For a file of tests that collect often. Collections look at what it makes, not at what others have left: a worker
+    has millions of objects in the end, so each would take seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -115,6 +130,44 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test whose broker may be three nodes runs on one, and again on three."""
+    if "nodes" in metafunc.fixturenames and may_use_nodes(metafunc.definition.path):
+        metafunc.parametrize("nodes", parameters(metafunc.definition), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def session_nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeNodes]:
+    """Three nodes for all tests that run on them; they begin with the first."""
+    request.config.stash[NODES] = nodes = ThreeNodes(tmp_path_factory.mktemp("three-nodes"))
+    try:
+        yield nodes
+    finally:
+        nodes.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Three nodes end before tests that have no use for them."""
+    done = yield
+    nodes = item.config.stash.get(NODES, None)
+    if nodes is not None and nodes.running and (nextitem is None or not may_use_nodes(nextitem.path)):
+        nodes.stop()
+    return done
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest) -> Iterator[ThreeNodes | None]:
+    """The three nodes that take the place of a test's broker; None: it has one."""
+    if getattr(request, "param", 1) == 1:    # of a file that is left out, or none of the suites, there is no choice
+        yield None
+        return
+    nodes = request.getfixturevalue("session_nodes")
+    nodes.begin()
+    yield nodes
+    nodes.end()
+
+
 @pytest.fixture
 def broker_settings() -> dict[str, object]:
     """What `start_broker` gives every broker of a folder's tests."""
@@ -138,6 +191,9 @@ def connect() -> Iterator[Callable[..., Client]]:
     opened: list[Client] = []
 
     def open_(broker: Broker, name: str = "", *, version: int = 5, receive_buffer: int = 0, **options: Any) -> Client:
+        nodes = broker if isinstance(broker, ThreeNodes) else None
+        if nodes:
+            nodes.settle()
         raw = socket.socket()
         if receive_buffer:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -145,7 +201,9 @@ def connect() -> Iterator[Callable[..., Client]]:
         raw.connect(broker.address)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.append(Client(raw, version))
-        opened[-1].connect(name or f"c{next(_numbers)}", **options)
+        if nodes:
+            opened[-1].settle = nodes.settle
+        opened[-1].connect(nodes.client_id(name) if nodes and name else name or f"c{next(_numbers)}", **options)
         return opened[-1]
 
     yield open_

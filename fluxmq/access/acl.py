@@ -24,14 +24,16 @@ A client may enter a namespace when it may publish or subscribe to `$vhost/<name
 something in that `namespace`, or one without that covers this topic. One that denies "#" there keeps clients out.
 """
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fluxmq.access.filters import levels_cover, levels_overlap, shared_filter
+from fluxmq.access.filters import filter_problem, levels_cover, levels_overlap, shared_filter
 
-__all__ = ["VERBS", "Acl", "Rule"]
+__all__ = ["ANONYMOUS", "EVERYBODY", "VERBS", "Acl", "AclByUser", "Rule", "topic_problem"]
 
 VERBS = ("publish", "subscribe", "all")
+EVERYBODY = "*"  # every client with a user name
+ANONYMOUS = "#anonymous"  # where a user's name would stand; no user's name begins with "#"
 VIEWS_MAX = 4_096  # clients whose rules are kept ready; at some hundred bytes each
 
 _PLACEHOLDER = re.compile(r"%([%cu])")
@@ -124,12 +126,16 @@ class Acl:
                 return allows
         return False
 
+    def _rules_of(self, user: str | None) -> Iterable[Rule]:
+        """Those that may fit this user, in order."""
+        return self.rules
+
     def _view(self, user: str | None, client_id: str, namespace: str) -> tuple[_Decisions, _Decisions]:
         """(publish, subscribe): what the rules come to for this client."""
         view = self._views.get((user, client_id, namespace))
         if view is None:
             view = ([], [])
-            for rule in self.rules:
+            for rule in self._rules_of(user):
                 if not rule.fits(user, client_id):
                     continue
                 for decision in _decisions(rule, user, client_id, namespace):
@@ -141,6 +147,35 @@ class Acl:
                 self._views.clear()
             self._views[user, client_id, namespace] = view
         return view
+
+
+class AclByUser(Acl):
+    """An access list by user: it need not look at the rules of all others. For a client with a name decides first what
+    EVERYBODY is denied, then what its own rules say, then what EVERYBODY is allowed; for others, what ANONYMOUS says.
+
+    rules: by name. None: they are not known, so everything is denied; of EVERYBODY to all with a name.
+    """
+
+    def __init__(self, rules: Mapping[str, Sequence[Rule] | None]) -> None:
+        super().__init__(())
+        self._by_user = rules
+
+    def _rules_of(self, user: str | None) -> Iterable[Rule]:
+        if user is None:
+            return self._by_user.get(ANONYMOUS, ()) or ()
+        all_users, own = self._by_user.get(EVERYBODY, ()), self._by_user.get(user, ())
+        if all_users is None or own is None or user == EVERYBODY:
+            return ()
+        return (*(rule for rule in all_users if not rule.allows), *own, *(rule for rule in all_users if rule.allows))
+
+
+def topic_problem(template: str) -> str:
+    """Why this is no filter of a rule; "" if it is one."""
+    if "%" in re.sub(r"%[%cu]", "", template):
+        return "after % only c (client identifier), u (user name) or another % may stand"
+    if template == "$share" or template.startswith("$share/"):
+        return "a rule names the filter alone; it holds for shared subscriptions to it as well"
+    return filter_problem(template.replace("%%", "%"))
 
 
 def _decisions(rule: Rule, user: str | None, client_id: str, namespace: str) -> Iterable[_Decision]:

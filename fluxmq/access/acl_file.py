@@ -5,15 +5,13 @@ unwelcome here: a user named 42 or yes is a name.
 """
 import difflib
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
 
 from fluxmq._core.errors import ConfigError
-from fluxmq.access.acl import VERBS, Acl, Rule
-from fluxmq.access.filters import filter_problem
+from fluxmq.access.acl import VERBS, Acl, Rule, topic_problem
 
 __all__ = ["load_acl", "parse_acl"]
 
@@ -101,7 +99,7 @@ class _Reader:
             raise self.fail(node, "`anonymous` and `user` exclude each other")
         return Rule(
             allows=effect == "allow", verb=verb, anonymous=anonymous,
-            topics=self._list(keys["topics"], "topics", _topic_problem),
+            topics=self._list(keys["topics"], "topics", topic_problem),
             users=self._list(keys["user"], "user") if "user" in keys else (),
             clients=self._list(keys["client"], "client") if "client" in keys else (),
             namespaces=self._list(keys["namespace"], "namespace") if "namespace" in keys else (),
@@ -139,11 +137,3 @@ class _Reader:
                 raise self.fail(item, f"`{text}`: {wrong}")
             texts.append(text)
         return tuple(texts)
-
-
-def _topic_problem(template: str) -> str:
-    if "%" in re.sub(r"%[%cu]", "", template):
-        return "after % only c (client identifier), u (user name) or another % may stand"
-    if template == "$share" or template.startswith("$share/"):
-        return "a rule names the filter alone; it holds for shared subscriptions to it as well"
-    return filter_problem(template.replace("%%", "%"))

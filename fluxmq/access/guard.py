@@ -35,6 +35,7 @@ class Guard:
         self._clock, self._wall, self._later = clock, wall, later
         self._say = on_log
         self._delayed_max = delayed_max
+        self.shared: ports_guard.SharedBans | None = None  # in a cluster
 
     def shuts_out(self, origin: bytes) -> bool:
         """See Guard in engine/ports/guard.py."""
@@ -54,6 +55,8 @@ class Guard:
             # a cause of its own for each: who is banned must be found in the log, and each costs its guesses
             self._say("warning", f"ban {ban.origin.hex()} {ban.account}", f"{who} is banned there: too many failed "
                       f"logins (auth.ban_after, auth.ban_address_after)", self._fields(ban) | {"until": self._end(ban)})
+            if self.shared is not None:
+                self.shared.begun(self._shown(ban))
         if not failure.delay_ms or self.waiting >= self._delayed_max:
             answer()
             return False
@@ -85,12 +88,41 @@ class Guard:
         """See BansPort."""
         return [self._info(ban) for ban in islice(self._guesses.bans(self._now()), count)]
 
-    def lift(self, address: str, user: str | None = None) -> Sequence[ports_guard.BanInfo]:
+    async def lift(self, address: str, user: str | None = None) -> Sequence[ports_guard.BanInfo]:
         """See BansPort."""
-        lifted = self._guesses.lift(read_origin(address), user)
-        for ban in lifted:
+        origin = read_origin(address)
+        elsewhere = () if self.shared is None else await self.shared.lift(origin, user)
+        lifted = {ban.account: ban for ban in map(self._learnt, elsewhere)}
+        lifted |= {ban.account: ban for ban in self._guesses.lift(origin, user)}
+        for ban in lifted.values():
             self._say("info", "", "an administrator lifted a ban", self._fields(ban))
-        return [self._info(ban) for ban in lifted]
+        return [self._info(ban) for ban in lifted.values()]
+
+    def learn(self, ban: ports_guard.SharedBan) -> None:
+        """See BanTable."""
+        learnt = self._learnt(ban)
+        if learnt.until_ms > self._now() and self._guesses.learn(learnt):
+            who = "an address" if ban.account is None else "a user"
+            self._say("info", f"ban {ban.origin.hex()} {ban.account}", f"{who} is banned there, by another node",
+                      self._fields(learnt) | {"until": self._end(learnt)})
+
+    def unlearn(self, origin: bytes, account: str | None) -> None:
+        """See BanTable."""
+        ban = self._guesses.unlearn(origin, account, self._now())
+        if ban is not None:
+            self._say("info", f"unban {origin.hex()} {account}", "a ban was lifted through another node",
+                      self._fields(ban))
+
+    def _shown(self, ban: Ban) -> ports_guard.SharedBan:
+        """With the end by the wall clock."""
+        return ports_guard.SharedBan(
+            origin=ban.origin, account=ban.account, failures=ban.failures, length_ms=self._guesses.rules.ban_ms,
+            until_ms=int(self._wall() * 1000) + self._left_ms(ban))
+
+    def _learnt(self, ban: ports_guard.SharedBan) -> Ban:
+        """With the end by this node's monotonic clock."""
+        left_ms = max(0, min(ban.until_ms - int(self._wall() * 1000), ban.length_ms))
+        return Ban(ban.origin, ban.account, ban.failures, self._now() + left_ms)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -118,3 +150,4 @@ if TYPE_CHECKING:
     # mypy holds the class against the ports here.
     _guard: type[ports_guard.Guard] = Guard
     _bans: type[ports_guard.BansPort] = Guard
+    _table: type[ports_guard.BanTable] = Guard

@@ -17,7 +17,7 @@ infected machine does not lock out the office that shares its address.
 
 An origin is what model/origins.py makes of an address. Any client may send any account name, so a digest stands for
 them. All tables are bounded, and what was touched longest ago leaves first; bans have a table of their own, so that
-many failures elsewhere cannot displace a ban.
+many failures elsewhere cannot displace a ban. Bans of other nodes of a cluster come in by `learn` and go by `unlearn`.
 """
 import hashlib
 from collections import Counter, OrderedDict
@@ -98,8 +98,10 @@ class Guesses:
         self._pairs: _Counts[tuple[bytes, bytes]] = _Counts(each, entries_max)
         self._accounts: _Counts[bytes] = _Counts(each, entries_max)
         self._origins: _Counts[bytes] = _Counts(rules.ban_ms // (rules.ban_origin_after or FORGOTTEN), entries_max)
-        # In the order in which they end: all are equally long. b"" stands for every account.
+        # In the order in which they end, unless _mixed: those that begin here are equally long. b"" stands for every
+        # account.
         self._bans: OrderedDict[tuple[bytes, bytes], Ban] = OrderedDict()
+        self._mixed = False
         self._known: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._known_of: Counter[bytes] = Counter()
 
@@ -153,6 +155,7 @@ class Guesses:
     def ended(self, now_ms: int) -> list[Ban]:
         """Bans that have ended, each once."""
         over = []
+        self._sort()
         while self._bans and next(iter(self._bans.values())).until_ms <= now_ms:
             over.append(self._bans.popitem(last=False)[1])
         return over
@@ -164,6 +167,7 @@ class Guesses:
 
     def bans(self, now_ms: int) -> Iterator[Ban]:
         """The current bans, the one that ends first on top."""
+        self._sort()
         return (ban for ban in self._bans.values() if ban.until_ms > now_ms)
 
     def lift(self, origin: bytes, account: str | None = None) -> list[Ban]:
@@ -173,12 +177,40 @@ class Guesses:
         self._origins.pop(origin, None)
         return [self._bans.pop(pair) for pair in pairs]
 
+    def learn(self, ban: Ban) -> bool:
+        """A ban that begins elsewhere; instead of one of the same that ends sooner. Whether it is a new one."""
+        pair = ban.origin, b"" if ban.account is None else self._digest(ban.account)
+        former = self._bans.get(pair)
+        if former is None or former.until_ms < ban.until_ms:
+            self._keep(pair, ban)
+        return former is None
+
+    def unlearn(self, origin: bytes, account: str | None, now_ms: int) -> Ban | None:
+        """Ends exactly this ban, and forgets what was counted for the origin; returns it if it was not over."""
+        ban = self._bans.get(pair := (origin, b"" if account is None else self._digest(account)))
+        if ban is None or ban.until_ms <= now_ms:
+            return None
+        self._origins.pop(origin, None)
+        return self._bans.pop(pair)
+
     def _ban(self, pair: tuple[bytes, bytes], account: str | None, failures: int, now_ms: int) -> Ban:
-        ban = self._bans[pair] = Ban(pair[0], account, failures, now_ms + self.rules.ban_ms)
+        ban = Ban(pair[0], account, failures, now_ms + self.rules.ban_ms)
+        self._keep(pair, ban)
+        return ban
+
+    def _keep(self, pair: tuple[bytes, bytes], ban: Ban) -> None:
+        if self._bans and next(reversed(self._bans.values())).until_ms > ban.until_ms:
+            self._mixed = True
+        self._bans[pair] = ban
         self._bans.move_to_end(pair)
         if len(self._bans) > self._entries_max:
+            self._sort()
             self._bans.popitem(last=False)
-        return ban
+
+    def _sort(self) -> None:
+        if self._mixed:
+            self._bans = OrderedDict(sorted(self._bans.items(), key=lambda item: item[1].until_ms))
+            self._mixed = False
 
     def _digest(self, account: str) -> bytes:
         return hashlib.blake2b(account.encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()

@@ -1,4 +1,5 @@
-"""The users file: who exists, and what is stored of each password.
+"""The users file: who exists, and what is stored of each password. A cluster that keeps its users in etcd has the same
+of each there (app/accounts.py).
 
     fluxmq-users 1 <decoy key, 16 bytes in base64>
     # lines like this one, and empty ones, are kept as they are
@@ -32,7 +33,7 @@ from fluxmq._core.errors import ConfigError
 from fluxmq.access.scram import ITERATIONS_DEFAULT, SALT_SIZE_BYTES, ScramVerifier, saslprep
 from fluxmq.model.namespaces import namespace_problem
 
-__all__ = ["User", "Users", "add_user", "list_users", "remove_user"]
+__all__ = ["DECOY_KEY_SIZE_BYTES", "User", "Users", "add_user", "list_users", "read_users", "remove_user"]
 
 FORMAT_VERSION = 1
 NAME_SIZE_CHARS_MAX = 255
@@ -75,6 +76,16 @@ class User:
         except ValueError as error:
             raise ConfigError("password", str(error)) from None
         return cls(name, _HASHER.hash(password), verifier, namespace)
+
+    @classmethod
+    def of(cls, name: str, password_hash: str, verifier: str, namespace: str = "") -> "User":
+        """What was stored of a user. Raises ValueError when it cannot be used, with what is wrong."""
+        if namespace and (problem := namespace_problem(namespace)):
+            raise ValueError(f"the namespace {problem}")
+        if problem := _name_problem(name):
+            raise ValueError(f"the user name {problem}")
+        _check_hash(password_hash)
+        return cls(name, password_hash, ScramVerifier.parse(verifier), namespace)
 
     def __str__(self) -> str:
         bound = f" {_NAMESPACE}{quote(self.namespace)}" if self.namespace else ""
@@ -175,7 +186,12 @@ def remove_user(path: str | os.PathLike[str], name: str) -> bool:
 
 def list_users(path: str | os.PathLike[str]) -> list[str]:
     """The names, in the order of the file. Raises ConfigError when the file is missing or damaged."""
-    return [user.name for user in _read(Path(path)).users()]
+    return [user.name for user in read_users(path)]
+
+
+def read_users(path: str | os.PathLike[str]) -> list[User]:
+    """All users, in the order of the file. Raises ConfigError when the file is missing or damaged."""
+    return list(_read(Path(path)).users())
 
 
 def _name_problem(name: str) -> str:
@@ -254,18 +270,19 @@ def _read_user(line: str) -> User:
     if len(fields) != 3 and not (len(fields) == 4 and fields[3].startswith(_NAMESPACE)):
         raise ValueError(f"{len(fields)} fields where name, argon2id hash and SCRAM verifier are expected, and perhaps "
                          f"{_NAMESPACE}<name>")
-    name, password_hash, verifier = fields[:3]
     namespace = ""
     if len(fields) == 4:
         namespace = unquote(fields[3].removeprefix(_NAMESPACE), errors="replace")
         if problem := namespace_problem(namespace):
             raise ValueError(f"the namespace {problem}")
-    problem = _name_problem(name)
-    if problem:
-        raise ValueError(f"the user name {problem}")
+    return User.of(fields[0], fields[1], fields[2], namespace)
+
+
+def _check_hash(password_hash: str) -> None:
+    """Raises ValueError."""
     match = _ARGON2.fullmatch(password_hash)
     if match is None:
-        raise ValueError("the second field is not an argon2id hash")
+        raise ValueError("the password hash is not one of argon2id")
     memory_kib, passes, lanes = int(match[1]), int(match[2]), int(match[3])
     if not (1 <= passes <= ARGON2_PASSES_MAX and 1 <= lanes <= ARGON2_LANES_MAX
             and 8 * lanes <= memory_kib <= ARGON2_MEMORY_KIB_MAX):
@@ -273,7 +290,6 @@ def _read_user(line: str) -> User:
     # Four characters of base64 are three bytes; one left over is no byte at all.
     if len(match[4]) % 4 == 1 or len(match[5]) % 4 == 1:
         raise ValueError("the argon2id hash is cut short")
-    return User(name, password_hash, ScramVerifier.parse(verifier), namespace)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
     {"bans": [{"address", "user", "failures", "until_ms", "seconds"}, ...], "standing": n}     the first to end first
     {"lifted": [...]}      ADDRESS: any of the address's; of IPv6 its /64. Without `user`: all bans of that address
+
+In a cluster both are about all nodes.
 """
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ async def list_bans(port: BansPort) -> Answer:
 
 
 async def lift_bans(port: BansPort, address: str, query: Mapping[str, str]) -> Answer:
-    """Raises QueueRefused for an invalid address, and if nothing is banned there."""
+    """Raises QueueRefused for an invalid address, if nothing is banned there, and when the cluster decides nothing."""
     try:
-        lifted = port.lift(address, query.get("user"))
+        lifted = await port.lift(address, query.get("user"))
     except ValueError as error:
         raise QueueRefused("invalid", str(error)) from None
     if not lifted:

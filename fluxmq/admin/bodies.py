@@ -8,7 +8,7 @@ import msgspec
 from fluxmq.engine.ports.queues import Publish, QueueMessage, QueueRefused
 from fluxmq.model import limits
 
-__all__ = ["Message", "Messages", "Replay", "Seek", "shown_message", "to_publish"]
+__all__ = ["Message", "Messages", "Move", "Replay", "Seek", "shown_message", "to_publish"]
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,6 +24,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 class Messages(msgspec.Struct, forbid_unknown_fields=True):
     messages: list[Message]
+
+
+class Move(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    partition: int | None = None
 
 
 class Seek(msgspec.Struct, forbid_unknown_fields=True):

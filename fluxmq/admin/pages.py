@@ -2,7 +2,10 @@
 queues by the million. Asked for by `Accept: application/vnd.fluxmq.messages`.
 
     GET /api/v1/queues/Q/messages?partition=&lane=&from=&to=     from, to: offsets; [from, to), of one lane
-    GET /api/v1/queues/Q/logs?position=                          {"name", "type", "logs": [...]}, JSON
+    GET /api/v1/queues/Q/logs?position=                          {"name", "type", "logs": [...], "identity"}, JSON
+
+In a cluster a queue has an identity, which no other one ever has; the numbers of logs are those of one node. With
+`identity=` there is a page only of the queue that has it, else conflict.
 """
 import asyncio
 from typing import Any
@@ -16,7 +19,7 @@ from fluxmq.model import limits
 
 __all__ = ["PAGE_WORDS", "accepts_pages", "browse_page"]
 
-PAGE_WORDS = ("partition", "lane", "from", "to")
+PAGE_WORDS = ("partition", "lane", "from", "to", "identity")
 OFFSET_MAX = 1 << 64
 LOADING_SECONDS = 0.002
 
@@ -37,8 +40,10 @@ async def browse_page(queues: QueuesPort, name: str, query: dict[str, str]) -> A
             raise QueueRefused("invalid", f"{word} is a number below {maximum}, not {text!r}",
                                "a page of messages is asked for by offsets")
         numbers[word] = int(text)
-    start = numbers["from"]
+    start, identity = numbers["from"], query.get("identity")
     while True:
+        if identity is not None and queues.identity(name) != identity:
+            raise QueueRefused("conflict", f"queue {name} was deleted and made again")
         page = queues.page(name, numbers["partition"], numbers["lane"], start, numbers["to"],
                            limits.ADMIN_BROWSE_BYTES_MAX)
         if not page.loading:

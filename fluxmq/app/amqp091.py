@@ -52,10 +52,10 @@ class Amqp091:
         self.clients = Clients(BodyTurns(Bodies(
             config.max_message_size, max(BODIES_BYTES_MIN, int(BODIES_SHARE * self._memory.mark))), self.notes.say))
         self.exchanges = ExchangeManager(broker.hub, seed=secrets.randbits(64), cluster=cluster)
-        self.queues = AmqpQueues(queues.manager, secrets.token_bytes, self._route)
+        self.queues = AmqpQueues(queues.manager, secrets.token_bytes, self._route, broker.hosts)
         self.queues.dead.on_published = self._dead_letter
         keeper.exchanges = ExchangeKeeper(self.exchanges, queues.manager)
-        self.channels = ChannelMethods(broker.hub, self.exchanges, self.queues, asking, later=later,
+        self.channels = ChannelMethods(broker.hub, self.exchanges, self.queues, asking, broker.relays, later=later,
                                        consumer_timeout_ms=int(config.consumer_timeout * 1000), on_log=self.notes.say)
         self._ticks = 0
 

@@ -5,8 +5,7 @@ traceback. A traceback shows a bug of the broker.
 """
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,12 @@ from fluxmq.app.cluster_cli import cluster
 from fluxmq.app.config_options import FILE, config_option, set_option
 from fluxmq.app.log_commands import log
 from fluxmq.app.namespace_cli import namespace
+from fluxmq.app.permission_cli import permission
 from fluxmq.app.queue_cli import queue
 from fluxmq.app.record_cli import record
+from fluxmq.app.user_cli import user
 
 __all__ = ["cli", "main"]
-
-_users_option = click.option("--file", "file", type=FILE, required=True, metavar="FILE",
-                             help="The users file, auth.users_file of the configuration.")
 
 
 def _versions() -> str:
@@ -63,8 +61,10 @@ cli.add_command(client)
 cli.add_command(cluster)
 cli.add_command(log)
 cli.add_command(namespace)
+cli.add_command(permission)
 cli.add_command(queue)
 cli.add_command(record)
+cli.add_command(user)
 
 
 @cli.command()
@@ -133,74 +133,6 @@ def config_explain(key: str) -> None:
 def version() -> None:
     """Print the version of FluxMQ, and of Python and the libraries that it uses."""
     click.echo(_versions())
-
-
-@contextmanager
-def _file_errors(file: Path) -> Iterator[None]:
-    """Reports a file that cannot be read or written as the user's mistake."""
-    try:
-        yield
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
-
-
-@cli.group()
-def user() -> None:
-    """Manage the users file."""
-
-
-@user.command("add")
-@click.argument("name")
-@_users_option
-@click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
-@click.option("--namespace", metavar="NAMESPACE", help=(
-    "The only namespace that the user may enter, and where its MQTT clients are; \"\": any. Without this option it "
-    "stays as it is."))
-def user_add(name: str, file: Path, password_stdin: bool, namespace: str | None) -> None:
-    """Add the user NAME, or change its password. FILE is made when it is missing."""
-    from fluxmq.access import users
-
-    if password_stdin:
-        password = sys.stdin.readline().rstrip("\r\n")
-        if not password:
-            raise click.UsageError("there is no password on standard input")
-    else:
-        try:
-            password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-        except click.Abort:
-            if sys.stdin.isatty():
-                raise
-            raise click.UsageError("standard input is not a terminal: pass the password as its only line, with "
-                                   "--password-stdin") from None
-    with _file_errors(file):
-        users.add_user(str(file), name, password, namespace=namespace)
-    click.echo(f"{name} may log in; send SIGHUP to a running broker to apply this")
-
-
-@user.command("remove")
-@click.argument("name")
-@_users_option
-def user_remove(name: str, file: Path) -> None:
-    """Remove the user NAME."""
-    from fluxmq.access import users
-
-    with _file_errors(file):
-        removed = users.remove_user(str(file), name)
-    if not removed:
-        raise click.ClickException(f"{file} has no user {name}")
-    click.echo(f"{name} is removed; send SIGHUP to a running broker to apply this")
-
-
-@user.command("list")
-@_users_option
-def user_list(file: Path) -> None:
-    """Print the names of the users, one per line."""
-    from fluxmq.access import users
-
-    with _file_errors(file):
-        names = users.list_users(str(file))
-    for name in names:
-        click.echo(name)
 
 
 _PASSED_ON: Any = {"add_help_option": False, "context_settings": {

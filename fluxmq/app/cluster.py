@@ -3,6 +3,7 @@ the data directory. A node that was fenced builds its server anew over these (`a
 """
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import uuid
@@ -37,6 +38,7 @@ from fluxmq.model.config import Config
 __all__ = ["ClusterRuntime"]
 
 IDENTITY_FILE = "node-identity"  # in storage.dir: tells a former life of a node from another process with its name
+ENDING_LIMIT_S = 5.0  # for tasks that were cancelled
 MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members, as last seen
 
 
@@ -107,7 +109,14 @@ class ClusterRuntime:
     def end_life(self) -> None:
         """The node has stopped: nothing of it goes on, so that nothing of it stays in memory."""
         self.on_failed = self._failed_between
+        if self.watch is not None:
+            self.watch.on_look = lambda: None
         self._driver.cancel()
+
+    async def life_ended(self) -> None:
+        """After end_life(): until its tasks have ended, and the event loop has called what it was to call for them."""
+        await self._driver.ended(ENDING_LIMIT_S)
+        await asyncio.sleep(0)
 
     def new_node(self, on_fenced: Callable[[str], None]) -> ClusterNode:
         """The node in the cluster for a new life of the server."""

@@ -269,6 +269,12 @@ def cluster_warnings(config: Config) -> list[str]:
         lines.append(f"{_ENDPOINTS}: {', '.join(far)} without TLS: who is on the way reads and changes all that the "
                      "cluster keeps in etcd. Set cluster.etcd.tls")
     lines += _only_here(config, bound)
+    if config.auth.users_file:
+        lines.append(f"auth.users_file: {config.auth.users_file} is this node's own: every node needs the same file, "
+                     "and SIGHUP after a change. With auth.cluster_users a change on one node holds on all")
+    if config.auth.acl_file:
+        lines.append(f"auth.acl_file: {config.auth.acl_file} is this node's own: every node needs the same file, and "
+                     "SIGHUP after a change. With auth.cluster_permissions a change on one node holds on all")
     voters = len(read_members(cluster.etcd.initial_cluster))
     if voters and voters % 2 == 0 and cluster.etcd.bootstrap:  # otherwise it names only some of them
         lines.append(f"{_MEMBERS}: {voters} members stand no more losses than {voters - 1}: take an odd number")

@@ -155,8 +155,8 @@ def voters_remove(place: Place, node: str, yes: bool) -> None:
 def cluster_leave(place: Place, no_wait: bool, yes: bool) -> None:
     """Take this node out of the cluster, and stop it.
 
-    Its sessions go to the other nodes, its clients are told where to go, and the process ends. The command returns
-    then.
+    Its sessions, its queues and its streams go to the other nodes, its clients are told where to go, and the process
+    ends. The command returns then. The log names the queues that stay, and why.
     """
     view = place.client.ask("GET", "cluster")
     name = view["local"]

@@ -113,7 +113,7 @@ def _who_may_connect(config: Config) -> Iterator[Finding]:
     for path, slot in config.listeners():
         address = parse_address(slot.addr)
         names_by_certificate = isinstance(slot, TlsListener) and bool(slot.username_from)
-        if config.anonymous_allowed(slot) or auth.users_file or (names_by_certificate and slot.requires_certificate):
+        if config.anonymous_allowed(slot) or auth.has_users or (names_by_certificate and slot.requires_certificate):
             continue
         if auth.allow_anonymous is False:
             yield ("auth.allow_anonymous", "auth.users_file", f"{path}.username_from"), (
@@ -133,6 +133,19 @@ def _files(config: Config) -> Iterator[Finding]:
     auth, storage = config.auth, config.storage
     if auth.users_file:
         yield from readable("auth.users_file", auth.users_file, "; `fluxmq user add NAME --file FILE` makes one")
+    if auth.users_file and auth.cluster_users:
+        yield ("auth.users_file", "auth.cluster_users"), (
+            "users are those of a file, or the cluster's: set one of the two (`fluxmq user import FILE` gives the "
+            "cluster those of the file)")
+    if auth.cluster_users and not config.cluster.enabled:
+        yield ("auth.cluster_users", "cluster.enabled"), (
+            "there is no cluster that could have users: set cluster.enabled, or auth.users_file instead")
+    if auth.acl_file and auth.cluster_permissions:
+        yield ("auth.acl_file", "auth.cluster_permissions"), (
+            "permissions are those of a file, or the cluster's: set one of the two")
+    if auth.cluster_permissions and not config.cluster.enabled:
+        yield ("auth.cluster_permissions", "cluster.enabled"), (
+            "there is no cluster that could have permissions: set cluster.enabled, or auth.acl_file instead")
     if auth.acl_file:
         yield from readable("auth.acl_file", auth.acl_file)
     if storage.type == "rocksdb" and os.path.exists(storage.dir) and not os.path.isdir(storage.dir):

@@ -40,6 +40,11 @@ class LoopDriver:
         for task in list(self._tasks):
             task.cancel()
 
+    async def ended(self, limit_s: float) -> None:
+        """Until no task runs any more, for at most so many seconds."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=limit_s)
+
     def sleep(self, seconds: float) -> Awaitable[None]:
         """asyncio.sleep()."""
         return asyncio.sleep(seconds)

@@ -17,6 +17,7 @@ from fluxmq.app.queue_place import (
     partition_option,
     print_message,
     read_position,
+    tell_missing,
     yes_option,
 )
 from fluxmq.app.queue_text import as_groups, as_queue, as_table, plain
@@ -40,9 +41,12 @@ def queue_list(place: Place) -> None:
     columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "ready": "READY",
                "unsettled": "UNSETTLED", "delayed": "DELAYED", "bytes": "BYTES", "groups": "GROUPS",
                "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
-    if any(one.get("state") == "damaged" for one in answer["queues"]):
+    if any(one.get("node") for one in answer["queues"]):
+        columns["node"] = "NODE"
+    if any(one.get("state", "running") != "running" for one in answer["queues"]):
         columns["state"] = "STATE"
     place.show(answer, lambda: as_table(answer["queues"], columns) if answer["queues"] else "there are no queues")
+    tell_missing(answer)
 
 
 @queue.command("describe")
@@ -52,6 +56,7 @@ def queue_describe(place: Place, name: str) -> None:
     """Show everything about the queue NAME."""
     answer = place.client.ask("GET", "queues", name)
     place.show(answer, lambda: as_queue(answer))
+    tell_missing(answer)
 
 
 @queue.command("create")
@@ -109,7 +114,26 @@ def queue_delete(place: Place, name: str, if_unused: bool, if_empty: bool, yes: 
     """Delete the queue NAME with its messages and groups."""
     confirm(yes or if_empty, f"Delete {plain(name)} with all that is in it?")
     answer = place.client.ask("DELETE", "queues", name, query={"if_unused": if_unused, "if_empty": if_empty})
-    place.show(answer, lambda: f"{plain(name)} is deleted, and {answer['messages']} messages with it")
+    gone = "" if answer["messages"] is None else f", and {answer['messages']} messages with it"
+    place.show(answer, lambda: f"{plain(name)} is deleted{gone}")
+
+
+@queue.command("move")
+@click.argument("name")
+@click.argument("node")
+@partition_option
+@asks_queues
+def queue_move(place: Place, name: str, node: str, partition: int | None) -> None:
+    """Move the queue NAME to NODE of the cluster, while it is used: with all partitions, or one.
+
+    The command returns when it is there. A large queue or stream may take minutes; its clients notice a moment at the
+    end. Queues that are exclusive to a connection stay at its node.
+    """
+    while (answer := place.client.ask("POST", "queues", name, "move",
+                                      body={"node": node, "partition": partition}))["moving"]:
+        pass
+    place.show(answer, lambda: f"{plain(name)}{'' if partition is None else f' partition {partition}'} is at "
+                              f"node {plain(node)}")
 
 
 @queue.command("purge")
@@ -284,8 +308,11 @@ def dlq_list(place: Place) -> None:
     answer = place.client.ask("GET", "dlq")
     columns = {"queue": "QUEUE", "dead_letter_queue": "DEAD LETTER QUEUE", "messages": "MESSAGES", "bytes": "BYTES",
                "oldest_ms": "OLDEST", "newest_ms": "NEWEST"}
+    if any(one.get("node") for one in answer["dead_letters"]):
+        columns["node"] = "NODE"
     place.show(answer, lambda: as_table(answer["dead_letters"], columns) if answer["dead_letters"] else
                "there are no dead letters")
+    tell_missing(answer)
 
 
 @dlq.command("show")
@@ -328,6 +355,8 @@ def _replays(place: Place, name: str, places: tuple[str, ...], everything: bool)
         # At most the present number: messages that are dead-lettered again must not be replayed endlessly.
         found = place.client.ask("GET", "dlq")["dead_letters"]
         left = next((entry["messages"] for entry in found if entry["queue"] == place.shown(name)), 0)
+        if left is None:
+            left = PAGE  # the node that knows has not answered: the request says why
         if not left:
             place.client.ask("GET", "queues", name)  # raises the error if there is no such queue
         while left > 0:

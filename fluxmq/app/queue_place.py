@@ -14,10 +14,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from fluxmq.app.config_options import file_option
-from fluxmq.app.queue_text import as_message
+from fluxmq.app.queue_text import as_message, plain
 
-__all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "namespace_option", "pages", "partition_option",
-           "print_message", "read_position", "yes_option"]
+__all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "namespace_option", "open_place", "pages",
+           "partition_option", "place_options", "print_message", "read_position", "tell_missing", "yes_option"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -44,7 +44,8 @@ class Place:
         click.echo(json.dumps(answer, indent=2, ensure_ascii=False) if self.as_json else text().rstrip("\n"))
 
 
-def _place(socket: Path | None, file: Path | None, as_json: bool) -> Place:
+def open_place(socket: Path | None, file: Path | None, as_json: bool) -> Place:
+    """From the values of place_options; the caller closes its client."""
     if socket is None:
         from fluxmq.app.config import load
 
@@ -60,7 +61,7 @@ def _place(socket: Path | None, file: Path | None, as_json: bool) -> Place:
 def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
     """Adds the common options to a command, and passes a Place as first argument."""
     def command(*arguments: Any, socket: Path | None, file: Path | None, as_json: bool, **options: Any) -> _T:
-        place = _place(socket, file, as_json)
+        place = open_place(socket, file, as_json)
         try:
             return function(place, *arguments, **options)
         finally:
@@ -68,6 +69,11 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    return place_options(command)
+
+
+def place_options(command: Callable[..., _T]) -> Callable[..., _T]:
+    """Adds the options that say where the broker is, and how to print: socket, file, as_json."""
     for option in (
             click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
             file_option("The broker's configuration file, which says where its socket is."),
@@ -124,6 +130,12 @@ def pages(place: Place, segments: tuple[str, ...], start: str, count: int,
         if not answer["messages"]:
             return
         query["from"] = answer["next"]
+
+
+def tell_missing(answer: dict[str, Any]) -> None:
+    """Says which nodes of the cluster have not answered, whose numbers are left out."""
+    for one in answer.get("missing", ()):
+        click.echo(f"numbers of node {plain(one['node'])} are left out: {plain(one['why'])}", err=True)
 
 
 def print_message(place: Place, message: dict[str, Any], properties: bool) -> None:

@@ -9,6 +9,7 @@ from fluxmq.app.logs import Notes
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import QueueRefused, QueuesPort
 from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.queues.admin import QueueAdmin
@@ -20,6 +21,7 @@ from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model import limits
 from fluxmq.model.config import Config
+from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.reserve import Reserve
 from fluxmq.storage.segments import SegmentStore
 
@@ -31,9 +33,11 @@ class Queues:
 
     def __init__(self, broker: Broker, keeper: Keeper, store: StateStore, config: Config, cluster: Cluster,
                  notes: Notes, later: Callable[..., Any]) -> None:
-        self._broker, self._later, self._specs = broker, later, config.queues
+        self._broker, self._later, self._specs, self._say = broker, later, config.queues, notes.say
         options = config.queue_manager
         self.manager = manager = QueueManager(broker.hub, options.auto_create, notes.say, cluster=cluster)
+        manager.write_policy = config.cluster.raft.write_policy
+        manager.away.publishes = config.broker.sys_interval > 0
         self.segments: SegmentStore | None = None
         self.space: QueueSpace | None = None
         if store.path is not None:
@@ -42,7 +46,7 @@ class Queues:
             self.space = QueueSpace(manager, Reserve(store.path, limits.QUEUE_RESERVE_BYTES), keeper.driver, notes.say)
         keeper.queues = QueueKeeper(manager, self.segments, options.cache_size, keeper.driver,
                                     small_bytes=limits.QUEUE_SMALL_BYTES)
-        broker.consumers = QueueConsumers(manager, notes.say)
+        broker.consumers = QueueConsumers(manager, notes.say, broker.relays, broker.hosts)
         broker.hub.ledger.limit_claims(options.max_unsettled_per_consumer, options.max_unsettled)
         self.limited = LimitedConsumers(manager)
         self.clock = QueueClock(manager, int(options.auto_commit_interval * 1000), keeper.clock.stamp_of_age)
@@ -54,13 +58,39 @@ class Queues:
         return (self.space.why or "the disk is full") if self.space is not None and self.space.full else ""
 
     def declare(self) -> None:
-        """Declares the configured queues after recovery. Raises ConfigError for one that exists with other settings."""
+        """Declares the configured queues after recovery. Raises ConfigError for one that exists with other settings.
+        In a cluster that has them in common `declare_shared` does it."""
+        if self.manager.definer is not None:
+            return
         for at, spec in enumerate(self._specs):
             try:
                 self.manager.declare(spec)
             except QueueRefused as refused:
                 raise ConfigError(f"queues[{at}]", f"{refused.text}; {refused.hint}") from None
             self.manager.queues[spec.address].configured = True
+
+    async def declare_shared(self) -> None:
+        """Declares the configured queues in the cluster that this node has joined. One that is there with other
+        settings is used as it is: another node, or an operator, was first."""
+        if self.manager.definer is None:
+            return
+        for spec in self._specs:
+            try:
+                await self._declare_shared(spec)
+            except QueueRefused as refused:
+                self._say("warning", "", f"a queue of the configuration could not be made: {refused.text}", {
+                    "queue": spec.shown, "why": refused.text})
+
+    async def _declare_shared(self, spec: QueueSpec) -> None:
+        while (state := self.manager.queues.get(spec.address)) is None:
+            try:
+                self.manager.declare(spec)
+            except Deferred as deferred:
+                await deferred.change()
+        state.configured = True
+        if state.spec != spec:
+            self._say("warning", "", "a queue of the configuration is there with other settings, which are used", {
+                "queue": spec.shown})
 
     def tick(self) -> None:
         """Called on each tick of the clock."""

@@ -62,8 +62,8 @@ def place_of(message: dict[str, Any]) -> str:
 def as_queue(queue: dict[str, Any]) -> str:
     """Everything about one queue."""
     out = [f"{plain(queue.get('name'))}  ({plain(queue.get('type'))})"]
-    for key in ("state", "damage", "messages", "ready", "unsettled", "delayed", "bytes", "consumers", "dead_letters",
-                "dead_letter_queue"):
+    for key in ("node", "state", "damage", "messages", "ready", "unsettled", "delayed", "bytes", "consumers",
+                "dead_letters", "dead_letter_queue"):
         if queue.get(key) not in (None, ""):
             out.append(f"  {key.replace('_', ' ')}: {plain(queue[key])}")
     counts = queue.get("counts")
@@ -87,7 +87,9 @@ def as_queue(queue: dict[str, Any]) -> str:
     text = "\n".join(out) + "\n"
     if queue.get("partition_list"):
         text += "\n" + as_table(queue["partition_list"], {"partition": "PARTITION", "first": "FIRST", "next": "NEXT",
-                                                          "messages": "MESSAGES", "bytes": "BYTES"})
+                                                          "messages": "MESSAGES", "bytes": "BYTES",
+                                                          **({"node": "NODE"} if "node" in queue["partition_list"][0]
+                                                             else {})})
     if queue.get("group_list"):
         text += "\n" + as_groups(queue["group_list"])
     return text

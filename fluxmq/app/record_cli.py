@@ -66,8 +66,9 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 
 
 @click.group(invoke_without_command=True)
-@click.option("--attach", "socket", type=click.Path(path_type=Path), metavar="ADDR",
-              help="The broker's admin socket. Default: that of the configuration.")
+@click.option("--attach", "sockets", type=click.Path(path_type=Path), metavar="ADDR", multiple=True,
+              help="The broker's admin socket. Default: that of the configuration. Several: nodes of a cluster on this "
+                   "machine, each recorded into node=NAME of DIR.")
 @file_option("The broker's configuration file: where its socket is, and the defaults of the options below (section "
              "record).")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -86,9 +87,10 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.option("--max-disk", callback=_size, metavar="SIZE", help="Stop when all files together reach this size.")
 @click.option("--ring-size", callback=_size, metavar="SIZE", help="Memory between broker and writer.")
 @click.option("--duration", callback=_duration, metavar="TIME", help="Stop after this time. Default: at Ctrl+C.")
+@click.option("--parent", type=int, default=0, hidden=True)     # stop when this process, which started it, has ended
 @click.pass_context
-def record(context: click.Context, /, socket: Path | None, file: Path | None, directory: Path | None,
-           duration: float | None, ring_size: int | None, **given: Any) -> None:
+def record(context: click.Context, /, sockets: tuple[Path, ...], file: Path | None, directory: Path | None,
+           duration: float | None, ring_size: int | None, parent: int, **given: Any) -> None:
     """Record the traffic of a running broker into DIR, until Ctrl+C. See docs/recording.md."""
     if context.invoked_subcommand is not None:
         return
@@ -100,11 +102,25 @@ def record(context: click.Context, /, socket: Path | None, file: Path | None, di
     config = load(file, os.environ)[0]
     if directory is None:
         directory = Path(config.record.dir) / recording_name(time.time_ns())
-    manifest = _record(_socket(socket, config), directory, _options(config, given), duration, ring_size)
+    if len(sockets) > 1:
+        from fluxmq.app.record_nodes import record_nodes
+
+        context.exit(record_nodes(sockets, directory, _words(given | {
+            "config": file, "duration": duration, "ring_size": ring_size})))
+    socket = _socket(sockets[0] if sockets else None, config)
+    manifest = _record(socket, directory, _options(config, given), _Stop(duration, parent), ring_size)
     lost = f"; {manifest.lost_entries} entries lost, {_bytes(manifest.lost_bytes)}" if manifest.lost_entries else ""
     click.echo(f"{directory}: {manifest.rows} rows in {len(manifest.parts)} files{lost} ({manifest.end})")
     if manifest.end not in ("stopped", "broker ended", "cap reached"):
         context.exit(1)
+
+
+def _words(given: dict[str, Any]) -> list[str]:
+    """The options again, for the command of one node."""
+    repeated = {"topics": "--topic", "clients": "--client", "protocols": "--protocol"}
+    words = [word for name, option in repeated.items() for value in given.pop(name) for word in (option, value)]
+    return words + [word for name, value in given.items() if value is not None
+                    for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _socket(given: Path | None, config: Config) -> Path:
@@ -131,8 +147,7 @@ def _options(config: Config, given: dict[str, Any]) -> RecordOptions:
                                    **{word: value for word, value in words.items() if value})
 
 
-def _record(path: Path, directory: Path, options: RecordOptions, duration: float | None,
-            ring_size: int | None) -> Manifest:
+def _record(path: Path, directory: Path, options: RecordOptions, stopping: _Stop, ring_size: int | None) -> Manifest:
     import msgspec
 
     from fluxmq.app.admin_client import AdminClient
@@ -144,11 +159,11 @@ def _record(path: Path, directory: Path, options: RecordOptions, duration: float
     os.umask(0o077)
     try:
         # The broker records before its answer arrives, so a signal in between ends the recording, not the process.
-        with _Stop(duration) as stop:
+        with stopping as stop:
             found, stream = client.record(ring_size or 0)
             reader = open_ring(found["ring"])
             about = msgspec.convert(found["about"], BrokerAbout)
-            shown = _Shown(duration)
+            shown = _Shown(stop.duration)
             stop.follow(stream, int(found["pid"]))
             try:
                 manifest: Manifest = run_writer(reader, options, directory, about=about, stop=stop, progress=shown)
@@ -161,10 +176,12 @@ def _record(path: Path, directory: Path, options: RecordOptions, duration: float
 
 class _Stop:
     """Tells the writer whether to end. Inside the block, SIGINT and SIGTERM do not end the process; but the second
-    signal does while the broker has not answered yet, because its answer may take long."""
+    signal does while the broker has not answered yet, because its answer may take long. parent: the process whose end
+    is as a signal; 0: none."""
 
-    def __init__(self, duration: float | None) -> None:
-        self._duration = duration
+    def __init__(self, duration: float | None, parent: int = 0) -> None:
+        self.duration = duration
+        self._parent = parent
         self._until: float | None = None
         self._pid = 0  # of the broker; 0: it has not answered yet
         self._signalled = False
@@ -173,7 +190,7 @@ class _Stop:
 
     def follow(self, stream: Any, pid: int) -> None:
         """Called when the broker has answered: the duration begins, and the end of the stream ends the recording."""
-        self._until = None if self._duration is None else time.monotonic() + self._duration
+        self._until = None if self.duration is None else time.monotonic() + self.duration
         self._pid = pid
         threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
@@ -201,7 +218,8 @@ class _Stop:
 
     def __call__(self) -> str | None:
         now = time.monotonic()
-        if self._signalled or (self._until is not None and now >= self._until):
+        if (self._signalled or (self._until is not None and now >= self._until)
+                or (self._parent and os.getppid() != self._parent)):
             return "stopped"
         # A broker that stops ends the stream before it disconnects its clients: the ring has the end of the recording.
         if self._left_at is not None and (now - self._left_at > _GOODBYE_SECONDS

@@ -73,6 +73,7 @@ def _words(recording: Recording) -> str:
     lines = {
         "recording": manifest.id, "of": "a broker" if manifest.source == "broker" else "a capture",
         "broker": broker + (f", configuration {manifest.config_digest[:12]}" if manifest.config_digest else ""),
+        **_cluster_words(recording),
         "machine": f"{machine.system}, {machine.processors} processors, {machine.memory >> 20} MiB",
         "made": f"{_when(manifest.started)} to {_when(manifest.ended)}",
         "traffic": f"{_when(first)} to {_when(last)}",
@@ -86,20 +87,42 @@ def _words(recording: Recording) -> str:
     return "\n".join(f"{name:<10} {value}" for name, value in lines.items())
 
 
+def _cluster_words(recording: Recording) -> dict[str, str]:
+    """Of which node of which cluster; of several recordings each in a line."""
+    from fluxmq.record.merging import ClusterRecording
+
+    about = recording.manifest.cluster
+    if not isinstance(recording, ClusterRecording):
+        return {"cluster": f"node {about.node} of {about.id}"} if about.id else {}
+    lines = [about.id]
+    for one in recording.nodes:
+        its = one.manifest
+        lines.append(f"{its.cluster.node}: {_when(its.started)} to {_when(its.ended)}, {one.rows} rows, "
+                     f"{its.lost_entries} entries lost, {its.end or 'no end'}, {one.path}")
+    found = {"cluster": f"\n{'':<11}".join(lines),
+             "all nodes": f"{_when(recording.common[0])} to {_when(recording.common[1])}"}
+    return found | ({"missing": f"no recording of {', '.join(recording.missing)}"} if recording.missing else {})
+
+
 @click.command("show")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directories", metavar="DIRECTORY...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The manifest, with the parts that are there.")
-def show_command(directory: Path, as_json: bool) -> None:
-    """Show which broker the recording in DIRECTORY is of, when it was made, its size, and how it ended."""
+def show_command(directories: tuple[Path, ...], as_json: bool) -> None:
+    """Show which broker the recording in DIRECTORY is of, when it was made, its size, and how it ended.
+
+    Several are recordings of the nodes of one cluster, or one directory that holds them: they are shown as one.
+    """
     _need_pyarrow()
     import msgspec
 
-    from fluxmq.record.reading import open_recording
+    from fluxmq.record.merging import open_recordings
 
-    recording = open_recording(directory)
+    recording = open_recordings(*directories)
     if as_json:
         manifest = msgspec.to_builtins(recording.manifest) | {
-            "rows": recording.rows, "files": [path.name for path in recording.parts]}
+            "rows": recording.rows, "files": [
+                path.name if len(recording.nodes) == 1 else f"{path.parent.name}/{path.name}"
+                for path in recording.parts]}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n")
     else:
         click.echo(_words(recording))

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from fluxmq import __version__
 from fluxmq._core.net.poller import Poller
 from fluxmq.app.config_text import show
 from fluxmq.app.logs import Notes
+from fluxmq.engine.ports.overview import ClusterView
 from fluxmq.model.config import Config
-from fluxmq.record.options import BrokerAbout
+from fluxmq.record.options import BrokerAbout, ClusterAbout
 from fluxmq.record.recorder import Recorder
 from fluxmq.record.supervisor import Supervisor
 
@@ -17,12 +19,13 @@ __all__ = ["Recording"]
 
 
 class Recording:
-    """supervisor: of the writer; None: none is configured, or it has not been started yet."""
+    """cluster: the cluster as this node sees it now. supervisor: of the writer; None: none is configured, or it has not
+    been started yet."""
 
-    def __init__(self, poller: Poller, config: Config, notes: Notes) -> None:
-        self.recorder = Recorder(poller, BrokerAbout(
-            version=__version__, config_digest=hashlib.sha256(show(config, {}).encode()).hexdigest()),
-            config.record.ring_size)
+    def __init__(self, poller: Poller, config: Config, notes: Notes, cluster: Callable[[], ClusterView]) -> None:
+        digest = hashlib.sha256(show(config, {}).encode()).hexdigest()
+        self.recorder = Recorder(poller, lambda: BrokerAbout(
+            version=__version__, config_digest=digest, cluster=_cluster(cluster())), config.record.ring_size)
         self.supervisor: Supervisor | None = None
         self._config = config.record
         self._notes = notes
@@ -50,3 +53,11 @@ class Recording:
         return {"fluxmq_recording": int(self.recorder.recording),
                 "fluxmq_record_writer_restarts_total": self.supervisor.restarts if self.supervisor is not None else 0,
                 } | {f"fluxmq_record_{name}_total": value for name, value in self.recorder.totals().items()}
+
+
+def _cluster(view: ClusterView) -> ClusterAbout:
+    """Empty for a broker by itself, and for a node that has not joined."""
+    if not view.env:
+        return ClusterAbout()
+    return ClusterAbout(id=view.env, node=view.local, nodes=tuple(
+        node.id for node in view.nodes if node.id == view.local or node.state != "down"))

@@ -29,8 +29,10 @@ from fluxmq._core.net.poller import Poller
 from fluxmq.access.authority import Authority
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
+from fluxmq.admin.routes import AdminRoutes
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, namespaces, recovered
+from fluxmq.app.accounts import Accounts
 from fluxmq.app.admission import Admission, admission
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import cluster_faults
@@ -46,13 +48,15 @@ from fluxmq.app.permissions import Permissions
 from fluxmq.app.queue_setup import Queues
 from fluxmq.app.recording import Recording
 from fluxmq.app.snapshot import Snapshots
-from fluxmq.cluster.solo import SoloOverview, solo
+from fluxmq.cluster.solo import SoloAccounts, SoloOverview, solo
 from fluxmq.edge.mqtt.clients import MqttClients, send_away
 from fluxmq.edge.mqtt.connection import Client
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker
+from fluxmq.engine.definitions import EngineDefinitions
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.namespaces import NamespaceAdmin
+from fluxmq.engine.ports.accounts import AccountsPort
 from fluxmq.engine.ports.clients import ClientsPort
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.overview import ClusterOverview
@@ -105,6 +109,7 @@ async def _main(config: Config) -> int:
             if not server.again or server.status:
                 return server.status
             del server
+            await runtime.life_ended()
             gc.unfreeze()
             gc.collect()  # what it was made of refers to itself, and the next life makes as much
     finally:
@@ -219,6 +224,7 @@ class Server:
             config.cluster.node_id or socket.gethostname(), os.getpid(), __version__, lambda: len(self.broker.sessions))
         self.runtime = runtime
         self.node: ClusterNode | None = None  # made by initialize(), of a runtime
+        self.accounts: AccountsPort = SoloAccounts()
         self.fenced = False
         self.again = False  # this life has ended by the loss of its lease alone: another one follows
         self.away = ReasonCode.USE_ANOTHER_SERVER  # what clients are told when this node leaves
@@ -243,6 +249,7 @@ class Server:
         self._closing.append(self.store.close)
         self.store.start()
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
+        self._closing.append(self.hub.end)
         set_limits(self.hub, config)
         self.poller = Poller(self.hub)
         if self.runtime is not None:
@@ -255,18 +262,25 @@ class Server:
         self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
         if self.node is not None:
             self.node.attach(self.broker)
+            self.node.bans.attach(self.admission.guard)
+            self.admission.guard.shared = self.node.bans
             self.node.leaver.on_leave = self.leave
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.queues = Queues(self.broker, self.keeper, self.store, config, self.cluster, notes, later)
         self._closing.append(self.queues.close)
         self.permissions = Permissions(self.broker, config.auth, self._authority, notes)
+        if self.node is not None:
+            self.accounts = Accounts(self.node.documents, self.permissions.learn, config.auth, notes.say)
         self._closing.append(self.permissions.authority.close)
         asking = self.permissions.asking
         self.amqp091 = Amqp091(self.broker, self.keeper, self.queues, asking, config.amqp091, self.cluster, later)
         self._closing.append(self.amqp091.notes.close)
+        if self.node is not None:
+            self.node.attach_stored(EngineDefinitions(self.queues.manager, self.amqp091.exchanges))
+        self.permissions.on_reviewed = lambda: self.amqp091.clients.review(self.permissions.authority.removed)
         self.listeners.open(Served(config, self.poller, self.admission, self.broker, asking, self.tally, notes,
                                    self.amqp091, later))
-        self.recording = Recording(self.poller, config, notes)
+        self.recording = Recording(self.poller, config, notes, self.overview.snapshot)
         self.sys_topics = SysTopics(self.broker, __version__)
         self.snapshots = Snapshots(
             config=config, journal=self.store.journal, stopped=self.stopped, broker=self.broker, queues=self.queues,
@@ -295,7 +309,7 @@ class Server:
         recovered.log_recovery(log, self.store, self.queues.segments)
         namespaces.declare(self.config, self.hub, self.notes)
         self.queues.declare()
-        self.permissions.reviewing.begin()  # permissions may have changed since the last run
+        self.permissions.start()
         for problem in (*self.listeners.out_of_date(), *cluster_warnings(self.config)):
             log.warning(problem)
         if recovered_state:
@@ -307,7 +321,8 @@ class Server:
                 raise BindError("server.health_addr", self.config.server.health_addr, error,
                                 "Another program listens there: set server.health_addr to another address, or "
                                 "server.health_enabled to false") from None
-        await self.recording.start()
+        if self.runtime is None:
+            await self.recording.start()
         self.hub.wake = self._wake
         self.loop.add_reader(self.poller.fileno(), self._turn)
         watch_loop(self.poller, self.loop, lambda: self._turn(self.poller.linger))
@@ -316,10 +331,17 @@ class Server:
         await self._start_admin()  # before the join, which may take hours: `fluxmq cluster status` says why
         if self.runtime is not None and self.node is not None:
             await self.runtime.join(self.node, self.listeners)
+            await self.queues.declare_shared()
+            await self.recording.start()  # with the name of the cluster; no client is served before
             self.admission.gate.shut = ""
 
     async def _start_admin(self) -> None:
-        """Opens the admin socket. Its requests need running turns and a running journal."""
+        """Opens the admin socket. Its requests need running turns and a running journal. Operators of other nodes ask
+        about the queues of this one, whether it has a socket or not."""
+        operations = None
+        if self.node is not None:
+            operations = self.node.operations
+            operations.answer_by(AdminRoutes(self.queues.admin, on_log=self.notes.say).answer)
         path = self.config.admin_socket_path()
         if path is None:
             return
@@ -330,8 +352,9 @@ class Server:
             return
         clients = MqttClients(self.broker), self.amqp091.clients
         self.admin = AdminSocket(path, self.queues.admin, self.recording.recorder, clients=clients,
-                                 bans=self.admission.guard, namespaces=self.namespace_admin(clients),
-                                 cluster=self.overview, on_log=self.notes.say)
+                                 bans=self.admission.guard, accounts=self.accounts,
+                                 namespaces=self.namespace_admin(clients), cluster=self.overview, operations=operations,
+                                 on_log=self.notes.say)
         try:
             await self.admin.start()
         except OSError as error:
@@ -347,6 +370,8 @@ class Server:
         self.loop.call_soon(self._turn)
 
     def _turn(self, do: Callable[[], None] | None = None) -> None:
+        if self.hub.wake is None:
+            return  # asked for before the stop
         try:
             (do or self.poller.turn)()
         except StorageError as error:
@@ -414,7 +439,6 @@ class Server:
         """SIGHUP: loads certificates, users and ACL again. Errors are reported, and the earlier ones stay in use."""
         log = logging.getLogger("fluxmq.app")
         problems = self.listeners.reload_certificates() + self.permissions.reload()
-        self.amqp091.clients.review(self.permissions.authority.removed)
         for problem in problems:
             log.error(f"reload: {problem}")
         for problem in self.listeners.out_of_date():
@@ -449,6 +473,11 @@ class Server:
             self.notes.log.warning("not all sessions were handed over: the other nodes adopt the rest, without the "
                                    "messages that only this node has; these come when it is started again",
                                    extra={"sessions": left, "limit_s": limit_s})
+        for name, why in (leaver.queues_left or {}).items():
+            self.notes.log.warning(f"a queue stays with this node: {why}", extra={"queue": name, "why": why})
+        if leaver.queues_left is None:
+            self.notes.log.warning("not all queues were moved: the rest is away until this node is started again",
+                                   extra={"limit_s": limit_s})
         work.cancel()
 
     def _send_away(self, client: Any, node: str) -> None:
@@ -554,10 +583,12 @@ class Server:
 
     def _access(self) -> str:
         auth = self.config.auth
-        who = f"users of {auth.users_file}" if auth.users_file else "anybody who can reach the addresses above"
-        if auth.users_file and auth.allow_anonymous:
+        who = (f"users of {auth.users_file}" if auth.users_file else "users of the cluster" if auth.cluster_users else
+               "anybody who can reach the addresses above")
+        if auth.has_users and auth.allow_anonymous:
             who += ", and anonymous clients"
         slots = [slot for _, slot in self.config.listeners()]
-        if not auth.users_file and all(slot.address and slot.address.is_loopback for slot in slots):
+        if not auth.has_users and all(slot.address and slot.address.is_loopback for slot in slots):
             who = "anybody on this machine (loopback only; set auth.users_file to open it to others)"
-        return who + (f"; permissions from {auth.acl_file}" if auth.acl_file else "; everything is permitted")
+        permissions = "permissions of the cluster" if auth.cluster_permissions else f"permissions from {auth.acl_file}"
+        return f"{who}; {permissions if auth.acl_file or auth.cluster_permissions else 'everything is permitted'}"

@@ -155,9 +155,12 @@ class Snapshots:
         manager = self.queues.manager
         happened, now, kinds = totals(manager)
         happened["refused_unknown_queue"] = manager.refused_unknown
+        happened["refused_away"] = self.broker.hub.ledger.refused_away
+        happened["refused_elsewhere"] = self.broker.hub.ledger.refused_elsewhere
         counters = self.broker.hub.counters()
         return {"fluxmq_queues": {(kind,): number for kind, number in kinds.items()},
                 "fluxmq_queues_damaged": sum(queue.damage is not None for queue in manager.states),
+                "fluxmq_queues_away": len(manager.away),
                 "fluxmq_queues_claims": counters["claims"],
                 "fluxmq_queues_consumers_limited": counters["limited"]} | {
             f"fluxmq_queues_{name}": value for name, value in as_metrics(happened, now).items()}
@@ -172,7 +175,8 @@ class Snapshots:
             if found is not None:
                 chosen[found.queue.address] = found
         if not asked:
-            for address in nsmallest(bound, manager.queues) if len(chosen) < bound else ():
+            here = (address for address, state in manager.queues.items() if state.here)
+            for address in nsmallest(bound, here) if len(chosen) < bound else ():
                 chosen.setdefault(address, manager.queues[address])
         return [QueueSnapshot(state.spec.shown, as_metrics(counts_of(state), numbers_of(state)),
                               dict(islice(sorted(group_lags(state).items()), None if asked else bound)))

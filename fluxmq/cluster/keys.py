@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "DATA", "LEADER", "NODES", "OWNER", "RETAINED_DATA", "RETAINED_INDEX", "ROOT", "SUBSCRIPTION", "WILL_DATA",
-    "Name", "client_key", "node_key", "node_of", "parse", "subscription_key", "topic_key",
+    "BAN_ADDRESS", "BAN_USER", "BINDING", "DATA", "DOCUMENTS", "EXCHANGE", "LEADER", "NODES", "OWNER", "QUEUE",
+    "QUEUE_DATA", "QUEUE_OWNER", "RETAINED_DATA", "RETAINED_INDEX", "ROOT", "SUBSCRIPTION", "WILL_DATA",
+    "Name", "ban_key", "binding_key", "client_key", "document_key", "exchange_key", "node_key", "node_of", "parse",
+    "queue_key", "subscription_key", "topic_key",
 ]
 
 ROOT = b"/mqtt/"
@@ -19,14 +21,23 @@ LEADER = ROOT + b"leader"
 OWNER, DATA, SUBSCRIPTION = "owner", "data", "subscription"
 RETAINED_DATA, RETAINED_INDEX = "retained-data", "retained-index"
 WILL_DATA = "will-data"
+QUEUE, QUEUE_DATA, QUEUE_OWNER = "queues", "queue-data", "queue-owners"
+EXCHANGE, BINDING = "exchanges", "bindings"
+BAN_ADDRESS, BAN_USER = "bans/address", "bans/user"
+USER, USER_DECOY, PERMISSION = "users", "user-decoy", "permissions"
+DOCUMENTS = frozenset({USER, USER_DECOY, PERMISSION})  # engine/ports/documents.py
+TO_QUEUE, TO_EXCHANGE = b"q", b"e"
+
+ONE_NAME = (RETAINED_DATA, RETAINED_INDEX, WILL_DATA, QUEUE, QUEUE_DATA, QUEUE_OWNER, EXCHANGE)
 
 # Client identifiers of AMQP connections begin with these; an MQTT client that uses one is encoded differently.
 AMQP_PREFIXES = (b"amqp:", b"amqp091-")
 
 
 class Name(NamedTuple):
-    """What a key is about. kind: one of the constants of this module. name: the client identifier or the topic.
-    filter: of a subscription, else b""."""
+    """What a key is about. kind: one of the constants of this module. name: the client identifier, the topic, the
+    queue, the exchange, the address of a ban; of a binding its source. filter: of a subscription; of a BAN_USER the
+    user; else b""."""
 
     kind: str
     namespace: bytes
@@ -92,6 +103,38 @@ def topic_key(kind: str, namespace: bytes, topic: bytes) -> bytes:
     return base(namespace) + kind.encode() + b"/" + encode(topic)
 
 
+def queue_key(kind: str, namespace: bytes, queue: bytes) -> bytes:
+    """kind: QUEUE, QUEUE_DATA or QUEUE_OWNER."""
+    return base(namespace) + kind.encode() + b"/" + encode(queue)
+
+
+def exchange_key(namespace: bytes, exchange: bytes) -> bytes:
+    """Of an exchange that clients declared."""
+    return base(namespace) + EXCHANGE.encode() + b"/" + encode(exchange)
+
+
+def binding_key(namespace: bytes, source: bytes, destination: bytes, identity: int, mark: bytes, *,
+                to_exchange: bool) -> bytes:
+    """identity: of the destination. mark: tells bindings of the same two ends apart; without `/`."""
+    end = TO_EXCHANGE if to_exchange else TO_QUEUE
+    return base(namespace) + b"/".join((BINDING.encode(), encode(source), end, encode(destination), b"%d" % identity,
+                                        mark))
+
+
+def ban_key(address: str, user: bytes | None = None) -> bytes:
+    """Of the ban of an address, or of a user there. user b"": the prefix of all users there, and the user without a
+    name."""
+    if user is None:
+        return ROOT + BAN_ADDRESS.encode() + b"/" + encode(address.encode())
+    return ROOT + BAN_USER.encode() + b"/" + encode(address.encode()) + b"/" + encode(user)
+
+
+def document_key(kind: str, namespace: bytes, name: bytes) -> bytes:
+    """kind: USER, PERMISSION, which has a namespace, or USER_DECOY, which has no name."""
+    parts = {USER: (name,), PERMISSION: (namespace, name)}.get(kind, ())
+    return ROOT + b"/".join((kind.encode(), *map(encode, parts)))
+
+
 def parse(key: bytes) -> Name | None:
     """What a key below ROOT is about; None: it is none of these (a node, the leader, or written by somebody else)."""
     if not key.startswith(ROOT):
@@ -106,10 +149,18 @@ def parse(key: bytes) -> Name | None:
     except ValueError:
         return None
     kind = parts[0].decode("latin-1")
+    if namespace == b"/" and (kind, len(names)) in ((USER, 1), (PERMISSION, 2), (USER_DECOY, 0)):
+        return Name(kind, *names) if kind == PERMISSION else Name(kind, namespace, b"".join(names))
+    if kind == "bans" and namespace == b"/":
+        if len(names) == 2 and names[0] == b"address":
+            return Name(BAN_ADDRESS, namespace, names[1])
+        return Name(BAN_USER, namespace, names[1], names[2]) if len(names) == 3 and names[0] == b"user" else None
     if kind == "sessions" and len(names) == 2 and names[1] in (b"owner", b"data"):
         return Name(names[1].decode(), namespace, names[0])
     if kind == "subscriptions" and len(names) == 2:
         return Name(SUBSCRIPTION, namespace, names[0], names[1])
-    if kind in (RETAINED_DATA, RETAINED_INDEX, WILL_DATA) and len(names) == 1:
+    if kind in ONE_NAME and len(names) == 1:
         return Name(kind, namespace, names[0])
+    if kind == BINDING and len(names) == 5:
+        return Name(BINDING, namespace, names[0])
     return None

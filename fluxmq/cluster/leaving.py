@@ -1,8 +1,9 @@
-"""A node leaves in good order: its sessions go to the others before it stops.
+"""A node leaves in good order: its sessions and queues go to the others before it stops.
 
     for each session that outlives its connection (some at a time)
         the client is told where to go ─► call "take" to that node ─► it takes the session over (takeover.py)
     again for those that have come meanwhile ─► wait until nothing of any session is still to be sent
+    the queues, one after the other (queue_moves)
 
 Which node gets a session follows from a hash of both (rendezvous), so the sessions are spread evenly. A client that
 connects elsewhere before its session has been moved takes it there itself. A node that leaves too, or does not answer,
@@ -159,6 +160,7 @@ class Leaver:
         self.on_leave: Callable[[], None] | None = None
         self._node = node
         self._leaving: Leaving | None = None
+        self.queues_left: dict[str, str] | None = None  # queues that stay here, and why; None: it has not come to them
 
     @property
     def others(self) -> list[str]:
@@ -176,15 +178,18 @@ class Leaver:
         return known.registration.clients if known is not None else {}
 
     async def leave(self, send_away: SendAway) -> int:
-        """Hands the sessions over to the other nodes; ClusterNode.stop() is to follow. send_away: called with the
-        connection of a client and the node that will have its session, before that is asked to take it. Returns the
-        number of sessions that nobody has taken. Does nothing unless the node serves, with others."""
+        """Hands the sessions over to the other nodes, then moves the queues; ClusterNode.stop() is to follow.
+        send_away: called with the connection of a client and the node that will have its session, before that is asked
+        to take it. Returns the number of sessions that nobody has taken. Does nothing unless the node serves, with
+        others."""
         node = self._node
         if not node.begin_leaving() or node.peers is None or not self.others:
             return 0
         self._leaving = Leaving(broker=node.broker, owners=node.owners, peers=node.peers, takeovers=node.takeovers,
                                 transport=node.transport, driver=node.driver, send_away=send_away, log=node.log)
-        return await self._leaving.run()
+        left = await self._leaving.run()
+        self.queues_left = await node.queue_moves.move_all()
+        return left
 
     @property
     def left(self) -> int:

@@ -27,7 +27,7 @@ def give_up(outbox: PeerOutbox, broker: Broker) -> None:
         else:
             outbox.line.commit(newest)
         outbox.abandon(WHY)
-        for line in (outbox.line, outbox.interest_line):
+        for line in (outbox.line, outbox.interest_line, outbox.queue_line):
             line.close(WHY)
 
     outbox.interest_line.commit(newest)

@@ -10,11 +10,12 @@ from typing import Annotated
 import msgspec
 
 __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "ClientHere", "Control", "Cut", "Has", "Hello", "LifeCut",
-           "Origin", "ReturnCall", "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall",
-           "Unreleased", "VoterAnswer", "WhoHas", "answer_of", "client_here_of", "control_of", "encode", "hello_of",
-           "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
+           "NodeCall", "OperationAnswer", "OperationCall", "Origin", "QueueCall", "Reach", "Reached", "ReturnCall",
+           "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased", "VoterAnswer",
+           "WhoHas", "answer_of", "client_here_of", "control_of", "encode", "hello_of", "operation_answer_of",
+           "operation_of", "queue_call_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
 
-VERSIONS = (1, 1)  # of streams: lowest and highest
+VERSIONS = (2, 2)  # of streams: lowest and highest
 
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 Origin = tuple[U64, Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)], U64]  # name, packet identifier, use
@@ -108,17 +109,53 @@ class Has(msgspec.Struct, frozen=True, kw_only=True, tag="has"):
     has: bool
 
 
-Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut | Unreleased | WhoHas | Has
+class Reach(msgspec.Struct, frozen=True, kw_only=True, tag="reach"):
+    """CONTROL: the sender has changed a definition at this revision of the store. The receiver says when it has heard
+    of it."""
+
+    revision: U64
 
 
-class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bodies of calls about a session have in common: the caller, in its life `epoch`, asks this node in its
-    life `to_epoch`."""
+class Reached(msgspec.Struct, frozen=True, kw_only=True, tag="reached"):
+    """CONTROL, the answer: everything up to this revision, which may be a later one, is known and on disk here."""
+
+    revision: U64
+
+
+Control = Switch | Cut | Serving | Adopting | Adopted | LifeCut | Unreleased | WhoHas | Has | Reach | Reached
+
+
+class NodeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bodies of calls have in common: the caller, in its life `epoch`, asks this node in its life
+    `to_epoch`."""
 
     cluster: str
     node: str
     epoch: int
     to_epoch: int
+
+
+class OperationCall(NodeCall, frozen=True, kw_only=True):
+    """Body of the call "operation": what an operator asks of a queue that the other node has, as of HTTP. pages: see
+    engine/ports/operations.py."""
+
+    method: str
+    target: str
+    body: bytes
+    pages: bool
+
+
+class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The first part of the answer; the body follows in parts, of this size together."""
+
+    status: int
+    content_type: str
+    size: U64
+
+
+class SessionCall(NodeCall, frozen=True, kw_only=True):
+    """What the bodies of calls about a session have in common."""
+
     namespace: bytes
     client_id: bytes
 
@@ -153,6 +190,17 @@ class TakeCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "take": the caller leaves, and asks to have a session taken from it."""
 
 
+class QueueCall(SessionCall, frozen=True, kw_only=True):
+    """Body of the calls about a queue that moves; `client_id` is its name. identity: of the queue. move: of the move,
+    drawn by its owner. to: of "move-queue", the node that is to have it. kept: of "queue-here", whether the caller has
+    it still, because the move has failed."""
+
+    identity: int
+    move: int = 0
+    to: str = ""
+    kept: bool = False
+
+
 class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
     empty. had: with the last part, origins of messages that the session has had (_core/hub/origins.pxd)."""
@@ -177,10 +225,13 @@ class VoterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 hello_of = msgspec.msgpack.Decoder(Hello).decode
 answer_of = msgspec.msgpack.Decoder(Answer).decode
 control_of = msgspec.msgpack.Decoder(Control).decode
+operation_of = msgspec.msgpack.Decoder(OperationCall).decode
+operation_answer_of = msgspec.msgpack.Decoder(OperationAnswer).decode
 return_of = msgspec.msgpack.Decoder(ReturnCall).decode
 take_of = msgspec.msgpack.Decoder(TakeCall).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
 client_here_of = msgspec.msgpack.Decoder(ClientHere).decode
 voter_answer_of = msgspec.msgpack.Decoder(VoterAnswer).decode
+queue_call_of = msgspec.msgpack.Decoder(QueueCall).decode
 tail_of = msgspec.msgpack.Decoder(TailCall).decode
 encode = msgspec.msgpack.encode

@@ -9,22 +9,42 @@ It is one file because every part of the cluster is made here, and joined to the
 """
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from fluxmq._core.errors import UsageError
+from fluxmq._core.errors import StorageError, UsageError
 from fluxmq.cluster import keys
 from fluxmq.cluster.adoption import Adoption
+from fluxmq.cluster.bans import Bans
+from fluxmq.cluster.defining import Defining
+from fluxmq.cluster.definitions import KINDS, Definitions
+from fluxmq.cluster.documents import Documents
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.hops import Hops
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept import KeptSessions
+from fluxmq.cluster.kept_claims import KeptClaims
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
 from fluxmq.cluster.membership import Membership, Node, Registration, dial_address
-from fluxmq.cluster.messages import Adopted, Adopting, Control, Cut, Has, LifeCut, Switch, Unreleased, WhoHas
+from fluxmq.cluster.messages import (
+    Adopted,
+    Adopting,
+    Control,
+    Cut,
+    Has,
+    LifeCut,
+    Reach,
+    Reached,
+    Switch,
+    Unreleased,
+    WhoHas,
+    encode,
+)
+from fluxmq.cluster.operations import OPERATION, NodeOperations
 from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Handover, Owners, Session
 from fluxmq.cluster.peers import Peer, Peers
@@ -41,7 +61,10 @@ from fluxmq.cluster.ports import (
     StreamOut,
     Transport,
 )
+from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE, QueueMoves
+from fluxmq.cluster.queue_owners import QueueOwners
 from fluxmq.cluster.quorum import VOTER, Quorum
+from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.returns import RETURN, STORED, Returns
 from fluxmq.cluster.solo import SoloReplicator
@@ -51,7 +74,9 @@ from fluxmq.cluster.votes import VOTE, Votes
 from fluxmq.cluster.wills import Wills
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
+from fluxmq.engine.exchanges.manager import PREDECLARED
 from fluxmq.engine.ports.cluster import Cluster, Owner
+from fluxmq.engine.ports.definitions import Definer, Stored
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.engine.sessions.state import Will
 
@@ -77,7 +102,7 @@ class Phase(Enum):
 class Settings(NamedTuple):
     """name: of this node. configured: see dial_address. ttl_s: of its lease. limit_s: route_publish_timeout.
     window_bytes: not acknowledged, per peer. retained_bytes: retained messages with a payload of this size or more are
-    in the store without it."""
+    in the store without it. shared: all nodes have the queues, exchanges and bindings of all."""
 
     name: str
     configured: dict[str, str] = {}
@@ -85,6 +110,7 @@ class Settings(NamedTuple):
     limit_s: float = 15.0
     window_bytes: int = 16 << 20
     retained_bytes: int = 1024
+    shared: bool = True
 
 
 class ClusterNode:
@@ -110,6 +136,7 @@ class ClusterNode:
         self.log = log
         self.leaver = Leaver(self)
         self.votes = Votes(self)
+        self.operations = NodeOperations(self)
         self._store = store
         self.transport = transport
         self.driver = driver
@@ -141,8 +168,31 @@ class ClusterNode:
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
+        self.bans = Bans(settings.name, store, self.feed, driver, log=log)
         self.origins = Origins(driver, self.feed, lambda: self.peers,
                                lambda name: self.wills.has(name) or self.kept.has(name))
+        self.reaching = Reaching(
+            driver, lambda: self.feed.revision, self._epochs, lambda name, message: self._tell(name, message),
+            self._when_durable)
+        self.definitions = Definitions(
+            settings.name, self.writer, driver, self.reaching, predeclared=PREDECLARED,
+            without_quorum=lambda: self.membership.without_quorum, limit_s=settings.limit_s, log=log)
+        self.defining = Defining(
+            self.definitions, self.membership, driver, serving=self._serving_nodes, next_identity=self._next_identity,
+            limit_s=settings.limit_s)
+        self.queue_owners: QueueOwners | None = None
+        if settings.shared:
+            self.queue_owners = QueueOwners(
+                self.definitions, self.defining, self.membership, self.feed, self.writer, driver,
+                next_identity=self._next_identity, log=log)
+        self.queue_moves = QueueMoves(
+            definitions=self.definitions, membership=self.membership, peers=lambda: self.peers, writer=self.writer,
+            transport=transport, driver=driver, serving=self._serving_nodes, next_identity=self._next_identity,
+            broker=lambda: self.broker, log=log)
+        self._stored: Stored | None = None
+        self.documents = Documents(
+            self.writer, driver, self.reaching, joined=lambda: self.phase in (Phase.SERVING, Phase.LEAVING),
+            without_quorum=lambda: self.membership.without_quorum)
         self._takeovers: Takeovers | None = None
         self._adoption: Adoption | None = None
         self._returns: Returns | None = None
@@ -165,6 +215,14 @@ class ClusterNode:
             broker=broker, owners=self.owners, kept=self.kept, peers=lambda: self.peers, transport=self.transport,
             driver=self.driver, durable=takeovers.durable, is_taking=adoption.is_taking, changed=adoption.look,
             log=self.log)
+
+    def attach_stored(self, stored: Stored) -> None:
+        """The queues and exchanges of the broker; before it is loaded from its disk. Its queues give nothing out before
+        this node knows which ones others have."""
+        self._stored = stored
+        self.queue_moves.attach(stored.queues)
+        if self.queue_owners is not None:
+            self.broker.hub.ledger.hold_queues()
 
     @property
     def takeovers(self) -> Takeovers:
@@ -212,6 +270,10 @@ class ClusterNode:
             configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
             on_known=self._on_known, on_appeared=self._on_appeared, on_gone=self._on_gone, on_message=self._on_message,
             log=self.log)
+        kept = None
+        if self.queue_owners is not None and self._stored is not None:      # queues are claimed from the load on
+            kept = KeptClaims(self._stored.queues, self.driver,
+                              lambda: self.phase in (Phase.JOINING, Phase.SERVING, Phase.LEAVING))
         self.retained.begin()
         await self._patiently(self.feed.load)
         self.retained.loaded()
@@ -223,6 +285,14 @@ class ClusterNode:
             broker.drop_arrival(arrived)    # its owner has not changed, or has changed back: the other node has it
         for session in await self.owners.reclaim(list(broker.sessions)):
             broker.surrender(*session)
+        if self.queue_owners is not None and self._stored is not None:
+            await self.queue_owners.begin(self._stored)
+            for queue in broker.hub.ledger.let_queues_go():
+                queue.notify()
+            if kept is not None:
+                kept.claimed(self.reaching, self.feed.revision, bool(self.peers.peers))
+            for task in (self.queue_owners.keep(), self.definitions.keep(lambda: self.membership.is_leader)):
+                self.driver.start(task)
         self.driver.start(self.returns.keep())
         await self.adoption.begin()
         if self.phase is Phase.JOINING:
@@ -307,8 +377,16 @@ class ClusterNode:
         self.feed.close()
         self.writer.close(why)
         self.retained.close(why)
+        self.bans.close(why)
         self.wills.close()
         self.origins.close()
+        self.definitions.close()
+        self.defining.close()
+        if self.queue_owners is not None:
+            self.queue_owners.close()
+        self.queue_moves.close()
+        self.documents.close()
+        self.reaching.close(why)
         self.kept.close()
         self.sweep.close()
         if self._adoption is not None:
@@ -331,9 +409,18 @@ class ClusterNode:
                 self.retained.on_event(name, event)
             elif name.kind == keys.WILL_DATA:
                 self.wills.on_event(name, event)
+            elif name.kind in (keys.BAN_ADDRESS, keys.BAN_USER):
+                self.bans.on_event(name, event)
+            elif name.kind in KINDS:
+                self.definitions.on_event(name, event)
+            elif name.kind in keys.DOCUMENTS:
+                self.documents.on_event(name, event)
+        self.definitions.on_batch()
+        self.documents.on_batch()
         if self._adoption is not None:
             self._adoption.on_batch()
         self.origins.on_batch()
+        self.reaching.on_batch()
         if not self.membership.leader:
             self.driver.start(self.membership.campaign())
 
@@ -345,6 +432,27 @@ class ClusterNode:
                 self.retained.payloads.retry()
         if self.peers is not None:
             self.peers.on_node(node, appeared)
+
+    def _epochs(self) -> dict[str, int]:
+        """Of the other nodes with a lease."""
+        return {} if self.peers is None else {name: peer.node.epoch for name, peer in self.peers.peers.items()}
+
+    def _serving_nodes(self) -> list[str]:
+        """That serve clients, as far as this node knows; itself."""
+        return [name for name in self.membership.nodes
+                if name == self.settings.name or self.adoption.state_of(name) == "serving"]
+
+    def _next_identity(self) -> int:
+        return self.broker.hub.next_identity()
+
+    def _tell(self, name: str, message: Control) -> None:
+        if self.peers is not None and name in self.peers.peers:
+            self.peers.peers[name].outbox.control(encode(message))
+
+    def _when_durable(self, then: Callable[[], None]) -> None:
+        with contextlib.suppress(StorageError):         # then it ends
+            self.broker.hub.when_all_durable(then, lambda why: None)
+            self.broker.hub.wake_up()
 
     def addresses(self, first: str) -> list[str]:
         """Of the transports of the other nodes; that of one of them first."""
@@ -358,6 +466,11 @@ class ClusterNode:
     def node(self) -> str:
         """See the port."""
         return self.settings.name
+
+    @property
+    def definer(self) -> Definer | None:
+        """See the port."""
+        return self.defining if self.settings.shared else None
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
         """See the port."""
@@ -414,10 +527,14 @@ class ClusterNode:
         self.takeovers.greet(peer)
         self.origins.greet(peer.outbox, self.broker)
         self.adoption.on_appeared(peer)
+        if self._stored is not None:
+            self._stored.node_appeared(peer.name)
 
     def _on_gone(self, peer: Peer) -> None:
         self.origins.on_gone(peer)
+        self.reaching.on_batch()
         self.takeovers.on_gone(peer)
+        self.queue_moves.on_gone(peer)
         self.adoption.on_gone(peer)
 
     def _on_message(self, peer: Peer, message: Control) -> None:
@@ -437,6 +554,8 @@ class ClusterNode:
             self.origins.on_who_has(peer, message)
         elif isinstance(message, Has):
             self.origins.on_has(peer, message)
+        elif isinstance(message, Reach | Reached):
+            self.reaching.on_message(peer.name, message)
         else:
             self.adoption.on_serving(peer, message)
 
@@ -480,16 +599,25 @@ class ClusterNode:
             return self.takeovers.take_tail(body)
         if method == TAKE and self.phase is Phase.SERVING:
             return take(body, self.peers, self.owners)
+        if method in (COPY, REST, MOVE) and self.phase in (Phase.SERVING, Phase.LEAVING):
+            moves = self.queue_moves
+            return {COPY: moves.copy, REST: moves.rest, MOVE: moves.ordered}[method](body)
+        if method == HERE and self.phase in (Phase.SERVING, Phase.LEAVING):
+            return self.queue_moves.here(body)
+        if method == TAKE_QUEUE and self.phase is Phase.SERVING:
+            return self.queue_moves.take(body)
         if method == STORED and self.phase in (Phase.JOINING, Phase.SERVING):
             return self.returns.give(body)
         if method == RETURN and self.phase in (Phase.JOINING, Phase.SERVING):
             return self.returns.take_back(body)
+        if method == OPERATION and self.phase in (Phase.SERVING, Phase.LEAVING):
+            return self.operations.answer(body)
         if method == VOTE:
             return self.votes.answer(body)
         return self._refused(method)
 
     async def _refused(self, method: str) -> AsyncIterator[bytes]:
-        if method in ("retained", TAKEOVER, TAIL, TAKE, STORED, RETURN):
+        if method in ("retained", TAKEOVER, TAIL, TAKE, STORED, RETURN, OPERATION, TAKE_QUEUE, COPY, REST, HERE, MOVE):
             why = f"is {self.phase.value}: try again when it serves"
         else:
             why = f"knows no call {method!r}: its version may be another one"

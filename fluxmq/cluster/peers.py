@@ -32,7 +32,7 @@ from fluxmq.cluster.messages import (
     Answer,
     Control,
     Hello,
-    SessionCall,
+    NodeCall,
     answer_of,
     control_of,
     encode,
@@ -61,6 +61,7 @@ class Peer:
         self.node = node
         self.outbox = PeerOutbox(peers.hub, node.name, peers.epoch, peers.window_bytes)
         self.inbox = PeerInbox(peers.hub, node.name, node.epoch, peers.epoch, self, slot)
+        self.inbox.outbox = self.outbox
         self.stream: StreamOut | None = None
         self.incoming: StreamIn | None = None
         self.told = False  # all of its interest
@@ -69,6 +70,8 @@ class Peer:
         self.errors = 0
         self.last_error = ""
         self.redial_s = REDIAL_FIRST_S
+        self.broken_at: float | None = peers.driver.now()  # since when one of the streams is missing
+        self.broken_long = False  # what its consumers held here was given back
         self.cuts: deque[tuple[float, int]] = deque()  # a time, and the first frame that was made after it
         self.ack_begun = False
         self.ack_bytes = 0  # the inbox's when the last acknowledgement left alone
@@ -121,6 +124,19 @@ class Peer:
         """A message for one member of a share group that has none on this node any more."""
         self._peers.broker.give_on(namespace, group, filter_, (topic, payload, properties, qos, retain, expires_at))
 
+    def on_attach(self, number: int, queue: int, data: bytes) -> None:
+        """A consumer of the node for a queue of this one; so are the next three."""
+        self._peers.broker.hosts.on_attach(self.outbox, number, queue, data)
+
+    def on_detach(self, number: int, rests: bool) -> None:
+        self._peers.broker.hosts.on_detach(self.outbox, number, rests)
+
+    def on_call(self, number: int, queue: int, data: bytes) -> None:
+        self._peers.broker.hosts.on_call(self.outbox, number, queue, data, self.inbox.asked)
+
+    def on_result(self, number: int, data: bytes) -> None:
+        self._peers.broker.relays.on_result(self.outbox, number, data)
+
     def on_refused(self, sequence: int, why: str) -> None:
         """What a frame has caused cannot be committed here: the node must not take it for done."""
         if self.incoming is not None:
@@ -160,7 +176,7 @@ class Peer:
         self.outbox.send_ack()
 
 
-def caller_of(peers: Peers | None, call: SessionCall) -> tuple[Peers, Peer]:
+def caller_of(peers: Peers | None, call: NodeCall) -> tuple[Peers, Peer]:
     """Who calls this node. peers: None before it has joined. Raises CallFailed for one that it does not know in that
     life, and if this node is not the one that is meant, or may not serve."""
     caller = peers.peers.get(call.node) if peers is not None else None
@@ -230,8 +246,11 @@ class Peers:
 
     def call_to(self, peer: Peer, session: tuple[bytes, bytes]) -> dict[str, Any]:
         """The fields of a SessionCall from this node to a peer."""
-        return {"cluster": self.cluster, "node": self.name, "epoch": self.epoch, "to_epoch": peer.node.epoch,
-                "namespace": session[0], "client_id": session[1]}
+        return {**self.asks(peer), "namespace": session[0], "client_id": session[1]}
+
+    def asks(self, peer: Peer) -> dict[str, Any]:
+        """The fields of a NodeCall from this node to a peer."""
+        return {"cluster": self.cluster, "node": self.name, "epoch": self.epoch, "to_epoch": peer.node.epoch}
 
     def unknown(self) -> list[str]:
         """The peers with a lease that are not known."""
@@ -265,6 +284,10 @@ class Peers:
         self.hub.nodes.remove(peer.outbox)
         self._hang_up(peer, "its lease has ended")
         peer.inbox.close()
+        peer.inbox.outbox = None
+        peer.outbox.give_up_queues(f"node {peer.name} is gone")
+        self.broker.hosts.on_gone(peer.outbox)
+        self.broker.relays.on_gone(peer.outbox)
         if any(peer.wanted.values()):
             self._park(peer)
         else:
@@ -322,7 +345,34 @@ class Peers:
                     upto = peer.cuts.popleft()[1]
                     if upto > peer.outbox.acknowledged_upto + 1:
                         peer.outbox.give_up_before(upto, f"node {peer.name} did not answer within {self.limit_s:g} s")
+            self.broker.relays.expire(int(self.limit_s * 1000))
+            self._end_claims()
             await self.driver.sleep(LIMIT_PERIOD_S)
+
+    def _end_claims(self) -> None:
+        """What consumers of a node hold that is out of reach for longer than a lease lasts is ready again: they may
+        never get it, or never be able to settle it."""
+        now = self.driver.now()
+        for peer in self.peers.values():
+            if peer.broken_at is None or now - peer.broken_at <= self.membership.ttl_s:
+                continue
+            if not peer.broken_long and peer.outbox.hosted:
+                self.log("warning", "", "a node cannot be reached, and keeps its lease: what its consumers hold of "
+                                        "queues of this node is ready again", {"node": peer.name})
+            peer.broken_long = True
+            self.broker.hosts.on_broken(peer.outbox)
+
+    def _look(self, peer: Peer) -> None:
+        """A stream was opened, or is missing."""
+        if not peer.outbox.attached or peer.incoming is None:
+            if peer.broken_at is None:
+                peer.broken_at = self.driver.now()
+            return
+        peer.broken_at = None
+        if peer.broken_long:
+            peer.broken_long = False
+            self.broker.hosts.on_whole(peer.outbox)
+            self.hub.wake_up()
 
     # ------------------------------------------------------------------ the stream to a peer
 
@@ -348,6 +398,8 @@ class Peers:
         except (msgspec.MsgspecError, ProtocolError) as error:
             stream.close()
             self.on_closed(stream, str(error))
+        else:
+            self._look(peer)
 
     def on_idle(self, stream: StreamOut) -> None:
         """See TransportHandler."""
@@ -362,6 +414,7 @@ class Peers:
             return
         peer.stream = None
         peer.outbox.detach()
+        self._look(peer)
         if why != peer.last_error:
             self.log("warning", why, "no stream to a node; trying again", {"node": peer.name, "why": why})
         peer.errors += 1
@@ -388,6 +441,7 @@ class Peers:
             peer.incoming.close("replaced by a newer stream")
         peer.incoming = stream
         self._of_incoming[stream] = peer
+        self._look(peer)
         return encode(Answer(epoch=self.epoch, version=version, position=peer.inbox.position))
 
     def _check(self, hello: Hello) -> tuple[Peer, int]:
@@ -412,6 +466,7 @@ class Peers:
         peer = self._of_incoming.get(stream)
         if peer is None or not self.membership.may_serve():
             return
+        self.hub.refresh_clock()  # messages expire from now on, and frames come between the turns
         try:
             peer.outbox.acknowledged(peer.inbox.apply(frame))
         except (ProtocolError, StorageError, MemoryError) as error:
@@ -431,9 +486,11 @@ class Peers:
             peer.last_error = why
             del self._of_incoming[stream]
             stream.close(why)
+            self._look(peer)
 
     def on_end(self, stream: StreamIn) -> None:
         """See TransportHandler."""
         peer = self._of_incoming.pop(stream, None)
         if peer is not None and peer.incoming is stream:
             peer.incoming = None
+            self._look(peer)

@@ -2,17 +2,19 @@
 there is nothing to announce or replicate."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
+from fluxmq.engine.ports.accounts import Permission, PermissionRule, UserChange, UserInfo
 from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.overview import ClusterView, NodeView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.sessions.state import Will
 
-__all__ = ["SoloDirectory", "SoloOverview", "SoloPeers", "SoloReplicator", "solo"]
+__all__ = ["SoloAccounts", "SoloDirectory", "SoloOverview", "SoloPeers", "SoloReplicator", "solo"]
 
 _SELF = Owner("", 1)  # one object: a claim allocates nothing
 
@@ -21,6 +23,7 @@ class SoloDirectory:
     """A Directory."""
 
     node = _SELF.node
+    definer = None
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
         return _SELF
@@ -91,6 +94,36 @@ class SoloOverview:
     def leave(self) -> None:
         raise QueueRefused("conflict", "this broker is by itself: there is no cluster that it could leave",
                            "SIGTERM stops it")
+
+
+class SoloAccounts:
+    """An AccountsPort of a node whose users are in a file."""
+
+    users_used = permissions_used = False
+
+    def users(self) -> Sequence[UserInfo]:
+        raise QueueRefused("conflict", "this broker is by itself: its users are those of auth.users_file",
+                           "say which file: --file FILE")
+
+    def permissions(self) -> Sequence[Permission]:
+        raise QueueRefused("conflict", "this broker is by itself: its permissions are those of auth.acl_file",
+                           "edit that file, and send SIGHUP to the broker")
+
+    async def set_permission(self, namespace: str, user: str, rules: Sequence[PermissionRule]) -> dict[str, Any]:
+        self.permissions()
+        return {}
+
+    async def remove_permission(self, namespace: str, user: str) -> dict[str, Any]:
+        self.permissions()
+        return {}
+
+    async def put_users(self, changes: Sequence[UserChange]) -> dict[str, Any]:
+        self.users()
+        return {}
+
+    async def remove_user(self, name: str) -> dict[str, Any]:
+        self.users()
+        return {}
 
 
 def solo() -> Cluster:

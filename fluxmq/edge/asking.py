@@ -6,8 +6,9 @@
                                 connection goes on, the same packet comes again, and decide() finds them
 
 All requests use this mechanism: publishes of the hot path, methods and packets of the cold half, wills. A CONNECT whose
-session another node may own waits in the same way, limited only by the connection's time-out. Verdicts for a packet are
-dropped when it has been handled; only the hot path caches decisions, per topic.
+session another node may own waits in the same way, limited only by the connection's time-out; so does a packet that
+changes a definition of which all nodes of a cluster must know (Deferred), as long as that takes. Verdicts for a packet
+are dropped when it has been handled; only the hot path caches decisions, per topic.
 """
 from __future__ import annotations
 
@@ -19,15 +20,18 @@ from typing import Any, Protocol
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.net.transport import Transport
 from fluxmq.engine.ports.access import Authority
+from fluxmq.engine.ports.definitions import Deferred
+from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]
 
-PUBLISH, SUBSCRIBE, CLAIM = "publish", "subscribe", "claim"
+PUBLISH, SUBSCRIBE, CLAIM, CHANGE = "publish", "subscribe", "claim", "change"
 NO_ANSWER = -1  # a refusal that must not be cached: there was no answer
 ASKED_AT_ONCE_MAX = 256  # questions about one packet under way at the same time; further ones follow later
 
-# PUBLISH or SUBSCRIBE, the topic or filter, and the namespace that it is in; CLAIM, the client identifier, nothing.
+# PUBLISH or SUBSCRIBE, the topic or filter, and the namespace that it is in; CLAIM or CHANGE, the client identifier,
+# nothing.
 Question = tuple[str, str, str]
 ROOT = "/"
 
@@ -52,19 +56,24 @@ class Asker(Protocol):
 
 
 class Verdicts:
-    """The answers about the packet that a connection waits with, under one generation of the permissions."""
+    """The answers about the packet that a connection waits with, under one generation of the permissions; under
+    whatever generation, what came of the change of a definition (Deferred.result), or why it was not made."""
 
-    __slots__ = ("answers", "generation")
+    __slots__ = ("answers", "generation", "refused", "result")
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.answers: dict[Question, int] = {}
+        self.result: Any = None
+        self.refused: QueueRefused | None = None
 
 
 class _Pending:
-    """What one connection waits for. then: called when every answer is there, instead of handling a packet again."""
+    """What one connection waits for. then: called when every answer is there, instead of handling a packet again.
+    result, refused: as in Verdicts."""
 
-    __slots__ = ("answers", "client_id", "connection", "generation", "identity", "tasks", "then", "timer")
+    __slots__ = ("answers", "client_id", "connection", "generation", "identity", "refused", "result", "tasks", "then",
+                 "timer")
 
     def __init__(self, connection: Transport, identity: str | None, client_id: str, generation: int) -> None:
         self.connection = connection
@@ -73,6 +82,8 @@ class _Pending:
         self.generation = generation
         self.tasks: dict[Question, asyncio.Future[Any]] = {}  # questions without an answer yet
         self.answers: dict[Question, int] = {}
+        self.result: Any = None
+        self.refused: QueueRefused | None = None
         self.then: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -153,6 +164,36 @@ class Asking:
         task = pending.tasks[CLAIM, client_id, ""] = self.start(taking)
         task.add_done_callback(partial(self._claimed, pending))
 
+    def change(self, client: Asker, deferred: Deferred) -> QueueRefused | None:
+        """Waits while a definition is changed for the packet in front, which is handled again when that is done.
+        Returns why it could not be changed, when the packet has come again because of that; it does not wait then."""
+        verdicts: Verdicts | None = client.connection.verdicts
+        if verdicts is not None and verdicts.refused is not None:
+            return verdicts.refused
+        pending = self._wait(client.connection, client.identity, client.client_id, None)
+        pending.result = deferred.result
+        task = pending.tasks[CHANGE, client.client_id, ""] = self.start(deferred.change())
+        task.add_done_callback(partial(self._changed, pending))
+        return None
+
+    def wait(self, client: Asker, then: Callable[[], None]) -> Callable[[], None]:
+        """Waits until what is returned is called, and calls then() before the next packet is handled; not if the
+        connection has ended."""
+        pending = self._wait(client.connection, client.identity, client.client_id, None)
+        pending.then = then
+
+        def done() -> None:
+            if self._pending.get(pending.connection) is pending:
+                self._finish(pending)
+
+        return done
+
+    @staticmethod
+    def result_of(connection: Transport) -> Any:
+        """Deferred.result of the change that was made for the packet in front; None: there was none."""
+        verdicts: Verdicts | None = connection.verdicts
+        return None if verdicts is None else verdicts.result
+
     def then(self, connection: Transport, what: Callable[[], None]) -> None:
         """Calls `what` when the answers for this connection are there, before its next packet is handled."""
         self._pending[connection].then = what
@@ -215,6 +256,19 @@ class Asking:
             pending.then = lambda: connection.fail(refusal)
         self._finish(pending)
 
+    def _changed(self, pending: _Pending, task: asyncio.Future[object]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if pending.tasks.pop((CHANGE, pending.client_id, ""), None) is None:
+            return  # the connection has ended
+        if error is not None:
+            pending.result = None
+            if not isinstance(error, QueueRefused):
+                self.on_log("error", "change failed", f"a definition could not be changed ({error!r})",
+                            {"client_id": pending.client_id})
+                error = QueueRefused("unavailable", "the definition could not be changed")
+            pending.refused = error
+        self._finish(pending)
+
     def _answered(self, pending: _Pending, question: Question, task: asyncio.Task[bool]) -> None:
         error: BaseException | None = None if not task.cancelled() else asyncio.CancelledError()
         if error is None:
@@ -253,11 +307,13 @@ class Asking:
         connection = pending.connection
         del self._pending[connection]
         self._end(pending)
-        if pending.generation == self.authority.generation:     # else asked again under the new permissions
+        # Under newer permissions it is asked again.
+        if pending.generation == self.authority.generation or pending.result is not None or pending.refused is not None:
             verdicts: Verdicts | None = connection.verdicts
             if verdicts is None or verdicts.generation != pending.generation:
                 verdicts = connection.verdicts = Verdicts(pending.generation)
             verdicts.answers.update(pending.answers)
+            verdicts.result, verdicts.refused = pending.result, pending.refused
         if pending.then is not None:
             pending.then()
         if connection not in self._pending:

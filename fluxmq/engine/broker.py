@@ -33,6 +33,7 @@ from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
+from fluxmq.engine.queues.relays import Hosts, Relays
 from fluxmq.engine.retained_revisions import RetainedRevisions
 from fluxmq.engine.sessions.limits import Limits
 from fluxmq.engine.sessions.parked import Message, Parked, WhoHas, is_parked, name_of, offer
@@ -92,6 +93,8 @@ class Broker:
         self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
         self._timer_count = 0
         self.log = on_log or (lambda level, cause, text, fields: None)
+        self.relays = Relays(lambda: hub.mono_ms, self.log)
+        self.hosts = Hosts(hub)
 
     # ------------------------------------------------------------------ connect
 
@@ -356,7 +359,7 @@ class Broker:
         retain = will.retain
         if will.topic.startswith(QUEUE_PREFIX):
             retain = False  # a queue keeps its messages itself
-            if self.consumers is not None and not self.consumers.make_for(will.topic, space):
+            if self.consumers is not None and not self.consumers.make_now(will.topic, space):
                 self.log("warning", "will to a queue", "a will is lost: there is no such queue",
                          {"client_id": client_id.decode(), "topic": will.topic.decode()})
         self.hub.publish_message(will.topic, will.payload, min(will.qos, self.limits.qos_max), retain,
@@ -383,37 +386,24 @@ class Broker:
     # ------------------------------------------------------------------ subscriptions
 
     def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int,
-                  consume: Consume | None = None) -> tuple[int, bool]:
+                  consume: Consume | None = None, *, attached: bool = False) -> tuple[int, bool]:
         """Handles one topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and
         whether retained messages must be sent (`deliver_retained`, after SUBACK).
 
         filter_: UTF-8, not checked further. options: the Subscription Options byte. identifier: 0 = none. consume: for
-        a filter below `$queue/`, the options of the queue subscription. The caller has checked the permission.
+        a filter below `$queue/`, the options of the queue subscription. attached: attach_elsewhere has attached it. The
+        caller has checked the permission.
         """
         granted = min(options & 3, self.limits.qos_max)
         options = options & ~3 | granted
-        try:
-            share = split_share(filter_)
-        except ValueError:
-            return ReasonCode.TOPIC_FILTER_INVALID, False
-        plain = share[1] if share else filter_
-        if filter_ == b"$share" or check_filter(plain, self.limits.topic_levels_max) != 1:
-            return ReasonCode.TOPIC_FILTER_INVALID, False
-        if plain.startswith(QUEUE_PREFIX):
-            if self.consumers is None:
-                return ReasonCode.TOPIC_FILTER_INVALID, False
-            code = self.consumers.refusal(session.namespace, filter_, granted, consume or Consume())[0]
-            if code:
-                return code, False
-            consume = self.consumers.with_share(filter_, consume or Consume())
-        else:
-            consume = None
+        code, consume = self._judge(session, filter_, granted, consume, attached)
+        if code:
+            if attached:
+                self.attach_stored(session, filter_)
+            return code, False
         known = filter_ in session.subscriptions
-        if not known and (len(session.subscriptions) >= self.limits.subscriptions_max
-                          or self.state_bytes + len(filter_) > self.limits.state_bytes_max):
-            return ReasonCode.QUOTA_EXCEEDED, False
         self.remember_consume(session, filter_, consume)
-        self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
+        self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier, attached)
         self._record(session, RecordKind.SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
         if session.data.durable:
             self.directory.kept_changed(session.namespace.name, session.name, filter_)
@@ -421,8 +411,61 @@ class Broker:
             self.consumers.update_retry_policy(session.namespace, filter_, consume)
             return granted, False
         handling = options >> 4 & 3
-        return granted, share is None and handling != RETAIN_HANDLING_NEVER and not (
+        return granted, split_share(filter_) is None and handling != RETAIN_HANDLING_NEVER and not (
             handling == RETAIN_HANDLING_NEW_ONLY and known)
+
+    def _judge(self, session: Session, filter_: bytes, granted: int, consume: Consume | None,
+               attached: bool) -> tuple[int, Consume | None]:
+        """The reason code with which a subscription is refused, or 0; the options of one to a queue, else None."""
+        try:
+            share = split_share(filter_)
+        except ValueError:
+            return ReasonCode.TOPIC_FILTER_INVALID, None
+        plain = share[1] if share else filter_
+        if filter_ == b"$share" or check_filter(plain, self.limits.topic_levels_max) != 1:
+            return ReasonCode.TOPIC_FILTER_INVALID, None
+        if plain.startswith(QUEUE_PREFIX):
+            if self.consumers is None:
+                return ReasonCode.TOPIC_FILTER_INVALID, None
+            code = 0 if attached else self.consumers.refusal(session.namespace, filter_, granted,
+                                                             consume or Consume())[0]
+            if code:
+                return code, None
+            consume = self.consumers.with_share(filter_, consume or Consume())
+        else:
+            consume = None
+        if filter_ not in session.subscriptions and (
+                len(session.subscriptions) >= self.limits.subscriptions_max
+                or self.state_bytes + len(filter_) > self.limits.state_bytes_max):
+            return ReasonCode.QUOTA_EXCEEDED, None
+        return 0, consume
+
+    def attach_elsewhere(self, session: Session, filter_: bytes, options: int, identifier: int, consume: Consume,
+                         then: Callable[[int, str], None]) -> bool:
+        """Attaches a subscription to a queue of another node, before it is stored: only its owner knows whether it may
+        be. then: called with the reason code and text of the refusal, or (0, ""): `subscribe` is to follow, or
+        `attach_stored`. Returns False if nobody is asked, and then() is not called: the queue is not another node's, or
+        `subscribe` will refuse it."""
+        granted = min(options & 3, self.limits.qos_max)
+        code, wanted = self._judge(session, filter_, granted, consume, False)
+        if code or wanted is None or self.consumers is None or not session.connected or (
+                not self.consumers.is_elsewhere(session.namespace, filter_)):
+            return False
+
+        def answered(code: int, why: str) -> None:
+            if code and session.data is not None and filter_ not in (session.data.consumers or ()):
+                self.attach_stored(session, filter_)
+            then(code, why)
+
+        self.consumers.attach(session, filter_, (options & ~3 | granted) & OPTIONS_MASK, identifier, wanted, answered)
+        return True
+
+    def attach_stored(self, session: Session, filter_: bytes) -> None:
+        """What attach_elsewhere has begun is not to be: the subscription is again what is stored, if there is one."""
+        if self.consumers is not None:
+            self.consumers.detach_one(session, filter_)
+        if filter_ in session.subscriptions and filter_ not in session.data.resting:
+            self.route(session, filter_, *session.subscriptions[filter_])
 
     def deliver_retained(self, session: Session, filters: Iterable[tuple[bytes, int]], identifier: int) -> None:
         """Sends the retained messages that match each (filter, options), if the session and the subscription still
@@ -441,8 +484,10 @@ class Broker:
             self.directory.kept_changed(session.namespace.name, session.name, filter_)
         return ReasonCode.SUCCESS
 
-    def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
-        self.route(session, filter_, options, identifier)
+    def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int,
+                          attached: bool = False) -> None:
+        if not attached or filter_ not in (session.data.consumers or ()):
+            self.route(session, filter_, options, identifier)
         if filter_ not in session.subscriptions:
             self.state_bytes += len(filter_)
         session.subscriptions[filter_] = (options, identifier)

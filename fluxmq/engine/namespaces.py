@@ -107,6 +107,10 @@ class NamespaceAdmin:
             # What the cluster keeps of its sessions in etcd could not be deleted, and they would come back.
             raise QueueRefused("unavailable", f"{why}: namespace {namespace.text} is not deleted",
                                "repeat it when the node serves clients")
+        if self._exchanges.definer is not None and (shared := self._exchanges.defined_in(namespace.name)
+                                                    + namespace.queues):
+            raise QueueRefused("conflict", f"namespace {namespace.text} has {shared} queues and exchanges, which all "
+                                           f"nodes of the cluster have", "delete them first")
         topics = namespace.topics
         gone = {"connections": namespace.connections, "sessions": namespace.sessions, "queues": namespace.queues,
                 "messages": self._messages(namespace), "retained": topics.retained_count}

@@ -92,12 +92,14 @@ class ClusterTransport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClusterRaft(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Queues replicated by Raft groups are not in this version: these keys have the one value that says so."""
+    """How queues are spread over nodes. Queues replicated by Raft groups are not in this version."""
 
     enabled: Annotated[bool, Meta(extra={"allowed": "only false, in this version"}, description=(
         "Replicate queues."))] = False
-    write_policy: Annotated[Literal["forward"], Meta(extra={"allowed": "only forward, in this version"}, description=(
-        "What a node does with a publish to a replicated queue that it does not lead."))] = "forward"
+    write_policy: Annotated[Literal["forward", "reject"], Meta(description=(
+        "What a node does with a publish to a queue that another node has: forward it, or reject it with an error that "
+        "names that node and its address. What captures a topic without holding its publisher up is always forwarded."
+    ))] = "forward"
     distribution_mode: Annotated[Literal["forward"], Meta(
         extra={"allowed": "only forward, in this version"},
         description="Who delivers the messages of a replicated queue.")] = "forward"

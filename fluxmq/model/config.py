@@ -227,11 +227,17 @@ class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may connect, and do what."""
 
     allow_anonymous: Annotated[bool | None, Meta(description=(
-        "Admit clients without user name. Unset: only without users_file, and only on loopback addresses and on "
+        "Admit clients without user name. Unset: only without users, and only on loopback addresses and on "
         "listeners that require a certificate."))] = None
     users_file: Annotated[str, Meta(description="Users and their password hashes; `fluxmq user add` writes it.")] = ""
+    cluster_users: Annotated[bool, Meta(description=(
+        "Instead of users_file: users are the cluster's, in etcd. `fluxmq user` without --file changes them, through "
+        "any node."))] = False
     acl_file: Annotated[str, Meta(description=(
         "Who may publish and subscribe to what; empty = everybody everything."))] = ""
+    cluster_permissions: Annotated[bool, Meta(description=(
+        "Instead of acl_file: permissions are the cluster's, in etcd. `fluxmq permission` changes them, through any "
+        "node; what they do not allow is denied."))] = False
     ask_timeout: Annotated[Seconds, Meta(ge=0.1, le=3600, description=(
         "How long an authority that decides elsewhere, for a program that has a broker inside, may take about one "
         "packet; without an answer that is refused, once. The access list answers at once."))] = 5.0
@@ -248,6 +254,11 @@ class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "there before. 0 = never."))] = 50
     ban_time: Annotated[Seconds, Meta(ge=0.1, le=31_536_000, description=(
         "How long a ban lasts, and how long failed logins are remembered."))] = 600.0
+
+    @property
+    def has_users(self) -> bool:
+        """Whether clients log in by the name of a user."""
+        return bool(self.users_file) or self.cluster_users
 
 
 class QueueManager(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -331,7 +342,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether a client without user name gets in here: `auth.allow_anonymous`, or what its absence means."""
         if self.auth.allow_anonymous is not None:
             return self.auth.allow_anonymous
-        if self.auth.users_file:
+        if self.auth.has_users:
             return False
         address = slot.address
         return slot.requires_certificate or (address is not None and address.is_loopback)

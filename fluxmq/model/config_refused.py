@@ -87,8 +87,10 @@ REFUSED: Mapping[str, str] = {
 # (key, value): values that other brokers and versions accept.
 REFUSED_VALUES: Mapping[tuple[str, str | bool], str] = {
     ("storage.type", "badger"): "its files cannot be read here; the embedded store is rocksdb",
+    ("cluster.raft.write_policy", "local"): "a message that is kept where it arrives is not in the queue: forward or "
+                                            "reject",
     **{(f"cluster.raft.{name}", value): _REPLICATED for name, value in (
-        ("enabled", True), ("write_policy", "reject"), ("write_policy", "local"), ("distribution_mode", "replicate"))},
+        ("enabled", True), ("distribution_mode", "replicate"))},
     **{(f"{slot}.{name}", value): reason for slot in (_SLOT, _AMQP_SLOT) for name, value, reason in (
         ("client_auth", "require_any", "a certificate nobody signed proves nothing: use require with ca_file"),
         ("client_auth", "verify_if_given", "that is what request does here: the certificate is checked if given"),

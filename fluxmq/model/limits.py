@@ -9,6 +9,8 @@ __all__ = [
     "ADMIN_BROWSE_BYTES_MAX",
     "ADMIN_CLIENTS_MAX",
     "ADMIN_CONNECTIONS_MAX",
+    "ADMIN_FORWARD_SECONDS_MAX",
+    "ADMIN_GATHER_SECONDS_MAX",
     "ADMIN_HANDLE_SECONDS_MAX",
     "ADMIN_MESSAGES_MAX",
     "ADMIN_REPLAY_MAX",
@@ -159,6 +161,11 @@ DELAYED_REFUSALS_MAX = 4096
 
 # Requests that wait for the disk: a slow sync, a replay that reads segments.
 ADMIN_HANDLE_SECONDS_MAX = 30.0
+# For the answer of the node of a cluster that has the queue. Less than the above, so that an operator is told which
+# node has not answered.
+ADMIN_FORWARD_SECONDS_MAX = 20.0
+# For what each other node says of its queues in a list, which is shown without it.
+ADMIN_GATHER_SECONDS_MAX = 5.0
 
 # At most one log line per cause in this time. A cause names a client, so an attacker chooses their number:
 # only the causes used last are remembered, about 300 bytes each.

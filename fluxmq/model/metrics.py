@@ -85,6 +85,8 @@ _QUEUE_STATE = Label("state", (
 _QUEUE_REFUSAL = Label("reason", (
     "full",  # limits.max_depth, limits.max_bytes
     "disk",  # there is no room on it
+    "away",  # the node that has its messages is away
+    "elsewhere",  # another node has its messages, and this one forwards no publishes
     "too_large",  # limits.max_message_size
     "properties",  # a user property with an invalid request
     "unknown_queue"))
@@ -202,6 +204,7 @@ METRICS: tuple[Metric, ...] = (
            "something.", labels=(_NAMESPACE,)),
     Metric("fluxmq_queues", "gauge", "Queues and streams.",
            labels=(Label("type", ("classic", "stream", "ephemeral")),)),
+    Metric("fluxmq_queues_away", "gauge", "Queues of the cluster whose messages are at a node that is away."),
     Metric("fluxmq_queues_damaged", "gauge", "Queues that are stopped because a file of theirs cannot be read."),
     Metric("fluxmq_queues_groups", "gauge", "Groups of all queues."),
     Metric("fluxmq_queues_consumers", "gauge", "Consumers of all queues; one of a stream counts once per partition."),

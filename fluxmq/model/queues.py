@@ -16,7 +16,8 @@ from fluxmq.model.units import format_duration
 
 __all__ = [
     "DEAD_LETTER_SUFFIX", "KIND_MAX", "NAME_BYTES_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec",
-    "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
+    "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "new_dead_letter_queue", "read_spec",
+    "read_specs", "write_spec",
 ]
 
 MESSAGES_MAX = 10**15  # more than any machine holds, and less than the offsets of a lane
@@ -137,6 +138,12 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def dead_letter_queue(self) -> str:
         """The name of the queue for dead letters; "" for none."""
         return (self.dlq.topic or self.name + DEAD_LETTER_SUFFIX) if self.dlq.enabled else ""
+
+
+def new_dead_letter_queue(namespace: str, name: str) -> QueueSpec:
+    """A dead-letter queue that the broker makes: it has no limits and no dead letters of its own, because its messages
+    wait for an operator."""
+    return QueueSpec(name=name, dlq=DeadLetters(enabled=False), namespace=namespace)
 
 
 def name_problem(name: str) -> str:

@@ -337,7 +337,7 @@ def _queues(state: _State, mending: Mending, directories: dict[int, tuple[Path, 
     for number, record in _recovered(state, unknown):
         logs = [one.number for one in record.logs] + ([record.delay] if record.delay else [])
         state.queues[number] = record
-        mending.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
+        mending.puts.append((b"q" + number.to_bytes(8, "big"), record.encoded()))
         mending.unknown |= dict.fromkeys(unknown.intersection(logs), record.declaration().name)
     for record in state.queues.values() if damaged or state.damaged_logs else ():
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:

@@ -5,6 +5,7 @@ One broker serves all tests of a session that need none of their own, so every n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,9 @@ from amqp091.clients.base import Channel, Client, Connection, Where
 from kit.amqp_wire import Wire
 from kit.broker import Broker, add_user, free_port
 from kit.brokers import Brokers, Process
+from kit.on_three_nodes import keeps_exclusive
 from kit.rabbitmq import RabbitNode
+from kit.three_nodes import ThreeNodes, ThreeNodesWire, without_exclusive
 
 from fluxmq.model.config import Server
 
@@ -80,9 +83,18 @@ def session_amqp_broker(request: pytest.FixtureRequest,
 
 
 @pytest.fixture
-def amqp_broker(session_amqp_broker: AmqpBroker, brokers: Brokers) -> AmqpBroker:
+def amqp_broker(request: pytest.FixtureRequest, brokers: Brokers, nodes: ThreeNodes | None) -> AmqpBroker:
     """The session's broker."""
-    return brokers.use(session_amqp_broker)
+    return brokers.use(nodes or request.getfixturevalue("session_amqp_broker"))
+
+
+@pytest.fixture
+def shared_names(request: pytest.FixtureRequest, nodes: ThreeNodes | None) -> Callable[[], str] | None:
+    """On three nodes: names for the ordinary queues that are declared instead of exclusive ones, which the node of
+    their connection would have. None: exclusive queues are exclusive."""
+    if nodes is None or keeps_exclusive(request.node):
+        return None
+    return nodes.new_name
 
 
 @pytest.fixture
@@ -127,12 +139,19 @@ def where(amqp_broker: AmqpBroker) -> Where:
 
 
 @pytest.fixture
-def connect(client: Client, where: Where) -> Iterator[Callable[..., Connection]]:
+def connect(client: Client, where: Where, nodes: ThreeNodes | None,
+            shared_names: Callable[[], str] | None) -> Iterator[Callable[..., Connection]]:
     """Connections of the library, closed at the end: connect(), connect(another)."""
     opened: list[Connection] = []
 
     def open_(to: Where = where) -> Connection:
+        if nodes is not None:
+            nodes.settle()
+            host, port = nodes.amqp
+            to = replace(to, host=host, port=port)
         opened.append(client.connect(to))
+        if shared_names is not None:
+            without_exclusive(opened[-1], shared_names)
         return opened[-1]
 
     yield open_
@@ -152,12 +171,15 @@ def channel(connection: Connection) -> Channel:
 
 
 @pytest.fixture
-def open_wire(amqp_broker: AmqpBroker) -> Iterator[Callable[[], Wire]]:
+def open_wire(amqp_broker: AmqpBroker, nodes: ThreeNodes | None,
+              shared_names: Callable[[], str] | None) -> Iterator[Callable[[], Wire]]:
     """Bare connections, of which nothing was sent yet; closed at the end."""
     opened: list[Wire] = []
 
     def open_() -> Wire:
-        opened.append(Wire(amqp_broker.amqp))
+        if nodes is not None:
+            nodes.settle()
+        opened.append(ThreeNodesWire(amqp_broker.amqp, shared_names) if shared_names else Wire(amqp_broker.amqp))
         return opened[-1]
 
     yield open_

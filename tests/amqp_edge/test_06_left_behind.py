@@ -15,6 +15,7 @@ from oracle.amqp091 import BODY, HEADER, METHOD, encode_frame, encode_header, en
 
 from fluxmq._core.testing.probes import live_objects
 
+pytestmark = pytest.mark.usefixtures("few_to_collect")
 CLIENTS = 1000
 ROUND = 50
 PATIENCE_SECONDS = 90.0             # only a failing test waits for it

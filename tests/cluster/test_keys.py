@@ -30,6 +30,22 @@ def test_keys_of_topics_lead_back(kind: str, namespace: bytes, topic: bytes) -> 
     assert keys.parse(keys.topic_key(kind, namespace, topic)) == Name(kind, namespace, topic)
 
 
+@given(namespaces, names)
+def test_keys_of_documents_lead_back(namespace: bytes, name: bytes) -> None:
+    assert keys.parse(keys.document_key(keys.USER, b"/", name)) == Name(keys.USER, b"/", name)
+    assert keys.parse(keys.document_key(keys.PERMISSION, namespace, name)) == Name(keys.PERMISSION, namespace, name)
+    assert keys.parse(keys.document_key(keys.USER_DECOY, b"/", b"")) == Name(keys.USER_DECOY, b"/", b"")
+    assert keys.parse(b"/mqtt/users") is keys.parse(b"/mqtt/users/a/b") is keys.parse(b"/mqtt/ns/x/users/a") is None
+
+
+@given(st.sampled_from(["10.0.0.1", "2001:db8:0:1::/64"]), names | st.just(b""))
+def test_keys_of_bans_lead_back(address: str, user: bytes) -> None:
+    key = keys.ban_key(address, user)
+    assert keys.parse(key) == Name(keys.BAN_USER, b"/", address.encode(), user)
+    assert key.startswith(keys.ban_key(address, b"")) and keys.parse(keys.ban_key(address)) == Name(
+        keys.BAN_ADDRESS, b"/", address.encode())
+
+
 @given(namespaces, names, names)
 def test_a_prefix_holds_the_subscriptions_of_one_client(namespace: bytes, one: bytes, other: bytes) -> None:
     key = keys.subscription_key(namespace, other, b"f")
@@ -47,6 +63,11 @@ def test_the_prefixes_are_those_of_the_documentation() -> None:
     assert keys.client_key(keys.WILL_DATA, b"tenant", b"c") == b"/mqtt/ns/tenant/will-data/c"
     assert keys.subscription_key(b"/", b"c", b"t/#") == b"/mqtt/subscriptions/c/t%2F#"
     assert keys.topic_key(keys.RETAINED_DATA, b"/", b"t/1") == b"/mqtt/retained-data/t%2F1"
+    assert keys.document_key(keys.USER, b"/", b"anna") == b"/mqtt/users/anna"
+    assert keys.document_key(keys.PERMISSION, b"/", b"anna") == b"/mqtt/permissions/%2F/anna"
+    assert keys.document_key(keys.USER_DECOY, b"/", b"") == b"/mqtt/user-decoy"
+    assert keys.ban_key("10.0.0.1") == b"/mqtt/bans/address/10.0.0.1"
+    assert keys.ban_key("2001:db8::/64", b"anna") == b"/mqtt/bans/user/2001:db8::%2F64/anna"
 
 
 @pytest.mark.parametrize("client", [b"amqp:x", b"amqp091-x"])

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.broker import BrokerDied
+from kit.amqp_wire import wire
+from kit.broker import Broker, BrokerDied
 from kit.client import Nothing
 from kit.cluster import Cluster
 from oracle.mqtt import Publish, Suback, Subscribe, Unsuback, Unsubscribe
@@ -202,8 +204,22 @@ def test_the_sessions_of_a_killed_node_are_adopted_and_get_all_it_held(cluster: 
     third.receive("kept/x", b"after")
 
 
+def pollers_of(broker: Broker) -> int:
+    """How many lives' pollers the process has: each has a timer."""
+    assert broker.process is not None
+    return sum(os.readlink(one) == "anon_inode:[timerfd]" for one in Path(f"/proc/{broker.process.pid}/fd").iterdir()
+               if one.is_symlink())
+
+
 def test_a_node_that_stood_still_serves_nobody_and_joins_again(cluster: Cluster) -> None:
+    """Nothing of its former life is left, although a queue still had something to do in it."""
     epoch = cluster.nodes(1)["n2"]["epoch"]
+    assert pollers_of(cluster[2]) == 1
+    amqp = wire(cluster, 2)
+    amqp.call(1, "queue.declare", queue="of-n2", durable=True)
+    amqp.publish(1, "", "of-n2", b"goes back to the queue")
+    amqp.call(1, "basic.consume", queue="of-n2")
+    amqp.expect_content(1)
     client = cluster.client(2)
     client.connect("of-n2")
     client.subscribe("still/#", qos=1)
@@ -218,6 +234,8 @@ def test_a_node_that_stood_still_serves_nobody_and_joins_again(cluster: Cluster)
         assert client.rest() == b""
     cluster.wait(lambda: cluster.nodes(1).get("n2", {}).get("epoch", 0) > epoch)
     other.expect_quiet()
+    amqp.drop()
+    assert pollers_of(cluster[2]) == 1
 
 
 def test_the_etcd_members_end_with_their_nodes(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ def test_a_node_that_waits_for_etcd_says_so(tmp_path: Path) -> None:
             assert "0 of 1 have a lease" in cluster_command(first, "status")
             first.reload()
             cluster.wait(lambda: "reloaded certificates, users and ACL" in first.stderr())
-            # Queues are a node's own, and need no other one.
-            assert "jobs" in fluxmq("queue", "create", "jobs", *socket)
-            fluxmq("queue", "publish", "jobs", "early", *socket)
+            # All nodes must know of a queue.
+            assert "this node is joining its cluster" in fluxmq("queue", "create", "jobs", *socket)
             fluxmq("namespace", "create", "shop", *socket)
             refused = fluxmq("namespace", "delete", "shop", "--yes", *socket)
             assert "this node is joining its cluster: namespace shop is not deleted (repeat it when" in refused
@@ -32,7 +31,7 @@ def test_a_node_that_waits_for_etcd_says_so(tmp_path: Path) -> None:
             for start in starts:
                 start.result()
         cluster.wait(cluster.everybody_serves)
-        assert "early" in fluxmq("queue", "tail", "jobs", "--from", "first", "--count", "1", *socket)
+        assert "jobs" in fluxmq("queue", "create", "jobs", *socket)
         assert "shop" in fluxmq("namespace", "delete", "shop", "--yes", *socket)
         assert "shop" not in fluxmq("namespace", "list", *socket)
         lines = [line for line in first.stderr().splitlines() if f"this node {WAITS}" in line]

@@ -20,7 +20,7 @@ REACHED = {
     DECODER: {"Connect", "ConnAck", "Publish", "PubAck", "PubRec", "PubRel", "PubComp", "Subscribe", "SubAck",
               "Unsubscribe", "UnsubAck", "PingReq", "PingResp", "Disconnect", "Auth", "refused 0x81", "refused 0x82",
               "refused 0x84"},
-    PEER: {"frame", *(f"record {kind}" for kind in range(1, 7)), "refused 0x81", "refused 0x82", "refused properties"},
+    PEER: {"frame", *(f"record {kind}" for kind in range(1, 21)), "refused 0x81", "refused 0x82", "refused properties"},
 }
 
 

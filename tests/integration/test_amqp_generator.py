@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from kit.amqp_server import Behaviour, FakeAmqp, Peer, frame, method, short
 
+from fluxmq.bench.load import amqp_session
 from fluxmq.bench.load.amqp_engine import AmqpEngine
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_runner import run_amqp
@@ -22,7 +23,7 @@ from fluxmq.bench.load.certs import make_certificates
 from fluxmq.bench.load.cli import bench
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.options import OptionsError
-from fluxmq.bench.load.sockets import TransportError
+from fluxmq.bench.load.sockets import TransportError, open_socket
 
 SHORT: dict[str, Any] = {"duration": 0.2, "warmup": 0.05, "drain": 20.0, "window": 100}
 FAULTS = ("lost", "duplicates", "reordered", "foreign", "redelivered", "refused", "returned", "overruns", "pauses",
@@ -97,6 +98,21 @@ def test_over_tls(tmp_path: Path, given: dict[str, Any]) -> None:
         figures = run_amqp(AmqpOptions(**SHORT | {"addr": broker.addr, "transport": "tls",
                                                   "cafile": str(certificates.cafile)} | given))
     assert_exact(figures, given.get("subs", 1))
+
+
+def test_nodes_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues are declared on one node, published to on another, consumed on others in turn."""
+    connected: list[str] = []
+    with FakeAmqp() as broker:
+        def connect(options: Any, context: Any, source: Any, addr: str) -> socket.socket:
+            connected.append(addr)
+            return open_socket(options, context, source, broker.addr)
+
+        monkeypatch.setattr(amqp_session, "open_socket", connect)
+        figures = run_amqp(AmqpOptions(**SHORT | {"addr": "a:1", "queue_addr": "b:1", "sub_addrs": ("c:1", "d:1"),
+                                                  "pubs": 2, "subs": 3}))
+    assert_exact(figures, 1)
+    assert connected == ["b:1", "c:1", "d:1", "c:1", "a:1", "a:1"]
 
 
 def test_large_messages() -> None:
@@ -329,6 +345,7 @@ def test_contradictions_are_refused() -> None:
                         ({"queue": "stream", "ack_every": 0}, "stream"),
                         ({"queue": "quorum", "durable": False}, "durable"),
                         ({"ack_every": 20, "prefetch": 10}, "never wait"), ({"addr": "x"}, "HOST:PORT"),
+                        ({"sub_addrs": ("x",)}, "HOST:PORT"), ({"queue_addr": "x"}, "HOST:PORT"),
                         ({"prefetch": 65536}, "65535"), ({"lag": -1}, "lag is at least 0"),
                         ({"stall": 0.0}, "more than")):
         with pytest.raises(OptionsError, match=text):

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kit.amqp_server import FakeAmqp
+from kit.watch import wait_until
 
-from fluxmq.bench.load import rabbitmq
+from fluxmq._core.amqp091 import methods as m
+from fluxmq.bench.load import amqp_cli, rabbitmq, rabbitmq_cluster
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_rows import AMQP_ROWS, AMQP_SMOKE
 from fluxmq.bench.load.amqp_runner import run_amqp
-from fluxmq.bench.load.amqp_session import SessionError
+from fluxmq.bench.load.amqp_session import Session, SessionError
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_broker
 from fluxmq.bench.load.cli import bench
 from fluxmq.bench.load.procinfo import children
+from fluxmq.bench.load.rabbitmq_cluster import RabbitCluster
 
 SHORT: dict[str, Any] = {"duration": 0.3, "warmup": 0.1, "drain": 20.0}
 
@@ -96,8 +100,10 @@ def test_it_says_when_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(rabbitmq, "PLACES", str(tmp_path))
     with pytest.raises(BrokerError, match=r"rabbitmq is not installed \(Debian package: rabbitmq-server\)"):
         start_broker("rabbitmq", Needs(folder=tmp_path))
-    said = CliRunner().invoke(bench, ["amqp", "--start"])
-    assert (said.exit_code, "is not installed" in said.output) == (1, True)
+    for nodes in "13":
+        said = CliRunner().invoke(bench, ["amqp", "--start", "--nodes", nodes, "--dir", str(tmp_path)])
+        assert (said.exit_code, "is not installed" in said.output) == (1, True)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +123,97 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(BrokerError, match="it cannot be done"):
         start_broker("rabbitmq", Needs(folder=tmp_path))
     assert epmds[0].process.poll() is not None
+
+
+def wait_ended(pids: list[int]) -> None:
+    """Until none runs; a child of a node ends when it reads the end of its pipe, and init takes its time to collect
+    it."""
+    wait_until(lambda: all(state(pid) in "ZX" for pid in pids))
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def test_a_cluster_has_the_queue_on_one_node_and_clients_on_the_others(tmp_path: Path) -> None:
+    require_rabbitmq()
+    with RabbitCluster(tmp_path) as cluster:
+        assert cluster.epmd is not None
+        pids = [pid for node in [*cluster.nodes, cluster.epmd] for pid in children(node.pid)]
+        assert len(pids) > len(cluster.nodes) + 1
+        owner, publisher, consumer = (cluster.address(number) for number in range(3))
+        figures = run_amqp(AmqpOptions(addr=publisher, queue_addr=owner, sub_addrs=(consumer,), **SHORT))
+        total = figures["total"]
+        assert total["sent"] == total["acked"] == total["delivered"] == total["received"] > 0 and figures["drained"]
+        options = AmqpOptions(addr=consumer)
+        declaring, other = Session(options, None, addr=owner), Session(options, None)
+        declaring.call(m.QueueDeclare(queue="home", durable=True))
+        other.call(m.QueueDeclare(queue="home", passive=True))
+        cluster.nodes[0].stop()
+        declaring.close()
+        with pytest.raises(SessionError, match="404 NOT_FOUND"):
+            other.call(m.QueueDeclare(queue="home", passive=True))
+        other.close()
+    assert cluster.nodes == []
+    wait_ended(pids)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BrokerError])
+def test_a_cluster_that_does_not_come_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     error: type[BaseException]) -> None:
+    """Ctrl-C, or an error, when all nodes were started."""
+    programs = require_rabbitmq()
+    program = tmp_path / "rabbitmq-server"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(rabbitmq_cluster, "find_rabbitmq", lambda: (str(program), programs[1]))
+    waited: list[Broker] = []
+
+    def wait(broker: Broker, _needs: Needs, _seconds: float) -> None:
+        waited.append(broker)
+        if len(waited) == 4:
+            raise error
+
+    monkeypatch.setattr(rabbitmq_cluster, "wait_listening", wait)
+    cluster = RabbitCluster(tmp_path)
+    with pytest.raises(error), cluster:
+        raise AssertionError("it has started")
+    assert len({broker.pid for broker in waited}) == 3
+    wait_ended([broker.pid for broker in waited])
+    assert (cluster.nodes, cluster.epmd) == ([], None)
+
+
+def test_nodes_that_are_no_cluster_are_refused(tmp_path: Path) -> None:
+    """One that finds nobody to join starts alone, and then the clients of the others would wait for nothing."""
+    with FakeAmqp() as one, FakeAmqp() as two:
+        cluster = RabbitCluster(tmp_path, 2, [Broker("rabbitmq", None, {"amqp": peer.addr})  # type: ignore[arg-type]
+                                              for peer in (one, two)])
+        with pytest.raises(SessionError, match=f"{two.addr} refused: 404"):
+            cluster.check()
+    assert len(one.queues) == 1 and not two.queues
+
+
+@pytest.mark.parametrize(("nodes", "publishers", "consumers"), [(2, 1, 0), (3, 1, 2)])
+def test_roles_of_the_nodes_that_the_command_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int,
+                                                    publishers: int, consumers: int) -> None:
+    runs: list[AmqpOptions] = []
+
+    class Fake(RabbitCluster):
+        def __enter__(self) -> RabbitCluster:
+            assert self.count == nodes
+            return self
+
+        def address(self, number: int) -> str:
+            return f"127.0.0.{number}:5672"
+
+    monkeypatch.setattr(amqp_cli, "RabbitCluster", Fake)
+    monkeypatch.setattr(amqp_cli, "run_amqp", lambda options: runs.append(options) or {"total": {"lost": 0}})
+    said = CliRunner().invoke(bench, ["amqp", "--start", "--nodes", str(nodes), "--dir", str(tmp_path), "--json"])
+    assert said.exit_code == 0, said.output
+    assert [(run.queue_addr, run.addr, run.sub_addrs) for run in runs] == [
+        ("127.0.0.0:5672", f"127.0.0.{publishers}:5672", (f"127.0.0.{consumers}:5672",))]
+    said = CliRunner().invoke(bench, ["amqp", "--nodes", "3"])
+    assert (said.exit_code, "--start" in said.output) == (2, True)

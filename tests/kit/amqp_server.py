@@ -331,7 +331,14 @@ class Conversation:
         said.take(2)
         name = said.short()
         if number == (50, 10):
-            durable, arguments = bool(said.number(1) & 2), said.table()
+            bits, arguments = said.number(1), said.table()
+            if bits & 1 and name not in broker.queues:
+                self.refuse((20, 40), 404, f"NOT_FOUND - no queue {name}")
+                return
+            if bits & 1:
+                self.say((50, 11), short(name) + bytes(8))
+                return
+            durable = bool(bits & 2)
             if arguments.get("x-queue-type") == broker.behaviour.refuse_queue:
                 self.refuse((20, 40), 406, "PRECONDITION_FAILED - no such type of queue")
                 return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oracle.amqp091 import (
     BODY,
@@ -31,6 +31,9 @@ from oracle.amqp091 import (
     encode_method,
     table_of,
 )
+
+if TYPE_CHECKING:
+    from kit.cluster import Cluster
 
 from kit.client import Unexpected
 from kit.readable import is_readable
@@ -267,3 +270,10 @@ class Wire:
     def drop(self) -> None:
         """Without a word."""
         self.socket.close()
+
+
+def wire(cluster: Cluster, number: int) -> Wire:
+    """To this node; channel 1 is open."""
+    found = Wire(cluster[number].addresses["amqp091/plain"]).login()
+    found.open_channel(1)
+    return found

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,10 +39,10 @@ __all__ = ["Cluster", "cluster_command", "fluxmq"]
 PATIENCE_S = 60.0  # only a failing test needs it
 
 
-def fluxmq(*words: str) -> str:
-    """Runs a command; what it says."""
+def fluxmq(*words: str, given: str = "") -> str:
+    """Runs a command; what it says. given: on standard input."""
     done = subprocess.run([sys.executable, "-m", "fluxmq", *words], capture_output=True, text=True, timeout=PATIENCE_S,
-                          check=False, env=environment())
+                          check=False, env=environment(), input=given)
     return done.stdout + done.stderr
 
 
@@ -193,6 +194,15 @@ class Cluster:
         while self._paused_members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._paused_members.pop(), signal.SIGCONT)
+
+    def keys(self, prefix: bytes) -> list[bytes]:
+        """Those of etcd that begin with this. Not with TLS."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._etcd_ports[self.names[0]], timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            first, end = (b64encode(key).decode() for key in (prefix, prefix[:-1] + bytes([prefix[-1] + 1])))
+            connection.request("POST", "/v3/kv/range", json.dumps({"key": first, "range_end": end, "keys_only": True}))
+            found = json.loads(connection.getresponse().read())
+        return [b64decode(one["key"]) for one in found.get("kvs", ())]
 
     def etcd_leader(self) -> int:
         """The node whose member leads, as that member says; -1: there is none. Not with TLS."""

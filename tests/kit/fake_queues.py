@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 from zlib import crc32
 
-from fluxmq.engine.ports.queues import Browsed, Moved, Publish, QueueMessage, QueueRefused
+from fluxmq.engine.ports.queues import Browsed, Moved, Publish, QueueDivided, QueueMessage, QueueRefused
 
 __all__ = ["FakeQueues"]
 
@@ -37,6 +37,7 @@ class FakeQueues:
         self.held = False
         self.waiting: list[Callable[[Exception | None], None]] = []
         self.fault: Exception | None = None
+        self.moved: list[str] = []  # where it was asked to move queues; the second time it is there
         self.sync_fault: Exception | None = None
         self.unloaded = 0
         self.step = 3
@@ -111,6 +112,17 @@ class FakeQueues:
             raise QueueRefused("conflict", f"{name} is in use or not empty")
         del self.queues[name]
         return int(messages)
+
+    def divided(self, name: str) -> QueueDivided | None:
+        return None
+
+    def partition_for(self, name: str, message: Publish) -> int:
+        return 0
+
+    async def move(self, name: str, node: str, partition: int | None) -> bool:
+        self._find(name)
+        self.moved.append(node)
+        return len(self.moved) > 1
 
     def purge(self, name: str) -> int:
         queue, messages = self._find(name), self._short(name)["messages"]
@@ -200,11 +212,13 @@ class FakeQueues:
                  "newest_ms": queue.dead[-1].time_ms if queue.dead else 0}
                 for name, queue in sorted(self.queues.items())]
 
-    def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
+    def dead_browse(self, name: str, position: str, count: int, bytes_max: int,
+                    partition: int | None = None) -> Browsed:
         queue = self._find(name)
         return self._browse([(queue.dead, queue.dead_next)], position, count, bytes_max)
 
-    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
+    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int,
+                    partition: int | None = None) -> Moved:
         queue = self._find(name)
         if self.unloaded:
             self.unloaded -= 1
@@ -216,7 +230,7 @@ class FakeQueues:
             self.publish(name, Publish(payload=message.payload))
         return Moved(min(len(wanted), self.step), more=len(wanted) > self.step)
 
-    def dead_purge(self, name: str) -> int:
+    def dead_purge(self, name: str, partition: int | None = None) -> int:
         queue = self._find(name)
         gone, queue.dead = len(queue.dead), []
         return gone

@@ -38,9 +38,10 @@ def frame(spark: SparkSession, histories: Mapping[str, Iterable[dict[str, Any]]]
     return spark.createDataFrame(table(histories))
 
 
-def write(path: Path, rows: Iterable[dict[str, Any]], *, complete: bool = True, why: str = "") -> Path:
-    """A result's directory."""
-    place = create_result(path, Summary(run=1, complete=complete, why=why))
+def write(path: Path, rows: Iterable[dict[str, Any]], *, complete: bool = True, why: str = "",
+          broker: str = "") -> Path:
+    """A result's directory. broker: the address that it was played against."""
+    place = create_result(path, Summary(run=1, complete=complete, why=why, broker={"address": broker}))
     writer = EventsWriter(place, 0)
     for batch in table({"": rows}).drop_columns(["run"]).cast(SCHEMA).to_batches():
         writer.write(batch)

@@ -9,6 +9,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
+from fluxmq.engine.ports.definitions import Definer
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.sessions.state import Will
 
@@ -23,6 +24,7 @@ class FakeDirectory:
     and `answer` says what. on_announce: called for each filter, to give tickets."""
 
     node = HERE.node
+    definer: Definer | None = None
 
     def __init__(self) -> None:
         self.owners: dict[bytes, Owner | None] = {}

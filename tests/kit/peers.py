@@ -30,6 +30,7 @@ class PeerNode:
         self.poller = Poller(self.hub, clocks=lambda: (self.now_ms, self.now_ms, self.now_ms))
         self.outboxes: dict[str, PeerOutbox] = {}
         self.inboxes: dict[str, PeerInbox] = {}
+        self.ears: dict[str, _Ear] = {}                 # their handlers
         self.heard: list[tuple[object, ...]] = []
         self.applied: list[tuple[str, int]] = []
         self.outcomes: dict[int, str | None] = {}       # number of a publish -> None: acknowledged; why it was refused
@@ -48,7 +49,9 @@ class PeerNode:
         if inbox is None or inbox.epoch != epoch:
             if inbox is not None:
                 inbox.close()
-            inbox = self.inboxes[sender] = PeerInbox(self.hub, sender, epoch, self.epoch, _Ear(self, sender, epoch))
+            ear = self.ears[sender] = _Ear(self, sender, epoch)
+            inbox = self.inboxes[sender] = PeerInbox(self.hub, sender, epoch, self.epoch, ear)
+            inbox.outbox = self.to(sender)
         return inbox.position
 
     def session(self, name: bytes, *filters: bytes, number: int = 0) -> Session:
@@ -106,6 +109,18 @@ class _Ear:
 
     def on_refused(self, sequence: int, why: str) -> None:
         self._hear("refused", sequence, why)
+
+    def on_attach(self, number: int, queue: int, data: bytes) -> None:
+        self._hear("attach", number, queue, data)
+
+    def on_detach(self, number: int, rests: bool) -> None:
+        self._hear("detach", number, rests)
+
+    def on_call(self, number: int, queue: int, data: bytes) -> None:
+        self._hear("call", number, queue, data)
+
+    def on_result(self, number: int, data: bytes) -> None:
+        self._hear("result", number, data)
 
 
 class Wire:

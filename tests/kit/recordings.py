@@ -16,24 +16,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fluxmq.record.files import RecordingFiles, batch_of_rows, prepare_directory
-from fluxmq.record.manifest import MANIFEST, Manifest, new_manifest
-from fluxmq.record.options import BrokerAbout, RecordOptions
+from fluxmq.record.manifest import MANIFEST, Manifest, new_manifest, write_manifest
+from fluxmq.record.options import BrokerAbout, ClusterAbout, RecordOptions
 from fluxmq.record.schema import COLUMNS, SCHEMA, microseconds
 
 START = 1_700_000_000_000_000_000      # ns since 1970
 
 
 def make_recording(path: Path, rows: Iterable[Mapping[str, Any]], *, end: str = "stopped",
-                   options: RecordOptions | None = None, rows_per_part: int = 0) -> Manifest:
+                   options: RecordOptions | None = None, rows_per_part: int = 0,
+                   cluster: ClusterAbout | None = None, started: int = 0, ended: int = 0) -> Manifest:
     """Writes the rows in order; seq is their number and time a microsecond after the last, where a row has none.
 
-    rows_per_part: 0, all in one.
+    rows_per_part: 0, all in one. cluster: which node it is of. started, ended: ns since 1970; 0: now.
     """
     asked = options or RecordOptions()
     if rows_per_part:
         asked = RecordOptions(max_rows=rows_per_part)
     prepare_directory(path)
-    files = RecordingFiles(path, new_manifest(asked, BrokerAbout(version="0.1.0")), asked)
+    about = BrokerAbout(version="0.1.0", cluster=cluster or ClusterAbout())
+    files = RecordingFiles(path, new_manifest(asked, about), asked)
+    files.manifest.started = started or files.manifest.started
     whole: list[dict[str, Any]] = []
     clock = START
     for seq, row in enumerate(rows):
@@ -42,7 +45,11 @@ def make_recording(path: Path, rows: Iterable[Mapping[str, Any]], *, end: str = 
     step = rows_per_part or max(len(whole), 1)
     for at in range(0, len(whole), step):
         files.write(batch_of_rows(whole[at:at + step]))
-    return files.close(end)
+    manifest = files.close(end)
+    if ended:
+        manifest.ended = ended
+        write_manifest(path, manifest)
+    return manifest
 
 
 def _dictionary(words: list[str], indices: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None = None) -> pa.Array:

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fluxmq.record.options import ClusterAbout
 from fluxmq.spark.result import open_result
 from kit.recordings import START, make_recording
 
-__all__ = ["SECOND", "Story", "events_of"]
+__all__ = ["SECOND", "Story", "events_of", "write_nodes"]
 
 SECOND = 1_000_000_000
 
@@ -83,6 +85,30 @@ class Story:
     def write(self, path: Path, **options: Any) -> Path:
         make_recording(path, self.rows, **options)
         return path
+
+
+def write_nodes(story: Story, place: Path, node_of: Callable[[int], int], clocks: Sequence[int] = (0, 0, 0)) -> Path:
+    """The recordings that the nodes of a cluster would have made of it, each in a directory of its own.
+
+    node_of: the node of a connection. clocks: by how many ns the clock of each node is fast.
+    """
+    names = tuple(f"n{node}" for node in range(len(clocks)))
+    for node, fast in enumerate(clocks):
+        numbers: dict[int, int] = {}
+        seqs: dict[int, int] = {}
+        rows = []
+        for row in story.rows:
+            if node_of(row["connection"]) == node:
+                seqs[row["seq"]] = len(seqs)
+                number = numbers.setdefault(row["connection"], len(numbers) + 1)
+                rows.append(row | {"seq": seqs[row["seq"]], "connection": number, "time": row["time"] + fast})
+                if row.get("answers") is not None:
+                    rows[-1]["answers"] = seqs[row["answers"]]
+                if row.get("protocol") == "amqp091":
+                    rows[-1]["client_id"] = f"amqp091-{number}"
+        make_recording(place / f"node=n{node}", rows, cluster=ClusterAbout(id="cluster", node=names[node], nodes=names),
+                       started=START, ended=max(row["time"] for row in story.rows) + 1)
+    return place
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:

@@ -5,16 +5,26 @@ A frame is (header, records); a record is a tuple that begins with its kind:
     (1, number, name)  (2, namespace, flags, left_ms, topic, properties, payload)  (3, …as 2, group, filter)
     (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)  (8, name, packet id, use)
 
-One of kind 2, 3 or 7 may end with its origin: (name, use, packet id).
+    (9, queue, QoS and quiet, format and forced, position, left_ms, topic, properties, payload)
+    (10, member, flags, deliveries, log, first offset, count, ms, reason)  (11, member, limit)
+    (12, number, queue, data)  (13, member, flags)  (14, …as 12)  (15, position)
+    (16, member, deliveries, log, left_ms, message, offset, format, topic, properties)
+    (17, member, log, offset)  (18, number, data)  (19, position)  (20, position, reason, text)
 
-flags: QoS and retain; left_ms -1: it does not expire. The properties of a message are not looked into.
+One of kind 2, 3, 7 or 9 may end with its origin: (name, use, packet id).
+
+flags: QoS and retain; left_ms -1: it does not expire; in 16 that is 0. The message of 16 is as log_message() builds it:
+its expiry is zero, and what stands behind it is what it says. MQTT's properties are not looked into.
 """
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-__all__ = ["HEADER", "Malformed", "Record", "build", "build_record", "read", "record_ends"]
+from oracle import amqp091
+
+__all__ = ["HEADER", "Malformed", "Record", "build", "build_record", "log_message", "mqtt_properties", "read",
+           "record_ends"]
 
 Record = tuple[Any, ...]
 HEADER = ("version", "flags", "age_s", "records", "epoch", "to_epoch", "sequence", "acknowledged")
@@ -23,10 +33,33 @@ _HEAD = struct.Struct("<BBHI")
 _CONTENT = struct.Struct("<III")
 EXPIRES, ORIGIN = 8, 16
 LEFT_MAX = 1 << 52
+# Of kinds 10 to 20 what always stands in front of their bytes, and whether bytes follow.
+FIXED = {10: ("<IIQIq", True), 11: ("<II", False), 12: ("<IQ", True), 13: ("<I", False), 14: ("<IQ", True),
+         15: ("<Q", False), 17: ("<IIQ", False), 18: ("<I", True), 19: ("<Q", False), 20: ("<Q", True)}
+# Size, payload's length, offset, time, expiry, not before, properties' and topic's length, QoS and format, priority.
+_LOG = struct.Struct("<IIQqqqIHBB")
+COUNT_MAX = 1 << 20                     # of messages in one settlement
 
 
 class Malformed(Exception):
     """A receiver must refuse it."""
+
+
+def log_message(offset: int, format_: int, qos: int, topic: bytes, properties: bytes, payload: bytes, time_ms: int = 0,
+                not_before: int = 0, priority: int = 0) -> bytes:
+    """A message as a log has it (queue/log.pxd), its expiry left out."""
+    body = topic + properties + payload
+    size = (_LOG.size + len(body) + 7) // 8 * 8
+    head = _LOG.pack(size, len(payload), offset, time_ms, 0, not_before, len(properties), len(topic),
+                     format_ << 4 | qos, priority)
+    return (head + body).ljust(size, b"\0")
+
+
+def mqtt_properties(records: list[Record]) -> list[bytes]:
+    """The properties of all messages in MQTT's format, which read() does not look into."""
+    return ([record[5] for record in records if record[0] in (2, 3, 7)]
+            + [record[7] for record in records if record[0] == 9 and record[3] & 1 == 0]
+            + [record[9] for record in records if record[0] == 16 and record[7] == 0])
 
 
 def build_record(record: Record) -> bytes:
@@ -54,6 +87,33 @@ def build_record(record: Record) -> bytes:
     elif kind == 8:
         _, name, a, use = record
         body = struct.pack("<QQ", name, use)
+    elif kind == 9:
+        _, queue, qos, format_, position, left_ms, topic, properties, payload = record[:9]
+        flags, a = qos | format_ << 5, len(topic)
+        body = struct.pack("<QQII", queue, position, len(properties), len(payload))
+        if left_ms >= 0:
+            flags |= EXPIRES
+            body += struct.pack("<q", left_ms)
+        if len(record) > 9:
+            flags |= ORIGIN
+            body += struct.pack("<QQH", *record[9])
+        body += topic + properties + payload
+    elif kind == 10:
+        _, member, flags, a, *numbers, reason = record
+        body = struct.pack(FIXED[kind][0], member, *numbers) + reason
+    elif kind == 13:
+        _, member, flags = record
+        body = struct.pack("<I", member)
+    elif kind == 16:
+        _, member, a, log, left_ms, message = record[:6]
+        body = struct.pack("<II", member, log) + message[:24] + struct.pack("<q", left_ms) + message[32:]
+    elif kind == 20:
+        _, position, a, text_ = record
+        body = struct.pack("<Q", position) + text_
+    elif kind in FIXED:
+        layout, more = FIXED[kind]
+        numbers, data = (record[1:-1], record[-1]) if more else (record[1:], b"")
+        body = struct.pack(layout, *numbers) + data
     else:
         body = record[1] if len(record) > 1 else b""
     return _HEAD.pack(kind, flags, a, len(body)) + body
@@ -115,7 +175,14 @@ def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
 
 
 def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
-    need(1 <= kind <= 8)
+    need(1 <= kind <= 20)
+    if kind == 9:
+        return kind, *_read_publish(flags, a, body)
+    if kind == 16:
+        need(flags == 0)
+        return kind, *_read_delivery(a, body)
+    if kind > 8:
+        return kind, *_read_of_queue(kind, flags, a, body)
     if kind == 2:
         return kind, *_read_message(flags, a, body)
     if kind == 3:
@@ -149,6 +216,78 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
         need(len(body) == 16 and any(body[:8]))
         return kind, int.from_bytes(body[:8], "little"), a, int.from_bytes(body[8:], "little")
     return kind, body
+
+
+def _content(format_: int, topic: bytes, properties: bytes) -> None:
+    """Of a message in a queue, where one in MQTT's format may have no topic."""
+    need(format_ <= 1)
+    if format_ == 0:
+        if topic:
+            topic_name(topic)
+        return
+    need(topic and 1 + topic[0] <= len(topic) <= 1 + topic[0] + 255)
+    try:
+        amqp091.parse_properties(properties)
+    except amqp091.Malformed:
+        raise Malformed from None
+
+
+def _read_publish(flags: int, a: int, body: bytes) -> Record:
+    need(flags & 3 != 3 and flags >> 5 < 4)
+    fixed = struct.Struct("<QQII")
+    need(len(body) >= fixed.size)
+    queue, position, properties_length, payload_length = fixed.unpack_from(body)
+    rest = body[fixed.size:]
+    left_ms, origin = -1, ()
+    if flags & EXPIRES:
+        need(len(rest) >= 8)
+        [left_ms] = struct.unpack_from("<q", rest)
+        need(0 <= left_ms < LEFT_MAX)
+        rest = rest[8:]
+    if flags & ORIGIN:
+        need(len(rest) >= 18)
+        origin = (struct.unpack_from("<QQH", rest),)
+        need(origin[0][0])
+        rest = rest[18:]
+    need(len(rest) == a + properties_length + payload_length)
+    topic, properties, payload = rest[:a], rest[a:a + properties_length], rest[a + properties_length:]
+    _content(flags >> 5 & 1, topic, properties)
+    return queue, flags & 7, flags >> 5, position, left_ms, topic, properties, payload, *origin
+
+
+def _read_delivery(a: int, body: bytes) -> Record:
+    need(len(body) >= 8 + _LOG.size)
+    member, log = struct.unpack_from("<II", body)
+    message = body[8:]
+    size, payload, offset, _, left_ms, _, properties, topic, qos, _ = _LOG.unpack_from(message)
+    need(len(message) == size == (_LOG.size + topic + properties + payload + 7) // 8 * 8)
+    need(0 <= left_ms < LEFT_MAX and qos & 15 <= 2)
+    rest = message[_LOG.size:]
+    _content(qos >> 4, rest[:topic], rest[topic:topic + properties])
+    return (member, a, log, left_ms, message[:24] + bytes(8) + message[32:], offset, qos >> 4, rest[:topic],
+            rest[topic:topic + properties])
+
+
+def _read_of_queue(kind: int, flags: int, a: int, body: bytes) -> Record:
+    layout, more = FIXED[kind]
+    size = struct.calcsize(layout)
+    need(len(body) >= size and (more or len(body) == size))
+    numbers, data = struct.unpack_from(layout, body), body[size:]
+    if kind == 10:
+        member, log, first, count, ms = numbers
+        need(flags & 15 <= 3 and flags <= 31)
+        need(1 <= count <= COUNT_MAX and first + count < 1 << 64 and -1 <= ms < LEFT_MAX)
+        text(data)
+        return member, flags, a, log, first, count, ms, data
+    need(flags <= (kind == 13))
+    if kind == 20:
+        need(a)
+        text(data)
+        return *numbers, a, data
+    need(a == 0)
+    if kind == 13:
+        return *numbers, flags
+    return (*numbers, data) if more else numbers
 
 
 def _read_message(flags: int, a: int, body: bytes) -> Record:

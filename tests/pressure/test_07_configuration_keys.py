@@ -22,6 +22,7 @@ from kit.amqp_wire import Wire
 from kit.broker import Broker, BrokerDied, add_user
 from kit.certs import issue, make_ca
 from kit.client import KEPT, TIMEOUT, Client, Unexpected
+from kit.cluster import Cluster
 from kit.deciding import HeldAuthority
 from kit.node import Node
 from kit.slowdisk import SlowDisk
@@ -711,6 +712,22 @@ def users_file(pair: Pair) -> None:
         client.expect(Connack, reason=wanted)
 
 
+def cluster_users(pair: Pair) -> None:
+    for value, wanted in ((True, 0x86), (False, 0)):       # a cluster without users, and a node that asks for none
+        with Cluster(pair.directory / str(value), 1, settings={pair.key: value}) as cluster:
+            client = cluster.client(0)
+            client.send(Connect(client_id="a", username="anna", password=b"secret"))
+            client.expect(Connack, reason=wanted)
+
+
+def cluster_permissions(pair: Pair) -> None:
+    for value, wanted in ((True, 0x87), (False, 0)):       # a cluster without any, and a node that asks for none
+        with Cluster(pair.directory / str(value), 1, settings={pair.key: value}) as cluster:
+            client = cluster.client(0)
+            client.connect("a")
+            client.subscribe("a", expect=[wanted])
+
+
 def acl_file(pair: Pair) -> None:
     acl = pair.directory / "acl.yaml"
     acl.write_text("version: 1\nrules:\n  - {allow: all, topics: ['mine']}\n")
@@ -993,6 +1010,8 @@ OTHERS: dict[str, Observe] = {
     "storage.recover_on_startup": recover_on_startup,
     "auth.allow_anonymous": allow_anonymous,
     "auth.users_file": users_file,
+    "auth.cluster_users": cluster_users,
+    "auth.cluster_permissions": cluster_permissions,
     "auth.acl_file": acl_file,
 } | RECORD | ADDRESSES
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from kit.amqp091_values import random_properties
 from kit.exact import exact
-from oracle import peer
+from oracle import amqp091, peer
 from oracle.mqtt import encode_properties
 
 from fluxmq._core.errors import ProtocolError
@@ -21,13 +22,39 @@ TOPIC = NAME.map(lambda name: name.replace(b"+", b"p").replace(b"#", b"h"))
 FILTER = st.one_of(TOPIC, st.sampled_from([b"#", b"+", b"a/+/b", b"+/#", b"/", b"a/#"]))
 WIRE = st.dictionaries(st.sampled_from(["content_type", "response_topic"]), TOPIC.map(bytes.decode), max_size=2).map(
     lambda properties: encode_properties(properties)[1:])
+AMQP_WIRE = st.randoms(use_true_random=False).map(random_properties).map(amqp091.build_properties)
+ADDRESS = st.builds(lambda exchange, key: bytes((len(exchange),)) + exchange + key,
+                    *[st.one_of(st.binary(max_size=6), st.just(b"n" * 255))] * 2)
 PAYLOAD = st.one_of(st.binary(max_size=20), st.builds(lambda n: bytes(n), st.sampled_from([100, 127, 128, 20_000])))
 FLAGS = st.builds(lambda qos, retain: qos | retain << 2, st.integers(0, 2), st.integers(0, 1))
 LEFT = st.one_of(st.just(-1), st.integers(0, (1 << 52) - 1))
 MESSAGE = st.tuples(st.just(2), NUMBERS, FLAGS, LEFT, TOPIC, WIRE, PAYLOAD)
 ORIGIN = st.tuples(LONG.filter(bool), LONG, st.integers(0, 65535))
+SHORT = st.integers(0, 65535)
+SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
+# (format, topic, properties) of a message in a queue. One in MQTT's format may have no topic.
+CONTENT = st.one_of(st.tuples(st.just(0), st.one_of(TOPIC, st.just(b"")), WIRE),
+                    st.tuples(st.just(1), ADDRESS, AMQP_WIRE))
+PUBLISH = st.builds(lambda queue, qos, quiet, forced, content, position, left_ms, payload: (
+    9, queue, qos | quiet << 2, content[0] | forced << 1, position, left_ms, *content[1:], payload),
+    LONG, st.integers(0, 2), st.integers(0, 1), st.integers(0, 1), CONTENT, LONG, LEFT, PAYLOAD)
+SETTLE = st.builds(lambda member, verb, counts, deliveries, log, first, count, ms, reason: (
+    10, member, verb | counts << 4, deliveries, log, min(first, (1 << 64) - 1 - count), count, ms, reason),
+    NUMBERS, st.integers(0, 3), st.integers(0, 1), SHORT, NUMBERS, LONG,
+    st.one_of(st.integers(1, 3), st.integers(1, 1 << 20)), LEFT, TEXT)
+DELIVERY = st.builds(lambda member, deliveries, log, left_ms, offset, content, qos, payload, more: (
+    16, member, deliveries, log, left_ms,
+    peer.log_message(offset, content[0], qos, *content[1:], payload, *more), offset, *content),
+    NUMBERS, SHORT, NUMBERS, st.integers(0, (1 << 52) - 1), LONG, CONTENT, st.integers(0, 2), PAYLOAD,
+    st.tuples(SIGNED, SIGNED, st.integers(0, 255)))
+OF_QUEUES = st.one_of(
+    PUBLISH, st.builds(lambda message, origin: (*message, origin), PUBLISH, ORIGIN), SETTLE, DELIVERY,
+    st.tuples(st.just(11), NUMBERS, NUMBERS), st.tuples(st.sampled_from([12, 14]), NUMBERS, LONG, PAYLOAD),
+    st.tuples(st.just(13), NUMBERS, st.integers(0, 1)), st.tuples(st.sampled_from([15, 19]), LONG),
+    st.tuples(st.just(17), NUMBERS, NUMBERS, LONG), st.tuples(st.just(18), NUMBERS, PAYLOAD),
+    st.tuples(st.just(20), LONG, st.integers(1, 65535), TEXT))
 RECORDS = st.lists(st.one_of(
-    MESSAGE, MESSAGE, st.builds(lambda message, origin: (*message, origin), MESSAGE, ORIGIN),
+    OF_QUEUES, OF_QUEUES, MESSAGE, MESSAGE, st.builds(lambda message, origin: (*message, origin), MESSAGE, ORIGIN),
     st.tuples(st.just(8), LONG.filter(bool), st.integers(0, 65535), LONG),
     st.tuples(st.just(1), NUMBERS, NAME), st.tuples(st.just(5)),
     st.builds(lambda message, group, filter_: (3, *message[1:], group, filter_), MESSAGE, NAME, FILTER),
@@ -48,11 +75,10 @@ def expected(data: bytes) -> tuple[dict[str, int], list[peer.Record]] | None:
         header, records = peer.read(data)
     except peer.Malformed:
         return None
-    for record in records:
-        if record[0] in (2, 3, 7) and record[5]:
-            found = scan(record[5])
-            if isinstance(found, int) or found["forward"] != record[5]:
-                return None
+    for properties in filter(None, peer.mqtt_properties(records)):
+        found = scan(properties)
+        if isinstance(found, int) or found["forward"] != properties:
+            return None
     return header, records
 
 
@@ -111,3 +137,53 @@ def test_equal_topics_and_properties_are_not_checked_twice_but_others_are() -> N
     for wrong in (bad, (*good[:4], b"#", *good[5:]), (*good[:4], b"", *good[5:])):
         with pytest.raises(ProtocolError):
             decode(encode(header, [good, good, wrong]))
+
+
+SETTLED = (10, 1, 2, 1, 0, 5, 1, 0, b"")
+
+
+def delivery(format_: int, topic: bytes, properties: bytes, qos: int = 1) -> peer.Record:
+    message = peer.log_message(5, format_, qos, topic, properties, b"payload")
+    return 16, 1, 1, 0, 0, message, 5, format_, topic, properties
+
+
+@pytest.mark.parametrize(("record", "valid"), [
+    (SETTLED, True), ((*SETTLED[:6], 0, 0, b""), False), ((*SETTLED[:6], 1 << 20, 0, b""), True),
+    ((*SETTLED[:6], (1 << 20) + 1, 0, b""), False), ((*SETTLED[:5], (1 << 64) - 2, 1, 0, b""), True),
+    ((*SETTLED[:5], (1 << 64) - 2, 2, 0, b""), False),
+    ((*SETTLED[:7], -1, b""), True), ((*SETTLED[:7], -2, b""), False),
+    ((*SETTLED[:7], (1 << 52) - 1, b""), True), ((*SETTLED[:7], 1 << 52, b""), False),
+    ((*SETTLED[:8], b"\xff"), False), ((*SETTLED[:8], b"\0"), False),
+    *(((10, 1, flags, *SETTLED[3:]), flags & 15 <= 3 and flags < 32) for flags in (0, 3, 4, 15, 16, 19, 20, 32, 128)),
+    ((13, 1, 1), True), ((20, 0, 1, b""), True), ((20, 0, 0, b""), False), ((20, 0, 1, b"\xff"), False),
+    (delivery(0, b"t", b""), True), (delivery(0, b"t", b"", 2), True), (delivery(0, b"t", b"", 3), False),
+    (delivery(0, b"", b""), True), (delivery(0, b"+", b""), False), (delivery(2, b"t", b""), False),
+    (delivery(0, b"", b"\x01\x01"), True), (delivery(0, b"", b"\x01"), False), (delivery(0, b"", b"\x23\0\1"), False),
+    ((9, 1, 1, 0, 0, -1, b"", b"\x01", b""), False), ((9, 1, 1, 0, 0, -1, b"", b"", b""), True),
+    (delivery(1, b"", b"\0\0"), False), (delivery(1, b"\0", b""), False), (delivery(1, b"\0", b"\0\0"), True),
+    (delivery(1, b"\1", b"\0\0"), False), (delivery(1, b"\1e" + b"k" * 255, b"\0\0"), True),
+    (delivery(1, b"\1e" + b"k" * 256, b"\0\0"), False), (delivery(1, b"\0", b"\0\1"), False),
+    ((9, 1, 1, 1, 0, -1, b"\0k", b"\x10\0\1", b""), True), ((9, 1, 1, 1, 0, -1, b"\0k", b"\x10\0", b""), False),
+], ids=str)
+def test_the_edges_of_what_a_record_of_queues_may_say(record: peer.Record, valid: bool) -> None:
+    data = peer.build(dict.fromkeys(peer.HEADER, 1), [record])
+    assert found(data) == expected(data)
+    assert (found(data) is not None) == valid
+
+
+@pytest.mark.parametrize("change", [-8, 8])
+def test_a_delivery_is_exactly_as_long_as_its_message(change: int) -> None:
+    record = delivery(0, b"t", b"")
+    size = len(record[5]) + change
+    message = size.to_bytes(4, "little") + record[5][4:].ljust(size, b"\0")[:size - 4]
+    data = peer.build(dict.fromkeys(peer.HEADER, 1), [(*record[:5], message)])
+    assert found(data) is None is expected(data)
+
+
+@pytest.mark.parametrize("second", [(9, 1, 1, 0, 0, -1, b"#", b"", b""), (9, 1, 1, 0, 0, -1, b"t", b"\x01\x02", b""),
+                                    (9, 1, 1, 0, 0, -1, b"", b"\x01\x02", b""),
+                                    delivery(0, b"t", b"\x01\x02")], ids=str)
+def test_messages_in_queues_are_checked_once_for_the_same_bytes_alone(second: peer.Record) -> None:
+    first = (9, 1, 1, 0, 0, -1, b"t", b"\x01\x01", b"")
+    data = [peer.build(dict.fromkeys(peer.HEADER, 1), [first, first, *more]) for more in ((), (second,))]
+    assert [found(one) is not None for one in data] == [True, False]

@@ -18,7 +18,8 @@ try:
 
     from fluxmq.spark.source.columns import SCHEMA
     from fluxmq.spark.source.data_source import FluxDataSource, FluxPushingReader, FluxReader
-    from fluxmq.spark.source.plan import Filters, LogRange, QueueLog, QueueLogs, feed, signed
+    from fluxmq.spark.source.place import LogRange, QueueLog, QueueLogs, feed, signed
+    from fluxmq.spark.source.plan import Filters
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 

@@ -10,15 +10,18 @@ from crash.process import CrashBroker
 from kit.broker import Broker
 from kit.brokers import Brokers
 from kit.client import Client
+from kit.three_nodes import ThreeNodes, declare_all
 from oracle.mqtt import Puback, Publish
 
 from fluxmq.app.admin_client import AdminClient
 
 
 @pytest.fixture
-def start_broker(brokers: Brokers) -> Callable[..., Broker]:
+def start_broker(brokers: Brokers, nodes: ThreeNodes | None) -> Callable[..., Broker]:
     """start_broker({"name": "orders"}, {"name": "events", "type": "stream"}, **{"storage.type": "memory"})"""
     def start(*queues: dict[str, Any], **settings: Any) -> Broker:
+        if nodes is not None:
+            return declare_all(brokers.use(nodes), queues, settings)
         return brokers.start(Broker, {"queues": json.dumps(list(queues))} | settings)
 
     return start
@@ -77,6 +80,8 @@ def order(client: Client, verb: str, packet: Publish, expect: int = 0, **asked: 
 
 def admin(broker: Broker, method: str, *segments: str, **asked: Any) -> Any:
     """A request to the admin socket of a broker: admin(broker, "GET", "queues", "orders")."""
+    if isinstance(broker, ThreeNodes):
+        broker.arrive()
     client = AdminClient(broker.directory / "data" / "admin.sock")
     try:
         return client.ask(method, *segments, **asked)

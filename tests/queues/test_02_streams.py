@@ -31,6 +31,15 @@ def test_every_reader_gets_everything(start_broker: Start, connect: Connect) -> 
         reader.expect_quiet()
 
 
+def test_a_reader_that_acknowledges_nothing_gets_everything(start_broker: Start, connect: Connect) -> None:
+    """More than it gets in one turn, and nothing that it sends asks for more."""
+    broker = start_broker({"name": "events", "type": "stream"})
+    put(connect(broker), "events", *names(0, 1100))
+    reader = connect(broker)
+    consume(reader, "events", qos=0, offset="first")
+    assert [reader.receive().payload for _ in range(1100)] == names(0, 1100)
+
+
 @pytest.mark.parametrize(("offset", "first"), [
     ("first", 0), ("last", 9), ("next", 10), ("4", 4), ("offset=4", 4), ("-3", 7), ("timestamp=0", 0), ("99", 10),
     ("timestamp=2999-01-01", 10)])

@@ -13,6 +13,7 @@ import pytest
 from kit.broker import Broker
 from kit.client import Client
 from kit.python import environment
+from kit.three_nodes import ThreeNodes
 from kit.watch import wait_until
 from oracle.mqtt import Publish
 from queues.conftest import ack, consume, lag, order, put, take, users
@@ -31,6 +32,8 @@ class Shell:
         self.socket = str(broker.directory / "data" / "admin.sock")
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        if isinstance(self.broker, ThreeNodes):
+            self.broker.arrive()
         self.capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main(["queue", *arguments, "--socket", self.socket])

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.broker import Broker
 from kit.client import Client
+from kit.three_nodes import ThreeNodes
 from queues.conftest import consume, order, put, users
 
 from fluxmq.app.admin_client import AdminClient, AdminError
@@ -15,9 +17,22 @@ Start = Callable[..., Broker]
 Connect = Callable[..., Client]
 
 
+class Admin(AdminClient):
+    """Asks when what clients have done has arrived."""
+
+    nodes: ThreeNodes | None = None
+
+    def ask(self, *asked: Any, **how: Any) -> Any:
+        if self.nodes is not None:
+            self.nodes.arrive()
+        return super().ask(*asked, **how)
+
+
 @pytest.fixture
-def admin(tmp_path: Path) -> AdminClient:
-    return AdminClient(tmp_path / "s")
+def admin(tmp_path: Path, nodes: ThreeNodes | None) -> AdminClient:
+    admin = Admin(tmp_path / "s")
+    admin.nodes = nodes
+    return admin
 
 
 def settings(tmp_path: Path) -> dict[str, str]:

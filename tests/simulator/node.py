@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, cast
+from weakref import WeakSet
 
 from simulator.calls import ROOT, SimOps, View, journal_calls
 from simulator.disk import Disk
@@ -61,6 +62,7 @@ from fluxmq.storage.store import RocksStore
 __all__ = ["Clock", "Node", "Options", "Pipe"]
 
 EPOLLIN, EPOLLOUT, EPOLLHUP = 1, 4, 0x10
+TLS_RECORD_BYTES = 16384  # more is never pending, for which the broker has room behind what it reads
 _numbers = count(2)
 
 
@@ -131,7 +133,7 @@ class Pipe:
         return size
 
     def pending(self) -> int:
-        return len(self.to_broker)
+        return min(len(self.to_broker), TLS_RECORD_BYTES)
 
     def getpeercert(self) -> None:
         return None
@@ -170,6 +172,9 @@ class SimStore(RocksStore):
         await self.driver.result_of(work)
 
 
+LIVES: WeakSet[Node] = WeakSet()    # whoever has no more use for them ends their hubs: see Hub.end
+
+
 class Node:
     """One life of the broker. chance: of what production takes from the system's randomness. told: gets log lines.
     driver: of the process, which others of its parts use too. cluster: the other nodes; None: there are none."""
@@ -190,6 +195,7 @@ class Node:
         self.woken = False      # the broker asks for a turn
         self._chance = chance
         self._ticks = 0
+        LIVES.add(self)
         self.store = SimStore(disk, self.driver, chance.getrandbits(63), options)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,7 +218,7 @@ class Node:
                                      ops=SimOps(self.disk))
         self.keeper.queues = QueueKeeper(self.manager, self.segments, options.cache_bytes, self.driver,
                                          small_bytes=options.small_bytes)
-        self.broker.consumers = QueueConsumers(self.manager, self.note)
+        self.broker.consumers = QueueConsumers(self.manager, self.note, self.broker.relays, self.broker.hosts)
         self.limited = LimitedConsumers(self.manager)
         self.queue_clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age)
         self.space = QueueSpace(self.manager, self.disk, self.driver, self.note)
@@ -220,11 +226,11 @@ class Node:
         hub.open_publish, hub.access_generation = authority.open_publish, authority.generation
         asking = Asking(authority, self.note, start=cast(Any, self.driver.start))
         self.exchanges = ExchangeManager(hub, seed=chance.getrandbits(63), cluster=cluster)
-        self.amqp_queues = AmqpQueues(self.manager, chance.randbytes, self._route)
+        self.amqp_queues = AmqpQueues(self.manager, chance.randbytes, self._route, self.broker.hosts)
         self.amqp_queues.dead.on_published = self._dead_letter
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
-        self.channels = ChannelMethods(hub, self.exchanges, self.amqp_queues, asking, later=self.driver.later,
-                                       consumer_timeout_ms=1 << 40, on_log=self.note)
+        self.channels = ChannelMethods(hub, self.exchanges, self.amqp_queues, asking, self.broker.relays,
+                                       later=self.driver.later, consumer_timeout_ms=1 << 40, on_log=self.note)
         self.clients = Clients(BodyTurns(Bodies(1 << 20, 64 << 20), self.note))
         self.mqtt_front = Front(self.broker, authority, FrontOptions(), Tally(), "mqtt", asking=asking,
                                 on_log=self.note, log_connections=lambda: False, later=self.driver.later)

@@ -2,9 +2,11 @@
 
     python tests/simulator/plant.py [NAME or PATCH …] [--cluster] [--seeds N] [--histories N]
 
-NAME is one of tests/simulator/defects, with --cluster of tests/simulator/cluster/defects (without .patch), PATCH any
-file that `git apply` takes; without either it is all of them. The seeds are drawn at the run. Status 1: a defect was
-not found for one of them, or a patch cannot be applied.
+    python tests/simulator/plant.py --cluster --mix queues      those of queues across nodes
+
+NAME is one of tests/simulator/defects, with --cluster of tests/simulator/cluster/defects or queue_defects (without
+.patch). PATCH is any file that `git apply` takes; without either it is all of them. The seeds are drawn at the run.
+Status 1: a defect was not found for one of them, or a patch cannot be applied.
 """
 from __future__ import annotations
 
@@ -53,9 +55,10 @@ def plant(tree: Path, patch: Path, *, back: bool = False) -> None:
             raise SystemExit(f"{patch.name} does not compile:\n{built.stdout[-3000:]}{built.stderr[-3000:]}")
 
 
-def hunt(tree: Path, player: str, seed: int, histories: int) -> tuple[int, str]:
-    """(the history in which it was found, what was wrong); 0: it was not. player: path of what plays them."""
-    command = [sys.executable, "-c", PLAY.format(path=player), str(seed), "--count", str(histories)]
+def hunt(tree: Path, player: list[str], seed: int, histories: int) -> tuple[int, str]:
+    """(the history in which it was found, what was wrong); 0: it was not. player: path of what plays them, and its
+    options."""
+    command = [sys.executable, "-c", PLAY.format(path=player[0]), str(seed), "--count", str(histories), *player[1:]]
     ended = subprocess.run(command, cwd=tree, check=False, capture_output=True, text=True)
     if ended.returncode == 0:
         return 0, ""
@@ -71,11 +74,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patches", nargs="*", metavar="NAME or PATCH")
     parser.add_argument("--cluster", action="store_true", help="play histories of several nodes")
+    parser.add_argument("--mix", choices=("sessions", "queues"), default="sessions",
+                        help="of these histories of several nodes: with or without queues of the cluster")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--histories", type=int, default=300, metavar="N")
     options = parser.parse_args()
     place = HERE / "cluster" if options.cluster else HERE
-    player, defects = str((place / "play.py").relative_to(ROOT)), place / "defects"
+    player = [str((place / "play.py").relative_to(ROOT)), *(["--mix", options.mix] if options.cluster else [])]
+    defects = place / ("queue_defects" if options.cluster and options.mix == "queues" else "defects")
     patches = [defects / f"{name}.patch" if (defects / f"{name}.patch").exists() else Path(name).resolve()
                for name in options.patches] or sorted(defects.glob("*.patch"))
     seeds = [secrets.randbelow(1 << 40) for _ in range(options.seeds)]

@@ -1,4 +1,4 @@
-"""The planted defects of the simulator (tests/simulator/**/defects) still fit the sources that they change."""
+"""The planted defects of the simulator (tests/simulator/**/*defects) still fit the sources that they change."""
 from __future__ import annotations
 
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit.tree import ROOT
 
-PATCHES = sorted((ROOT / "tests" / "simulator").glob("**/defects/*.patch"))
+PATCHES = sorted((ROOT / "tests" / "simulator").glob("**/*defects/*.patch"))
 
 
 def test_there_are_some() -> None:

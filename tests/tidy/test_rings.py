@@ -28,7 +28,8 @@ MAY: dict[str, set[str]] = {
 # Packages of the core: each imports those in front of it. Beside them stand those that import what is named.
 CORE = ("wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queue", "exchange", "bridge", "hub", "net")
 BESIDE = {"client": {"wire", "mqtt", "amqp091"}, "record": {"wire", "mqtt", "amqp091", "memory"},
-          "peer": {"wire", "mqtt", "disk", "memory", "pubsub", "hub"}, "testing": {*CORE, "client", "peer"}}
+          "peer": {"wire", "mqtt", "amqp091", "disk", "envelope", "memory", "pubsub", "queue", "hub"},
+          "testing": {*CORE, "client", "peer"}}
 # Do not know each other. Of AMQP's messages queues know what the envelope says.
 APART = [{"exchange", "queue"}, *({"amqp091", other} for other in ("mqtt", "disk", "memory", "pubsub", "queue"))]
 MAY_IN_CORE = {name: {other for other in CORE[:at] if {name, other} not in APART}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 import subprocess
 import sys
 
@@ -57,3 +58,13 @@ def test_what_runs_with_sanitizers_imports_parsers_alone() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not done.stdout
+
+
+def test_what_a_parser_says_again_is_the_same() -> None:
+    """peer/frames.pyx repeats constants of modules that it may not import."""
+    core = ROOT / "fluxmq" / "_core"
+    for name, path in (("RUN_MAX", "queue/group.pxd"), ("BACKOFF_DEFAULT", "queue/relay.pxd"),
+                       ("VERB_LAST", "queue/relay.pxd")):
+        said = [re.findall(rf"^    {name} = (-?\d+)", (core / file).read_text(), re.MULTILINE)
+                for file in (path, "peer/frames.pyx")]
+        assert len(said[0]) == 1 and said[0] == said[1], name

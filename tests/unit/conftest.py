@@ -24,7 +24,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[None]], None]:
 
 
 @pytest.fixture
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(few_to_collect: None) -> Iterator[None]:
     """What the core allocates by hand is given back."""
     from fluxmq._core.testing.probes import live_objects  # a wheel of the parsers alone does not have it
 

@@ -2,12 +2,18 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
+from select import EPOLLIN
 
 import pytest
-from unit.test_amqp091_connection import Bench, publish
+from unit.test_amqp091_connection import Bench, Handler, publish
+from unit.test_queue_relay import Pair
 
 from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.exchange.exchange import Exchanges
+from fluxmq._core.net.amqp091_connection import AmqpConnection
+from fluxmq.model.queues import QueueSpec
 
 
 @pytest.fixture
@@ -139,3 +145,73 @@ def test_a_transaction_is_counted_for_each_queue_that_gets_it(bench: Bench) -> N
     assert not bench.handler.errors
     bench.send(message)
     assert [code for code, *_ in bench.handler.errors] == [506]
+
+
+# ---------------------------------------------------------------- of several nodes
+
+
+class AtRelay:
+    """A connection of node a, which has queue `mine`; node b has queue `q`, which captures the topics t/#."""
+
+    def __init__(self) -> None:
+        self.pair = pair = Pair(type="ephemeral", topics=("t/#",))
+        self.exchanges = Exchanges()
+        self.exchanges.declare(b"", b"direct")
+        self.exchanges.declare(b"amq.topic", b"topic", mqtt=True)
+        self.mine = pair.a.manager.declare(QueueSpec(name="mine", type="ephemeral"))[0]
+        for queue in (self.mine, pair.queue):
+            self.exchanges.add_queue(queue.name, queue)
+        pair.a.hub.open_publish = True
+        pair.a.hub.nodes.append(pair.a.to("b"))
+        ours, self.client = socket.socketpair()
+        ours.setblocking(False)
+        self.handler = Handler(self.exchanges)
+        self.connection = AmqpConnection(pair.a.hub, ours.detach(), pair.a.poller.epoll, self.handler)
+        pair.a.poller.adopt(self.connection)
+        self.send(b"AMQP\x00\x00\x09\x01", m.ChannelOpen().frame(1), m.TxSelect().frame(1))
+
+    def send(self, *parts: bytes) -> None:
+        self.client.sendall(b"".join(parts))
+        self.pair.a.poller.play([(self.connection, EPOLLIN)], False)
+        self.pair.run()
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return self.mine.depth, self.pair.state.queue.depth
+
+    def end(self) -> None:
+        assert not self.handler.crashes
+        self.connection.abort()
+        self.client.close()
+        self.pair.end()
+
+
+@pytest.fixture
+def at_relay() -> Iterator[AtRelay]:
+    one = AtRelay()
+    yield one
+    one.end()
+
+
+def copies(exchange: str, key: str, name: str, *keys: str) -> bytes:
+    return publish(exchange, key, b"1", headers={name: [*keys]})
+
+
+@pytest.mark.parametrize("publishes", [
+    [copies("", "mine", "CC", "q")], [copies("", "nobody", "BCC", "mine", "q")],
+    [publish("amq.topic", "t.x", b"1"), publish("", "mine", b"2")],
+    [copies("amq.topic", "u.x", "CC", "t.x"), publish("", "mine", b"2")]])
+def test_queues_of_two_nodes_are_refused_before_anything_is_done(at_relay: AtRelay, publishes: list[bytes]) -> None:
+    at_relay.send(*publishes, COMMIT)
+    assert [code for code, _ in at_relay.handler.errors] == [540]
+    assert at_relay.handler.errors[0][1].endswith("several nodes: b, this one")
+    assert at_relay.depths == (0, 0)
+
+
+@pytest.mark.parametrize("publishes", [
+    [copies("", "q", "CC", "q")], [copies("", "nobody", "BCC", "q")], [publish("amq.topic", "t.x", b"1")],
+    [copies("amq.topic", "u.x", "CC", "t.x")]])
+def test_queues_of_another_node_alone_get_all_of_it(at_relay: AtRelay, publishes: list[bytes]) -> None:
+    at_relay.send(*publishes, publish("", "q", b"2"), COMMIT)
+    assert not at_relay.handler.errors
+    assert at_relay.depths == (0, 2)

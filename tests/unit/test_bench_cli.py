@@ -1,16 +1,21 @@
 """When a comparison counts as failed; the figures of a comparison of clients."""
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import fluxmq.bench.load.brokers as brokers
+from fluxmq.bench.load import cluster, cluster_cli
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_mosquitto
 from fluxmq.bench.load.cli import bench, failed
 from fluxmq.bench.load.client_sides import Figure
 from fluxmq.bench.load.clients import render_clients, row
+from fluxmq.bench.load.cluster_parts import Bench, ClusterOptions, Figures, Row
 from fluxmq.bench.load.compare import CompareOptions, Comparison
+from fluxmq.bench.load.rabbitmq import NOT_INSTALLED
 
 BROKEN = {"rows": [{"errors": {}}, {"errors": {"ours": "BrokerError: it did not start"}}]}
 
@@ -58,6 +63,62 @@ def test_a_cluster_without_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
         said = CliRunner().invoke(bench, ["cluster", *["--smoke"] * smoke])
         assert said.exit_code == status and "there is no etcd in PATH" in said.output, said.output
     assert "the rows are across-1, " in CliRunner().invoke(bench, ["cluster", "--only", "none"]).output
+
+
+class Fakes:
+    """Brokers and clusters that are only counted. running: what there is now, and how often it was started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running: list[str] = []
+        self.folders: set[Path] = set()
+        monkeypatch.setattr(cluster, "ClusterNodes", lambda folder, ttl: self.start(f"nodes {ttl:g}", folder))
+        monkeypatch.setattr(cluster, "start_broker", lambda name, needs: self.start(name, needs.folder))
+        monkeypatch.setattr(cluster, "RabbitCluster", lambda folder: self.start("rabbitmq", folder))
+
+    @contextmanager
+    def start(self, name: str, folder: Path) -> Iterator[str]:
+        assert not list(folder.iterdir()) and folder not in self.folders
+        self.folders.add(folder)
+        self.running.append(name)
+        yield name
+        self.running.remove(name)
+
+
+def test_rabbitmq_runs_beside_rows_that_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = Fakes(monkeypatch)
+    rounds: list[tuple[int, list[str]]] = []
+
+    def row(rabbitmq: bool, ttl: float = 0.0, error: type[Exception] | None = None) -> Row:
+        def run(bench: Bench) -> Figures:
+            if error is not None:
+                raise error("is not installed")
+            assert (bench.rabbitmq is not None) is rabbitmq
+            rounds.append((bench.number, list(fakes.running)))
+            return {"rate": 1.0}
+        return Row(key="", work="", run=run, goals=(), rabbitmq=rabbitmq, ttl=ttl)
+
+    ours, beside = ["nodes 10", "fluxmq"], ["nodes 10", "fluxmq", "rabbitmq"]
+    with cluster.Clusters(ClusterOptions(rounds=2, folder=tmp_path), print) as clusters:
+        for one, running in ((row(False), ours), (row(True), beside), (row(True), beside), (row(False), ours),
+                             (row(True), beside), (row(True, 3.0), ["nodes 3", "fluxmq", "rabbitmq"])):
+            assert clusters.run(one)["error"] == ""
+            assert rounds[-2:] == [(0, running), (1, running)]
+        assert "is not installed" in clusters.run(row(True, error=BrokerError))["error"]
+        assert fakes.running == []
+        clusters.run(row(True))
+    assert fakes.running == [] and not list(tmp_path.iterdir())
+    assert len(fakes.folders) == 4 * len(ours) + 5      # RabbitMQ was started five times
+
+
+@pytest.mark.parametrize(("smoke", "require", "error", "status"), [
+    (True, "0", NOT_INSTALLED, 0), (True, "1", NOT_INSTALLED, 1), (False, "0", NOT_INSTALLED, 1),
+    (True, "0", "another", 1), (False, "0", "", 0)])
+def test_a_row_that_failed(monkeypatch: pytest.MonkeyPatch, smoke: bool, require: str, error: str, status: int) -> None:
+    """At smoke size RabbitMQ may be missing."""
+    monkeypatch.setenv("FLUXMQ_REQUIRE_TOOLS", require)
+    monkeypatch.setattr(cluster_cli, "run_cluster", lambda _options, _say: {"rows": [{"error": error}]})
+    said = CliRunner().invoke(bench, ["cluster", "--json", *["--smoke"] * smoke])
+    assert said.exit_code == status, said.output
 
 
 @pytest.mark.parametrize(("smoke", "started"), [(True, 1), (False, 2)])

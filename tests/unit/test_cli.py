@@ -234,7 +234,7 @@ def test_version(how: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [
-    ["nonsense"], ["run", "--nonsense"], ["run", "extra"], ["config", "check"], ["user", "add", "x"], ["--nonsense"]])
+    ["nonsense"], ["run", "--nonsense"], ["run", "extra"], ["config", "check"], ["user", "add"], ["--nonsense"]])
 def test_a_wrong_command_line_is_status_2_and_no_traceback(arguments: list[str],
                                                            capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = status_of(*arguments, capsys=capsys)

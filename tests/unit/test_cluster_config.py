@@ -180,7 +180,7 @@ def test_an_even_number_of_members_is_warned_of() -> None:
     (["cluster.etcd.bootstrap=1"], "cluster.etcd.bootstrap", "true or false"),
     (["cluster.etcd.quota_bytes=1MiB"], "cluster.etcd.quota_bytes", "from 16MiB to 8GiB"),
     (["cluster.raft.enabled=true"], "cluster.raft.enabled", "replicated by Raft groups, which are not in this version"),
-    (["cluster.raft.write_policy=local"], "cluster.raft.write_policy", "only forward"),
+    (["cluster.raft.write_policy=local"], "cluster.raft.write_policy", "forward or reject"),
     (["cluster.raft.distribution_mode=replicate"], "cluster.raft.distribution_mode", "Raft groups"),
     (["cluster.raft.groups={}"], "cluster.raft.groups", "Raft groups"),
     (["cluster.node_id="], "cluster.node_id", "such as broker-1"),
@@ -311,6 +311,22 @@ def test_the_certificates_of_the_guide_are_taken(tmp_path: Path, monkeypatch: py
     Path("both.yaml").write_text(yaml.safe_dump(both))
     config, _ = load(Path("both.yaml"))
     assert cluster_warnings(config) == [] and list(cluster_faults(config)) == []
+
+
+@pytest.mark.parametrize(("of_file", "of_cluster", "word"), [
+    ("acl_file", "cluster_permissions", "acl"),
+    ("users_file", "cluster_users", "users"),
+])
+def test_files_of_each_node_and_what_the_cluster_has(tmp_path: Path, of_file: str, of_cluster: str, word: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    [line] = [line for line in cluster_warnings(config_of(*FIRST, f"auth.{of_file}={file}")) if of_file in line]
+    assert "every node needs the same file" in line
+    assert not any(word in line for line in cluster_warnings(config_of(*FIRST, f"auth.{of_cluster}=true")))
+    with pytest.raises(ConfigError, match="set one of the two"):
+        config_of(*FIRST, f"auth.{of_cluster}=true", f"auth.{of_file}={file}")
+    with pytest.raises(ConfigError, match="there is no cluster"):
+        config_of(f"auth.{of_cluster}=true")
 
 
 def test_the_guide_names_every_key() -> None:

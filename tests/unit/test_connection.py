@@ -161,6 +161,19 @@ def unmasked(data: bytes) -> list[tuple[int, bytes]]:
 
 # ---------------------------------------------------------------- input
 
+def test_the_clock_of_a_hub_is_read_between_turns() -> None:
+    """A frame of another node comes when no turn was for long: what it brings expires from then on."""
+    hub = Hub(None)
+    hub.set_clock(1000, 2000)
+    hub.refresh_clock()                 # nobody reads the machine's clocks here
+    assert hub.now_ms == 1000
+    poller = Poller(hub)
+    hub.set_clock(1000, 2000)
+    hub.refresh_clock()
+    assert hub.now_ms > 1_700_000_000_000
+    del poller
+
+
 def test_what_waited_while_paused_comes_before_what_arrives(bench: Bench) -> None:
     """resume() outside of a turn, more bytes in the socket: they must not be read on top of a full carry."""
     bench.handler.on_first = lambda connection: connection.pause()

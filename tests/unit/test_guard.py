@@ -1,13 +1,14 @@
 """Failed logins by a clock set by hand: what is refused later, who is banned, when that ends, and who is left alone."""
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fluxmq.access.guard import Guard
-from fluxmq.access.guesses import FIRST_DELAY_MS, Guesses, Rules
+from fluxmq.access.guesses import FIRST_DELAY_MS, Ban, Guesses, Rules
 from fluxmq.model.config import Config
 
 RULES = Rules(delay_after=3, delay_max_ms=8000, ban_after=10, ban_origin_after=50, ban_ms=600_000)
@@ -134,6 +135,20 @@ def test_lifting() -> None:
     assert guesses.standing == 0
 
 
+def test_bans_of_elsewhere_are_in_the_order_of_their_ends() -> None:
+    guesses = Guesses(RULES, bytes(32), entries_max=4)
+    fail(guesses, 10)                                       # until 600 000
+    for until_ms in (900_000, 300_000, 700_000):
+        assert guesses.learn(Ban(THERE, f"user{until_ms}", 10, until_ms))
+    assert not guesses.learn(Ban(THERE, "user300000", 10, 200_000))     # sooner than what is known
+    assert [ban.until_ms for ban in guesses.bans(0)] == [300_000, 600_000, 700_000, 900_000]
+    assert guesses.learn(Ban(THERE, None, 50, 800_000))                 # displaces the one that ends first
+    assert [ban.until_ms for ban in guesses.ended(700_000)] == [600_000, 700_000]
+    assert guesses.unlearn(THERE, None, 800_000) is None                # it is over by itself
+    assert guesses.unlearn(THERE, "user900000", 0) == Ban(THERE, "user900000", 10, 900_000)
+    assert [ban.account for ban in guesses.ended(10**9)] == [None]
+
+
 def test_tables_are_bounded_and_failures_elsewhere_lift_no_ban() -> None:
     guesses = Guesses(RULES, bytes(32), entries_max=100, known_max=100)
     fail(guesses, 10)
@@ -211,11 +226,11 @@ def test_an_administrator_lifts_a_ban() -> None:
     for number in range(50):
         world.fail(account=f"user{number}")
     assert world.guard.shuts_out(HERE) and world.guard.begun["address"] == 1
-    assert [ban.address for ban in world.guard.lift("10.0.0.1")] == ["10.0.0.1"]
+    assert [ban.address for ban in asyncio.run(world.guard.lift("10.0.0.1"))] == ["10.0.0.1"]
     assert not world.guard.shuts_out(HERE) and "lifted" in world.said[-1][1]
-    assert world.guard.lift("10.0.0.1") == []
+    assert asyncio.run(world.guard.lift("10.0.0.1")) == []
     with pytest.raises(ValueError, match="no address"):
-        world.guard.lift("anna")
+        asyncio.run(world.guard.lift("anna"))
 
 
 def test_the_defaults_are_those_of_the_tests() -> None:

@@ -509,7 +509,21 @@ VALID = message(b"valid")
     ({"sequence": 1}, [ROOT, VALID, (2, 1, 0, -1, b"t", b"\x23\0\1", b"")], "property of one connection"),
     ({"sequence": 1}, [ROOT, VALID, (1, 2, b"\xff")], "UTF-8"),
     ({"sequence": 1}, [ROOT, VALID, (7, 7, 1, -1, b"t", b"", b"", 5)], "namespace 7 was not defined"),
-    ({"sequence": 1}, [ROOT, VALID, (9, b"")], "unknown kind 9"),
+    ({"sequence": 1}, [ROOT, VALID, (21, b"")], "unknown kind 21"),
+    ({"sequence": 1}, [ROOT, VALID, (0, b"")], "unknown kind 0"),
+    ({"flags": BEGIN}, [ROOT, (15, 1)], "kind 15 in the first frame"),
+    ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 0, 0, -1, b"a/+", b"", b"")], "topic name"),
+    ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 0, 0, -1, b"", b"\x01", b"")], "malformed properties"),
+    ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 0, 0, -1, b"t", b"\x23\0\1", b"")], "property of one connection"),
+    ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 1, 0, -1, b"\4amq", b"\0\0", b"")], "invalid address"),
+    ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 1, 0, -1, b"\0q", b"\0\1", b"")], "malformed properties"),
+    ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 4, 0, -1, b"t", b"", b"")], "kind 9"),
+    ({"sequence": 1}, [ROOT, VALID, (10, 1, 4, 1, 0, 0, 1, 0, b"")], "kind 10"),
+    ({"sequence": 1}, [ROOT, VALID, (10, 1, 0, 1, 0, 0, 0, 0, b"")], "kind 10"),
+    ({"sequence": 1}, [ROOT, VALID, (10, 1, 2, 1, 0, 0, 1, 0, b"\xff")], "UTF-8"),
+    ({"sequence": 1}, [ROOT, VALID, (16, 1, 1, 0, 0, bytes(48))], "kind 16"),
+    ({"sequence": 1}, [ROOT, VALID, (20, 1, 0, b"why")], "kind 20"),
+    ({"sequence": 1}, [ROOT, VALID, (20, 1, 0x80, b"\xff")], "UTF-8"),
 ], ids=str)
 def test_it_is_refused_and_has_no_effect(header: dict[str, int], content: list[tuple[object, ...]], what: str) -> None:
     _, b, wire = pair()

@@ -136,26 +136,15 @@ def test_it_is_in_the_index_when_it_is_announced(world: World) -> None:
     assert seen == [1, 2]
 
 
-def test_what_queues_capture_is_announced(world: World) -> None:
+def test_queues_and_bindings_announce_nothing(world: World) -> None:
+    """Each node knows all queues, and sends them what they capture itself."""
     world.queues.declare(QueueSpec(name="q", topics=["a/#", "b"]))
-    assert sorted(world.directory.interest()) == [("announce", b"a/#", b""), ("announce", b"b", b"")]
-    world.queues.declare(QueueSpec(name="q", topics=["b", "c"]))
-    assert world.directory.interest() == [("announce", b"c", b""), ("withdraw", b"a/#", b"")]
-    world.queues.delete((b"/", b"q"))
-    assert sorted(world.directory.interest()) == [("withdraw", b"b", b""), ("withdraw", b"c", b"")]
-
-
-def test_bindings_of_amq_topic_are_announced(world: World) -> None:
-    world.queues.declare(QueueSpec(name="q"))
     world.exchanges.declare(b"/", b"x", b"topic")
-    world.directory.told.clear()
     world.exchanges.bind(b"/", b"amq.topic", b"q", b"a.*")
-    world.exchanges.bind(b"/", b"amq.direct", b"q", b"a.b")
     world.exchanges.bind(b"/", b"amq.topic", b"x", b"c.#", to_exchange=True)
-    assert world.directory.interest() == [("announce", b"a/+", b""), ("announce", b"c/#", b"")]
     world.exchanges.unbind(b"/", b"amq.topic", b"x", b"c.#", to_exchange=True)
     world.queues.delete((b"/", b"q"))
-    assert world.directory.interest() == [("withdraw", b"c/#", b""), ("withdraw", b"a/+", b"")]
+    assert world.directory.interest() == []
 
 
 def test_what_other_nodes_want_is_forwarded_to_them(world: World) -> None:

@@ -66,6 +66,8 @@ def test_the_life_of_a_queue(node: AdminNode) -> None:
     assert row == ["orders", "classic", "2", "1", "1", "0", "0", "3", "0", "0", "0"]
     text = good(node, "describe", "orders")
     assert "limits.message_ttl: 1h" in text and "PARTITION" in text
+    assert good(node, "move", "orders", "n2") == "orders is at node n2\n"
+    assert node.queues.moved == ["n2", "n2"]  # it was asked again while the queue was on its way
     assert good(node, "purge", "orders", "--yes") == "1 messages are gone from orders\n"
     assert good(node, "delete", "orders", "--if-empty", "--if-unused") == (
         "orders is deleted, and 0 messages with it\n")
@@ -279,8 +281,9 @@ def test_a_socket_that_may_not_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["list"], ["describe"], ["create"], ["delete"], ["purge"], ["tail"], ["publish"], ["groups"],
-                      ["seek"], ["dlq"], ["dlq", "list"], ["dlq", "show"], ["dlq", "replay"], ["dlq", "purge"]):
+    for arguments in (["list"], ["describe"], ["create"], ["delete"], ["move"], ["purge"], ["tail"], ["publish"],
+                      ["groups"], ["seek"], ["dlq"], ["dlq", "list"], ["dlq", "show"], ["dlq", "replay"],
+                      ["dlq", "purge"]):
         status, out, _ = status_of("queue", *arguments, "--help", capsys=capsys)
         assert status == 0 and "Usage: fluxmq queue" in out, arguments
 
@@ -316,3 +319,27 @@ def test_times_and_positions() -> None:
     assert as_time(0) == as_time(None) == "-" and "ms" in as_time(1 << 62)
     assert read_position("timestamp:2026-01-01T00:00:00Z") == "timestamp=2026-01-01T00:00:00Z"
     assert read_position("-5") == "-5"
+
+
+def test_what_another_node_has_not_answered_is_said(node: AdminNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error: what programs read from standard output is the same."""
+    row = {"name": "q", "type": "classic", "partitions": 1, "messages": None, "node": "n1", "state": "elsewhere"}
+    missing = [{"node": "n1", "why": "node n1 has not answered:\x1b gone"}]
+    answers: dict[tuple[str, ...], dict[str, Any]] = {
+        ("queues",): {"queues": [row], "missing": missing}, ("queues", "q"): row | {"missing": missing},
+        ("dlq",): {"dead_letters": [{"queue": "q", "namespace": "/", "messages": None, "node": "n1"}],
+                   "missing": missing}}
+
+    def ask(client: object, method: str, *segments: str, **more: Any) -> Any:
+        if method == "POST":
+            raise AdminError("node n1 has not answered", status=503)
+        return {"deleted": True, "messages": None} if method == "DELETE" else answers[segments]
+
+    monkeypatch.setattr("fluxmq.app.admin_client.AdminClient.ask", ask)
+    for arguments in (["list"], ["describe", "q"], ["dlq", "list"]):
+        result = run(node, *arguments)
+        assert result.stderr == "numbers of node n1 are left out: node n1 has not answered:\\x1b gone\n"
+        assert "left out" not in result.stdout and "n1" in result.stdout
+        assert json.loads(run(node, *arguments, "--json").stdout)["missing"] == missing
+    assert "n1" in bad(node, "dlq", "replay", "q", "--all")     # how many there are, nobody knows
+    assert good(node, "delete", "q", "--yes") == "q is deleted\n"

@@ -275,3 +275,14 @@ def test_times_that_have_come_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -
         while node.clock.tick():
             turns += 1
     assert looks == [25] and turns == 3
+
+
+def test_the_retention_of_a_stream_is_the_matter_of_the_node_that_has_it() -> None:
+    """Logs of a relay have numbers of other queues' logs, and few of the messages."""
+    node = Node()
+    state = node.manager.make_relay(QueueSpec(name="q", type="stream", retention=Retention(
+        max_length_messages=10, max_age=60.0)), None, 7)
+    [log] = state.queue.logs
+    log.mirror(0, 100)
+    node.pass_ms(20_000)
+    assert (log.first, log.next) == (0, 100)

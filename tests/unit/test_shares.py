@@ -24,6 +24,7 @@ from fluxmq.edge.amqp091.client import HOLD_CHANNEL, Client
 from fluxmq.edge.asking import Asking
 from fluxmq.edge.shares import STEPS_MAX, Shares
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.relays import Relays
 
 MANY = 2 * STEPS_MAX + 100
 
@@ -97,7 +98,7 @@ class Edge(Bench):
         self.left = 0
         exchanges: Any = None  # of nobody here
         self.methods_ = ChannelMethods(self.hub, exchanges, self.queues, Asking(Authority(), lambda *told: None),
-                                       later=self.later, consumer_timeout_ms=0, on_log=lambda *told: None)
+                                       Relays(), later=self.later, consumer_timeout_ms=0, on_log=lambda *told: None)
         self.edge = Client(self.connection, 1, "test")
         self.edge.vhost = "/"
         self.handler.on_method = self.on_method  # type: ignore[method-assign]

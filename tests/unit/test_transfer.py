@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -43,7 +42,8 @@ class World:
         self.hub = Hub(None, 64, 1)
         self.broker = Broker(self.hub, Limits(**limits), cluster=self.nodes.cluster)
         self.manager = QueueManager(self.hub, cluster=self.nodes.cluster)
-        self.broker.consumers = QueueConsumers(self.manager, lambda level, cause, text, fields: None)
+        self.broker.consumers = QueueConsumers(
+            self.manager, lambda level, cause, text, fields: None, self.broker.relays, self.broker.hosts)
         self.now_ms = offset_ms
         self.after(0)
         self.carrier = Carrier()
@@ -629,15 +629,6 @@ broken = st.tuples(st.integers(0, len(PARTS) - 1), st.one_of(
     st.integers(0, len(PARTS) - 1).map(lambda other: lambda part: PARTS[other]),
     st.just(lambda part: part + b"\0"), st.just(lambda part: b""),
 ))
-
-
-@pytest.fixture(scope="module")
-def few_to_collect() -> Iterator[None]:
-    """A collection looks at what is made from here on only, and is quick."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("few_to_collect")

@@ -27,7 +27,7 @@ cdef struct entry_t:                # a cached route
     uint64_t hash
     uint64_t generation
     uint64_t used
-    PyObject* route                 # owned
+    PyObject* route                 # owned by Exchanges.cached
     uint32_t name_length
     uint32_t key_length             # both names are behind this struct
 
@@ -91,6 +91,8 @@ cdef class Exchanges:
     cdef readonly uint64_t misses
     cdef entry_t** sets
     cdef uint64_t sets_mask
+    # The routes of `sets`. They refer to queues, which refer to the broker: the garbage collector must see it.
+    cdef set cached
     cdef uint64_t tick
     cdef uint64_t seed
     cdef uint64_t walks
@@ -120,4 +122,5 @@ cdef class Exchanges:
     cdef list met_queues(self)
     cdef int keep(self, entry_t** way, uint64_t hash, const uint8_t* name, uint32_t n, const uint8_t* key,
                   uint32_t key_length, Route route) except -1
+    cdef int drop_entry(self, entry_t** way) except -1
     cpdef int let_go(self) except -1

@@ -2,7 +2,6 @@
 """Machines. Exchanges, bindings and the cache of routes; see exchange/exchange.pxd."""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -175,11 +174,8 @@ cdef int by_order(const void* a, const void* b) noexcept nogil:
     return (x > y) - (x < y)
 
 
-cdef void entry_free(entry_t* entry) noexcept:
-    Py_DECREF(<object>entry.route)
-    free(entry)
-
-
+# Entries point to what `cached` owns, so the collector must not clear that first; queues break the cycle.
+@cython.no_gc_clear
 @cython.final
 cdef class Exchanges:
     """Machine. The exchanges and queues of one virtual host.
@@ -196,6 +192,7 @@ cdef class Exchanges:
         self.exchanges = {}
         self.queues = {}
         self.work = []
+        self.cached = set()
         self.sets_mask = sets - 1
         self.sets = <entry_t**>calloc(sets * WAYS, sizeof(entry_t*))
         if self.sets == NULL:
@@ -205,8 +202,7 @@ cdef class Exchanges:
         cdef uint64_t i
         if self.sets != NULL:
             for i in range((self.sets_mask + 1) * WAYS):
-                if self.sets[i] != NULL:
-                    entry_free(self.sets[i])
+                free(self.sets[i])
             free(self.sets)
         free(self.met)
         headers_free(&self.headers)
@@ -271,8 +267,14 @@ cdef class Exchanges:
         self.removed = 0
         for i in range((self.sets_mask + 1) * WAYS):
             if self.sets[i] != NULL and self.sets[i].generation != self.generation:
-                entry_free(self.sets[i])
-                self.sets[i] = NULL
+                self.drop_entry(&self.sets[i])
+        return 0
+
+    cdef int drop_entry(self, entry_t** way) except -1:
+        cdef entry_t* entry = way[0]
+        way[0] = NULL
+        self.cached.discard(<Route>entry.route)
+        free(entry)
         return 0
 
     def drop_inbound(self, Destination destination not None):
@@ -379,15 +381,17 @@ cdef class Exchanges:
 
     cdef int keep(self, entry_t** way, uint64_t hash, const uint8_t* name, uint32_t n, const uint8_t* key,
                   uint32_t key_length, Route route) except -1:
-        cdef entry_t* entry = <entry_t*>malloc(sizeof(entry_t) + n + key_length)
+        cdef entry_t* entry
+        if way[0] != NULL:
+            self.drop_entry(way)
+        self.cached.add(route)
+        entry = <entry_t*>malloc(sizeof(entry_t) + n + key_length)
         if entry == NULL:
+            self.cached.discard(route)
             raise MemoryError()
-        Py_INCREF(route)
         entry[0] = entry_t(hash, self.generation, self.tick, <PyObject*>route, n, key_length)
         memcpy(<uint8_t*>(entry + 1), name, n)
         memcpy(<uint8_t*>(entry + 1) + n, key, key_length)
-        if way[0] != NULL:
-            entry_free(way[0])
         way[0] = entry
         return 0
 

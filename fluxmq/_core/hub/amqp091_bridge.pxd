@@ -21,3 +21,5 @@ from fluxmq._core.memory.namespace cimport Namespace
 # Returns how many subscriptions and queues it matched.
 cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list taken,
                           uint8_t* refused) except -1
+# Appends the queues to which hub_publish_amqp would give the message.
+cdef int hub_queues_of_amqp(Namespace namespace, const body_t* amqp, list queues) except -1

@@ -10,7 +10,7 @@ from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.translate cimport mqtt_hints_t, read_mqtt_hints, to_amqp, to_mqtt, topic_of
 from fluxmq._core.exchange.exchange cimport Exchanges, Route
 from fluxmq._core.hub.targets cimport ExchangeHop
-from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, body_borrow, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.routes cimport HOP_EXCHANGE, HOP_QUEUE, route_t
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
@@ -68,6 +68,20 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
     return matched
 
 
+cdef int hub_queues_of_amqp(Namespace namespace, const body_t* amqp, list queues) except -1:
+    cdef uint8_t[TOPIC_BYTES_MAX] topic
+    cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
+    cdef route_t* route
+    cdef uint32_t at
+    if length == 0 or topic[0] == 36:
+        return 0
+    route = (<Topics>topics_of(namespace)).routes.find(topic, length)
+    for at in range(route.count):
+        if route.hops[at].kind == HOP_QUEUE:
+            queues.append(<Queue>route.hops[at].target)
+    return 0
+
+
 @cython.final
 cdef class AmqTopicHop(ExchangeHop):
     """Machine. Forwards MQTT publishes to the exchanges bound to amq.topic, and on to their queues.
@@ -98,9 +112,9 @@ cdef class AmqTopicHop(ExchangeHop):
         if route is None:
             return 0
         for queue in route.queues:
-            if queue.passed != pub.passing:
+            if queue.passed != pub.passing and not self.hub.has_had(queue):
                 queue.passed = pub.passing
-                queue.put(&pub.body, pub.qos)       # a refusal is counted, but not reported to the publisher
+                queue.put(&pub.body, pub.qos, pub)  # a refusal is counted, but not reported to the publisher
         return 0
 
 
@@ -114,15 +128,7 @@ def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key no
     cdef bytes address = address_of(exchange, routing_key)
     cdef uint8_t refused = 0
     cdef body_t body
-    memset(&body, 0, sizeof(body))
-    body.format = FORMAT_AMQP091
-    body.topic = <const uint8_t*><const char*>address
-    body.topic_length = <uint32_t>len(address)
-    body.properties = <const uint8_t*><const char*>properties
-    body.properties_length = <uint32_t>len(properties)
-    body.payload = <const uint8_t*><const char*>payload
-    body.payload_length = <uint32_t>len(payload)
-    body.expires_at = expires_at
+    body_borrow(&body, address, properties, payload, expires_at, FORMAT_AMQP091)
     matched = hub_publish_amqp(hub, hub.root if namespace is None else namespace, &body, taken, &refused)
     hub.wake_up()
     return matched, refused

@@ -12,7 +12,7 @@ from libc.string cimport memset
 from fluxmq._core.disk.record_kinds cimport RECORD_SETTLED
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
-from fluxmq._core.memory.message cimport FORMAT_MQTT, ids_drop, mark_of, msg_t, origin_t, pub_t, pub_own
+from fluxmq._core.memory.message cimport FORMAT_MQTT, body_borrow, ids_drop, mark_of, msg_t, origin_t, pub_t, pub_own
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.session cimport (
     SLOT_HELD, SLOT_SENT, SLOT_UNSENT, SLOT_WAITING, Session, entry_t, slot_t,
@@ -35,14 +35,7 @@ cdef int fill(pub_t* pub, Namespace namespace, tuple message) except -1:
     cdef bytes topic, payload, properties
     topic, payload, properties, qos, retain, expires_at = message
     memset(pub, 0, sizeof(pub_t))
-    pub.body.topic = <const uint8_t*><const char*>topic
-    pub.body.topic_length = <uint32_t>len(topic)
-    pub.body.payload = <const uint8_t*><const char*>payload
-    pub.body.payload_length = <uint32_t>len(payload)
-    pub.body.properties = <const uint8_t*><const char*>properties
-    pub.body.properties_length = <uint32_t>len(properties)
-    pub.body.expires_at = expires_at
-    pub.body.format = FORMAT_MQTT
+    body_borrow(&pub.body, topic, properties, payload, expires_at, FORMAT_MQTT)
     pub.topics = topics_of(namespace)
     pub.qos = qos
     pub.retain = retain

@@ -22,6 +22,7 @@ from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.pubsub.routes cimport hop_t, route_t
 from fluxmq._core.pubsub.session cimport Session
 from fluxmq._core.pubsub.share_group cimport ShareGroup
+from fluxmq._core.queue.queue cimport Queue
 
 cdef struct limits_t:               # limits for clients, from the configuration: Hub.set_limits
     uint8_t qos_max
@@ -51,6 +52,7 @@ cdef class Hub(Waiter):
     cdef public uint64_t access_generation
     # set by the edge: schedules a turn when bytes were written outside of one
     cdef public object wake
+    cdef object clocks                  # of simulated time, as Poller has it; None: the machine's
     cdef bint in_turn
     cdef bint woken
     cdef public uint32_t awaited                # results that the event loop waits for; while not 0, no turn lingers
@@ -73,8 +75,13 @@ cdef class Hub(Waiter):
     cdef list took                              # marks of share groups that this node has it for; None: of none
     # set by the engine: takes a doubtful message for a share group, until the other nodes have said who has it
     cdef public object doubt
+    # the same: (virtual host, name of a queue for direct replies, topic, properties, payload) -> None: it is of no
+    # other node; True: a ticket was given; False: its node is away
+    cdef public object reply
+    cdef bint whole                             # a transaction is committed: what it gives a node is one frame
     cdef readonly Origins origins
     cdef readonly list nodes                    # PeerHops of the other nodes that live
+    cdef readonly dict owned                    # Queue.identity -> Queue: those of the cluster that this node owns
     cdef public uint64_t session_number_last    # of a session in the journal
     cdef uint64_t identity_last                 # 0: the node is alone, and gives out none
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
@@ -90,6 +97,8 @@ cdef class Hub(Waiter):
     # dup: the client says that it has sent it before.
     cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
                                bint dup, uint16_t packet_id) except -1
+    # Of a message that has come again: whether this queue of this node has it.
+    cdef bint has_had(self, Queue queue) except -1
     # The identifier may be used for another message. Gives tickets for the other nodes' knowledge of it.
     cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1

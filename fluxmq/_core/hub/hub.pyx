@@ -20,8 +20,8 @@ from fluxmq._core.memory.commits cimport (
 from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
-from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_copy, blob_drop, pub_own
-from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
+from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, pub_own
+from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, read_clocks, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
@@ -31,7 +31,7 @@ from fluxmq._core.pubsub.routes cimport (
 from fluxmq._core.pubsub.share_group cimport ShareGroup
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE
-from fluxmq._core.queue.queue cimport Queue
+from fluxmq._core.queue.queue cimport Queue, queue_mark
 from fluxmq._core.wire.primitives cimport varint_size
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
@@ -40,6 +40,17 @@ __all__ = ["Hub"]
 cdef enum:
     REPLAY_STEPS = 512              # nodes of the retained tree in one slice of one session's replay
     WORK_REPLAY = 65536             # of a round, for all replays: 1.3 ms
+
+
+cdef void drop_dirty(node_t* node) noexcept:
+    """No turn follows that would send what these links have."""
+    cdef link_t* link
+    while node.dirty != NULL:
+        link = <link_t*>node.dirty
+        node.dirty = <void*>link.next_dirty
+        link.next_dirty = NULL
+        link.dirty = 0
+        link_drop(link)
 
 
 # Connections and sessions point into the ledger until they are freed, even when the collector frees them all at once.
@@ -78,6 +89,7 @@ cdef class Hub(Waiter):
         self.origins = Origins(self.ledger)
         self.nodes = []
         self.sequences = {}
+        self.owned = {}
 
     def set_limits(self, **limits):
         """Sets fields of limits_t by name. Raises UsageError for an unknown name."""
@@ -92,6 +104,15 @@ cdef class Hub(Waiter):
         """Sets the time of this turn, in milliseconds, as the poller does after each wait. slept_ms: how long the
         machine has slept in all, which the monotonic clock does not count."""
         stamp_clocks(self.node, wall_ms, mono_ms + slept_ms, mono_ms)
+
+    def refresh_clock(self):
+        """Sets the time again, between two turns: the last one may have been long ago. Only if a poller does so in
+        turns."""
+        if self.clocks is not None:
+            wall_ms, boot_ms, mono_ms = self.clocks()
+            stamp_clocks(self.node, wall_ms, boot_ms, mono_ms)
+        elif self.node.timed:
+            read_clocks(self.node)
 
     def resume_clock(self, int64_t steady_ms, int64_t wall_ms):
         """At start, before any deadline is checked: continues the steady clock from the last pair of clocks on disk.
@@ -254,10 +275,16 @@ cdef class Hub(Waiter):
                           (<MovingSession>hop_target(hop, HOP_MOVING)).session.number)
                 if not self.known.had_by(number):
                     self.deliver_hop(hop, pub)
-            elif (hop.kind == HOP_PEER or hop.kind == HOP_GROUP or hop.kind == HOP_SPREAD
-                    or self.known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) == ORIGIN_BROUGHT):
+            elif hop.kind != HOP_QUEUE or not self.has_had(<Queue>hop_target(hop, HOP_QUEUE)):
                 self.deliver_hop(hop, pub)
         return 0
+
+    cdef bint has_had(self, Queue queue) except -1:
+        if self.known is None or queue.relay is not None:
+            return 0                # the owner of another queue knows itself
+        if queue.identity == 0:
+            return self.known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) != ORIGIN_BROUGHT
+        return self.known.has_queue(queue_mark(queue.identity))
 
     cdef int miss(self, uint64_t session) except -1:
         if self.missed is None:
@@ -369,11 +396,15 @@ cdef class Hub(Waiter):
                 return self.deliver_to_group(<ShareGroup>hop_target(hop, HOP_GROUP), pub, False)
             return (<ShareGroup>hop_target(hop, HOP_GROUP)).deliver(pub)
         if hop.kind == HOP_QUEUE:
+            if pub.from_peer:
+                return 0            # the publisher's node gives it to each queue, wherever that is
             queue = <Queue>hop_target(hop, HOP_QUEUE)
             reason = <uint8_t>queue.take(pub, hop.options & SUB_WIDE)
             if reason:
                 pub.refused = reason
         elif hop.kind == HOP_EXCHANGE:
+            if pub.from_peer:
+                return 0            # as for queues
             exchanges = <ExchangeHop>hop_target(hop, HOP_EXCHANGE)
             exchanges.forward(pub)
         elif hop.kind == HOP_MOVING:
@@ -452,13 +483,7 @@ cdef class Hub(Waiter):
         if topic_valid(<const uint8_t*><const char*>topic, len(topic), 0) != TEXT_OK or not 0 <= qos <= 2:
             raise UsageError(f"cannot publish to {topic!r} with QoS {qos}")
         memset(&pub, 0, sizeof(pub))
-        pub.body.topic = <const uint8_t*><const char*>topic
-        pub.body.topic_length = <uint32_t>len(topic)
-        pub.body.payload = <const uint8_t*><const char*>payload
-        pub.body.payload_length = <uint32_t>len(payload)
-        pub.body.properties = <const uint8_t*><const char*>properties
-        pub.body.properties_length = <uint32_t>len(properties)
-        pub.body.expires_at = expires_at
+        body_borrow(&pub.body, topic, properties, payload, expires_at, FORMAT_MQTT)
         if namespace is None:
             namespace = source.namespace if source is not None else self.root
         pub.topics = topics_of(namespace)
@@ -645,7 +670,7 @@ cdef class Hub(Waiter):
         if line.newest() <= line.done():
             call()
             return True
-        self.commits.hold_at(ticket_t(line.newest(), line.number, 0), HELD_CALL, NULL, (call, None), 0, 0)
+        self.commits.hold_at(ticket_t(line.newest(), line.number, 0, 0), HELD_CALL, NULL, (call, None), 0, 0)
         self.touch()
         return False
 
@@ -660,9 +685,18 @@ cdef class Hub(Waiter):
         self.touch()
         return False
 
+    def end(self):
+        """The node has stopped, and no turn follows: asks for none any more, and drops what still waits for commits,
+        unanswered. Without it the garbage collector frees nothing that such a wait refers to, which is the whole
+        broker; and a node whose turns fail would ask for the next one for ever."""
+        self.wake = None
+        self.commits.end()
+        drop_dirty(self.node)
+
     def __dealloc__(self):
         if self.commits is not None:
             self.commits.owner = NULL
+            drop_dirty(self.node)
         for namespace in (self.namespaces or {}).values():
             namespace.topics = None         # breaks the reference cycle, so that no garbage collection is needed
 
@@ -729,6 +763,12 @@ cdef class Hub(Waiter):
         elif held.link.owner != NULL and held.link.open:
             self.cold = True
             (<Waiter>link_owner(held.link)).on_given_up(held.line, held.position, held.packet_type, held.packet_id, why)
+        elif held.kind == HELD_ACK and held.object != NULL and self.commits.why_code:
+            # A queue has refused a publish of QoS 2 whose connection has ended. The client does not know, and sends it
+            # again, here or where its session is by then: it goes to the queue again, and to nobody who has it. What is
+            # given up keeps its identifier: some may have it.
+            self.cold = True
+            (<Session>held_object(held, HELD_ACK)).complete(held.packet_id)
         return 0
 
     # ---------------------------------------------------------------- inspection

@@ -46,6 +46,7 @@ cdef class Use:
     cdef readonly bint former           # from before this life of the node
     cdef bint had_by(self, uint64_t session) except -1
     cdef bint has_group(self, uint32_t group) except -1
+    cdef bint has_queue(self, uint32_t mark) except -1
     cdef bytes value(self)
 
 cdef class Origins:

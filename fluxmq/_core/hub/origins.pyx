@@ -42,6 +42,10 @@ cdef bytes bytes_of(tuple numbers):
     return b"".join([number.to_bytes(8, "big") for number in numbers])
 
 
+# In Use.groups, beside the mark of a queue: it has come here behind the message, and has not had it.
+ABSENT = 1 << 32
+
+
 @cython.final
 cdef class Use:
     """Value. One use of a packet identifier, or a will, that this node has had."""
@@ -56,6 +60,12 @@ cdef class Use:
         """Whether this node has seen to it that a member of a share group gets the message: it has published it in this
         life, or it has it for the group."""
         return group in self.groups or (self.flags & ORIGIN_PUBLISHED and not self.former)
+
+    cdef bint has_queue(self, uint32_t mark) except -1:
+        """Whether a queue of this node has the message. That the publisher's former node has published it says nothing
+        of that: this queue may have refused it."""
+        return mark in self.groups or (self.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) == ORIGIN_PUBLISHED
+                                       and (ABSENT | mark) not in self.groups)
 
     cdef bytes value(self):
         cdef bytes lists = b"".join([len(each).to_bytes(4, "big") + bytes_of(each)
@@ -109,6 +119,9 @@ cdef class Origins:
         elif not recorded and not missed and not took and not known.flags & ORIGIN_BROUGHT:
             known.spread = known.spread or origin.spread
             return 0
+        if published and known.groups and max(known.groups) >= ABSENT:     # the queues here have got it now
+            known.groups = tuple([group for group in known.groups if group < ABSENT])
+            recorded = recorded or self.ledger.active()
         known.mark = mark
         known.flags &= ~<uint8_t>ORIGIN_BROUGHT
         known.missed = () if missed is None else tuple(missed)
@@ -224,6 +237,42 @@ cdef class Origins:
         cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=False, doubtful=False, pub=NULL)
         cdef Use known = self.find(&origin)
         return known is not None and known.has_group(group)
+
+    def of_group(self, uint32_t group) -> list:
+        """What a share group or a queue with this mark has had and was not released: [(name, packet identifier,
+        use)]."""
+        cdef Use each
+        return [(name, packet_id, (<Use>each).use) for name, of_name in self.names.items()
+                for packet_id, uses in of_name.items() for each in uses if group in (<Use>each).groups]
+
+    def of_queue(self, uint32_t mark) -> list:
+        """What a queue of this node has had, as of_group; also what this node has published, which it has if it wants
+        it."""
+        cdef Use each
+        return [(name, packet_id, (<Use>each).use) for name, of_name in self.names.items()
+                for packet_id, uses in of_name.items() for each in uses if (<Use>each).has_queue(mark)]
+
+    def queue_came(self, uint32_t mark, list had not None):
+        """A queue has come from another node, where it has had these (of_queue). What this node has published before it
+        did not take itself: the queue has not had the rest of that."""
+        cdef Use use
+        cdef set known = set(had)
+        for name, packet_id, number in had:
+            self.bring_group(name, packet_id, number, mark)
+        for name, of_name in self.names.items():
+            for packet_id, uses in of_name.items():
+                for use in uses:
+                    if (name, packet_id, use.use) not in known and use.has_queue(mark):
+                        use.groups = (*[group for group in use.groups if group != mark], ABSENT | <uint64_t>mark)
+                        if use.recorded or self.ledger.active():
+                            self.record(name, packet_id, use)
+
+    def bring_group(self, uint64_t name, uint16_t packet_id, uint64_t use, uint32_t group):
+        """A queue has come from another node, where it has had this."""
+        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=True, doubtful=False, pub=NULL)
+        cdef set ended = self.ended.get((name, packet_id), set())
+        if use not in ended and 0 not in ended:
+            self.note_group(&origin, group, self.ledger.active())
 
     def bring(self, uint64_t name, uint16_t packet_id, uint64_t use, uint64_t session=0):
         """A session has come from another node, where this was not released. session: its number, if it has had the

@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.memory.message cimport (
-    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, msg_drop, msg_new, msg_t,
+    BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, body_bytes, body_t, msg_drop, msg_new, msg_t,
 )
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
@@ -92,14 +92,7 @@ cdef class RetainedStore:
     cdef msg_t* make(self, bytes topic, bytes payload, bytes properties, int64_t expires_at, int qos) except NULL:
         cdef body_t body
         cdef msg_t* msg
-        memset(&body, 0, sizeof(body))
-        body.topic = <const uint8_t*><const char*>topic
-        body.topic_length = <uint32_t>len(topic)
-        body.properties = <const uint8_t*><const char*>properties
-        body.properties_length = <uint32_t>len(properties)
-        body.payload = <const uint8_t*><const char*>payload
-        body.payload_length = <uint32_t>len(payload)
-        body.expires_at = expires_at
+        body_borrow(&body, topic, properties, payload, expires_at, FORMAT_MQTT)
         if body.payload_length >= BLOB_BYTES_MIN:
             body.blob = blob_copy(body.payload, body.payload_length)
             body.payload = body.blob.data

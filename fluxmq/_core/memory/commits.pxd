@@ -34,6 +34,7 @@ cdef struct ticket_t:
     uint64_t position       # 0: no wait
     uint32_t line
     uint32_t own            # in Commits.needed: the answer's own change; 0: only that of an earlier answer
+    uint32_t span           # the answer waits for so many positions before it, too: each of them may be refused
 
 cdef struct held_t:
     uint64_t position
@@ -45,6 +46,7 @@ cdef struct held_t:
     uint8_t packet_type
     uint8_t reason
     uint8_t own             # the position is that of its own change, not only that of an earlier answer
+    uint32_t span           # as of the ticket
 
 # What is held in this way, for a cast to its class.
 cdef inline PyObject* held_object(const held_t* held, uint8_t kind) noexcept:
@@ -93,6 +95,8 @@ cdef class Line:
     cdef size_t gather_room
     cdef uint64_t decided               # everything up to here is committed or given up
     cdef list given_up                  # (first, last, why, Commits.mark then) of recent positions given up
+    cdef dict refused                   # position -> (reason, why): the others up to it may be committed; or None
+    cdef size_t refused_max             # how many of these are kept before those that nobody waits for are dropped
     cdef bint moved                     # in Commits.moved
     cdef readonly dict namespaces       # number in records -> Namespace, None: it has ended; 0 is "/"
     cdef readonly dict namespace_numbers    # the reverse
@@ -106,10 +110,16 @@ cdef class Line:
     cdef uint64_t gathering(self) noexcept      # position of a change given now
     cdef uint64_t newest(self) noexcept         # the last position that has a change; 0: none yet
     cdef uint64_t done(self) noexcept           # everything up to it is decided
-    cdef str refusal(self, uint64_t position)   # why it was given up; None: it was not
+    # Why it, or one of `span` positions before it, was given up or refused; None: it was not. code: the reason of a
+    # refusal, as given to refuse(); 0: of none.
+    cdef str refusal(self, uint64_t position, uint32_t span, uint16_t* code)
+    # Gives a change, as Commits.give, with a position of its own, which counts as submitted.
+    cdef uint64_t give_one(self) except? 0
     cdef held_t* push(self) except NULL
     cdef void pop(self) noexcept
+    cdef void drop_waits(self) noexcept         # none of them is released
     cdef int decide(self, uint64_t upto) except -1
+    cdef int forget_refused(self) except -1
 
 cdef class Commits:
     cdef readonly uint64_t mark         # grows with every record and ticket; compare two values to detect changes
@@ -131,6 +141,7 @@ cdef class Commits:
     cdef entry_t* ready                 # entries to be released, in order
     cdef entry_t* ready_last
     cdef str why                        # why the last result of take() was given up; None: it was committed
+    cdef uint16_t why_code              # the reason of a refusal (Line.refuse); 0: there is none
 
     # A change was given to a line in this turn: returns its position. Raises UsageError for a closed line.
     cdef uint64_t give(self, Line line) except? 0
@@ -151,6 +162,8 @@ cdef class Commits:
     cdef int hold_all(self, object call) except -1
     cdef int queue_call(self, object call) except -1
     cdef bint is_done(self, ticket_t ticket) noexcept
+    # Line.refusal of a ticket.
+    cdef str refusal_of(self, ticket_t ticket, uint16_t* code)
     # The ticket of the next record of a line; it may be written later in this turn.
     cdef ticket_t next_ticket(self, Line line) noexcept
     # The next wait that is decided; the caller owns its link and object. 0: there is none. `why`: if it was given up.
@@ -165,6 +178,9 @@ cdef class Commits:
     cdef int count_down(self, Line line, held_t* held) except -1
     cdef void may_leave(self, entry_t* entry) noexcept
     cdef int moved_on(self, Line line) except -1
+    # The node stops: drops every wait, unanswered. What waits refers to the broker (calls, sessions), which the garbage
+    # collector does not see: a node that is not ended is never freed while anything waits.
+    cdef void end(self) noexcept
     # Frees the order of a link for which nothing waits any more.
     cdef void forget(self, link_t* link) noexcept
 

@@ -23,6 +23,7 @@ __all__ = ["Commits", "Line", "Waiter"]
 cdef enum:
     GATHER_BYTES_MIN = 4096
     GIVEN_UP_MAX = 1024             # ranges kept per line; a line gives up when its leader or peer changes
+    REFUSED_MAX = 1024              # refusals before those are dropped that nobody waits for
 
 
 cdef class Waiter:
@@ -47,26 +48,37 @@ cdef bint refuses_since(Line line, uint64_t since):
     for first, last, _, mark in line.given_up or ():
         if first <= line.newest() <= last and mark > since:
             return True
-    return False
+    return line.refused is not None and line.newest() in line.refused
 
 
-cdef void let_go(held_t* held) noexcept:
+cdef void drop(held_t* held) noexcept:
     """Drops a wait that will not be released: the node stopped before its line decided."""
     cdef entry_t* entry
-    if held.kind == HELD_ENTRY:
-        entry = <entry_t*>held_object(held, HELD_ENTRY)
-        entry.missing -= 1
-        if entry.missing:
-            return
-        let_go(&entry.held)
+    cdef link_t* link
+    if held.kind != HELD_ENTRY:
+        if held.link != NULL:
+            held.link.held -= 1
+            link_drop(held.link)
+        Py_XDECREF(held.object)
+        return
+    entry = <entry_t*>held_object(held, HELD_ENTRY)
+    entry.missing -= 1
+    if entry.missing:
+        return
+    link = entry.held.link
+    if link == NULL:
+        drop(&entry.held)
         entry_free(entry)
         return
-    if held.link != NULL:
-        held.link.held -= 1
-        if held.link.order != NULL:
-            held.link.order.head = held.link.order.tail = NULL
-        link_drop(held.link)
-    Py_XDECREF(held.object)
+    link.refs += 1
+    while link.order.head != NULL and (<entry_t*>link.order.head).missing == 0:     # also those that waited behind it
+        entry = <entry_t*>link.order.head
+        link.order.head = entry.next
+        drop(&entry.held)
+        entry_free(entry)
+    if link.order.head == NULL:
+        link.order.tail = NULL
+    link_drop(link)
 
 
 @cython.final
@@ -76,11 +88,7 @@ cdef class Line:
     `commit` and `give_up` report their outcome."""
 
     def __dealloc__(self):
-        cdef held_t held
-        while self.held_count:
-            held = self.held[self.held_head]
-            self.pop()
-            let_go(&held)
+        self.drop_waits()               # its Commits may be gone, or the collector may have cleared the list of lines
         free(self.held)
         free(self.gather)
 
@@ -136,12 +144,25 @@ cdef class Line:
     cdef uint64_t done(self) noexcept:
         return self.journal.durable if self.journal is not None else self.decided
 
-    cdef str refusal(self, uint64_t position):
+    cdef str refusal(self, uint64_t position, uint32_t span, uint16_t* code):
+        cdef uint64_t at
+        if self.refused:
+            for at in range(position - span, position + 1):
+                found = self.refused.get(at)
+                if found is not None:
+                    code[0] = found[0]
+                    return found[1]
         if self.given_up is not None:
             for first, last, why, _ in self.given_up:
-                if first <= position <= last:
+                if first <= position and last >= position - span:
                     return why
         return None
+
+    cdef uint64_t give_one(self) except? 0:
+        cdef uint64_t position = (<Commits>self.commits).give(self)
+        self.given = False
+        self.at += 1
+        return position
 
     cdef held_t* push(self) except NULL:
         cdef held_t* grown
@@ -163,6 +184,13 @@ cdef class Line:
     cdef void pop(self) noexcept:
         self.held_head = (self.held_head + 1) & (self.held_room - 1)
         self.held_count -= 1
+
+    cdef void drop_waits(self) noexcept:
+        cdef held_t held
+        while self.held_count:
+            held = self.held[self.held_head]
+            self.pop()
+            drop(&held)
 
     cdef int decide(self, uint64_t upto) except -1:
         if self.number == 0:
@@ -224,6 +252,31 @@ cdef class Line:
             del self.given_up[:-GIVEN_UP_MAX]
         self.decide(upto)
 
+    def refuse(self, uint64_t position, uint16_t code, str why not None):
+        """This position is refused, whatever becomes of the others: not decided yet. code: a reason for the client, not
+        0; why: a sentence. Raises UsageError for a position that was decided or never submitted."""
+        if position <= self.decided or position >= self.at:
+            raise UsageError(f"line {self.name!r} cannot refuse position {position}: {self.decided} is decided, the "
+                             f"next one is {self.at}")
+        if self.refused is None:
+            self.refused = {}
+            self.refused_max = REFUSED_MAX
+        elif len(self.refused) >= self.refused_max:
+            self.forget_refused()
+        self.refused[position] = code, why
+
+    cdef int forget_refused(self) except -1:
+        """Drops what nobody waits for any more."""
+        cdef size_t i
+        cdef const held_t* held
+        cdef uint64_t first = self.decided + 1
+        for i in range(self.held_count):
+            held = &self.held[(self.held_head + i) & (self.held_room - 1)]
+            first = min(first, held.position - held.span)
+        self.refused = {at: found for at, found in self.refused.items() if at >= first}
+        self.refused_max = max(<size_t>REFUSED_MAX, 2 * <size_t>len(self.refused))
+        return 0
+
     def close(self, str why not None):
         """Gives up what is undecided; the line accepts nothing from now on."""
         if self.number == 0:
@@ -246,15 +299,10 @@ cdef class Commits:
         self.local.journal = journal
 
     def __dealloc__(self):
-        cdef entry_t* entry
         cdef Line line
+        self.end()
         for line in self.lines:
             line.commits = NULL
-        while self.ready != NULL:
-            entry = self.ready
-            self.ready = entry.next
-            let_go(&entry.held)
-            entry_free(entry)
         free(self.given)
         free(self.needed)
 
@@ -308,16 +356,26 @@ cdef class Commits:
             return ticket.position <= self.local.done()
         return ticket.position <= (<Line>self.lines[ticket.line]).decided
 
+    cdef str refusal_of(self, ticket_t ticket, uint16_t* code):
+        return (<Line>self.lines[ticket.line]).refusal(ticket.position, ticket.span, code)
+
     cdef ticket_t next_ticket(self, Line line) noexcept:
-        return ticket_t(line.gathering(), line.number, 1)
+        return ticket_t(line.gathering(), line.number, 1, 0)
 
     cdef int need(self, ticket_t ticket) except -1:
         """Adds a ticket to `needed`, which has one per line."""
         cdef ticket_t* grown
         cdef uint32_t i, room
+        cdef uint64_t first
         for i in range(self.needed_count):
             if self.needed[i].line == ticket.line:
+                if ticket.own and self.needed[i].own:
+                    first = min(self.needed[i].position - self.needed[i].span, ticket.position - ticket.span)
+                else:               # only its own positions may be refused to an answer
+                    first = (ticket.position - ticket.span if ticket.own
+                             else self.needed[i].position - self.needed[i].span)
                 self.needed[i].position = max(self.needed[i].position, ticket.position)
+                self.needed[i].span = <uint32_t>(self.needed[i].position - first)
                 self.needed[i].own |= ticket.own
                 return 0
         if self.needed_count == self.needed_room:
@@ -334,29 +392,30 @@ cdef class Commits:
     cdef int collect(self, uint64_t since) except -1:
         cdef uint64_t others = 0
         cdef uint32_t i
+        cdef uint16_t code = 0
         cdef Line line
         self.needed_count = 0
         if self.mark == since:
             return 0
         if self.alone and self.needed_room:     # fast path: the journal is the only line
-            self.needed[0] = ticket_t(self.local.newest(), 0, 1)
+            self.needed[0] = ticket_t(self.local.newest(), 0, 1, 0)
             self.needed_count = self.needed[0].position > self.local.done()
             return self.needed_count
         if since < self.turn_mark or since > self.mark:
             # The mark is older than `given`: wait for the newest position of each line, which includes it all.
             for line in self.lines:
                 if line.newest() > line.done() or refuses_since(line, since):
-                    self.need(ticket_t(line.newest(), line.number, 1))
+                    self.need(ticket_t(line.newest(), line.number, 1, 0))
             return self.needed_count
         i = self.given_count            # tickets since the mark are at the end
         while i and self.given[i - 1].mark > since:
             i -= 1
             others += 1
             line = <Line>self.lines[self.given[i].line]
-            if self.given[i].position > line.decided or line.refusal(self.given[i].position) is not None:
-                self.need(ticket_t(self.given[i].position, line.number, 1))
+            if self.given[i].position > line.decided or line.refusal(self.given[i].position, 0, &code) is not None:
+                self.need(ticket_t(self.given[i].position, line.number, 1, 0))
         if self.mark - since > others and self.local.newest() > self.local.done():
-            self.need(ticket_t(self.local.newest(), 0, 1))
+            self.need(ticket_t(self.local.newest(), 0, 1, 0))
         return self.needed_count
 
     # ---------------------------------------------------------------- waiting
@@ -397,13 +456,13 @@ cdef class Commits:
         if link.held == 0:
             return 0
         if link.held_upto and (link.held_upto > self.local.done() or self.local.held_count):
-            self.need(ticket_t(link.held_upto, 0, 0))
+            self.need(ticket_t(link.held_upto, 0, 0, 0))
         if link.order != NULL:
             newest = <ticket_t*>link.order.newest
             for i in range(link.order.count):
                 line = <Line>self.lines[newest[i].line]
                 if newest[i].position > line.decided or line.held_count:
-                    self.need(ticket_t(newest[i].position, newest[i].line, 0))
+                    self.need(ticket_t(newest[i].position, newest[i].line, 0, 0))
         return 0
 
     cdef int wait_in(self, Line line, held_t* held) except -1:
@@ -432,10 +491,11 @@ cdef class Commits:
         if self.needed_count == 0 and (link.order == NULL or link.order.head == NULL):
             self.may_leave(entry)           # behind entries that are ready but not released yet
             return 0
-        part = held_t(0, NULL, <PyObject*>entry, 0, 0, HELD_ENTRY, 0, 0, 0)
+        part = held_t(0, NULL, <PyObject*>entry, 0, 0, HELD_ENTRY, 0, 0, 0, 0)
         for i in range(self.needed_count):
             part.position = self.needed[i].position
             part.own = self.needed[i].own != 0
+            part.span = self.needed[i].span
             self.wait_in(<Line>self.lines[self.needed[i].line], &part)
             if link != NULL:
                 self.note(link, self.needed[i])
@@ -449,7 +509,7 @@ cdef class Commits:
 
     cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
                   uint8_t reason, uint64_t since) except -1:
-        cdef held_t held = held_t(0, link, NULL, 0, packet_id, kind, packet_type, reason, 0)
+        cdef held_t held = held_t(0, link, NULL, 0, packet_id, kind, packet_type, reason, 0, 0)
         cdef Line line = self.local
         if self.alone or (self.given_count == 0 and link.order == NULL and self.turn_mark <= since <= self.mark):
             # Fast path: the journal is the only line involved.
@@ -478,6 +538,7 @@ cdef class Commits:
         if self.needed_count == 1:          # all earlier answers of the link are before it in that ring
             held.position = self.needed[0].position
             held.own = self.needed[0].own != 0
+            held.span = self.needed[0].span
             self.note(link, self.needed[0])
             self.wait_in(<Line>self.lines[self.needed[0].line], &held)
         else:
@@ -488,7 +549,8 @@ cdef class Commits:
 
     cdef int hold_at(self, ticket_t ticket, uint8_t kind, link_t* link, object obj, uint8_t packet_type,
                      uint16_t packet_id) except -1:
-        cdef held_t held = held_t(ticket.position, link, <PyObject*>obj, 0, packet_id, kind, packet_type, 0, 1)
+        cdef held_t held = held_t(ticket.position, link, <PyObject*>obj, 0, packet_id, kind, packet_type, 0, 1,
+                                  ticket.span)
         cdef Line line = self.local if ticket.line == 0 else <Line>self.lines[ticket.line]
         if link != NULL:
             self.note(link, ticket)
@@ -506,14 +568,15 @@ cdef class Commits:
     cdef int hold_all(self, object call) except -1:
         self.collect(self.turn_mark)
         if self.local.newest() > self.local.done():
-            self.need(ticket_t(self.local.newest(), 0, 1))
+            self.need(ticket_t(self.local.newest(), 0, 1, 0))
         return self.queue_call(call) if self.needed_count else 0
 
     cdef int queue_call(self, object call) except -1:
         """Queues a call behind all needed tickets."""
-        cdef held_t held = held_t(0, NULL, <PyObject*>call, 0, 0, HELD_CALL, 0, 0, 1)
+        cdef held_t held = held_t(0, NULL, <PyObject*>call, 0, 0, HELD_CALL, 0, 0, 1, 0)
         if self.needed_count == 1:
             held.position = self.needed[0].position
+            held.span = self.needed[0].span
             self.wait_in(<Line>self.lines[self.needed[0].line], &held)
         else:
             self.enter(&held)
@@ -543,9 +606,11 @@ cdef class Commits:
         """One ticket of an entry is decided. Entries at the front of the link's queue that miss none become ready."""
         cdef entry_t* entry = <entry_t*>held_object(held, HELD_ENTRY)
         cdef order_t* order
-        if held.own and line.refusal(held.position) is not None:
+        cdef uint16_t code = 0
+        if held.own and line.refusal(held.position, held.span, &code) is not None:
             entry.given_up = 1 + line.number
             entry.held.position = held.position
+            entry.held.span = held.span
         entry.missing -= 1
         if entry.missing:
             return 0
@@ -565,6 +630,7 @@ cdef class Commits:
         cdef Line line
         cdef entry_t* entry
         self.why = None
+        self.why_code = 0
         while True:
             if self.ready != NULL:
                 entry = self.ready
@@ -572,7 +638,8 @@ cdef class Commits:
                 out[0] = entry.held
                 if entry.given_up:
                     out.line = entry.given_up - 1
-                    self.why = (<Line>self.lines[out.line]).refusal(out.position)
+                    # A refusal may be forgotten while this waits for another line.
+                    self.why = (<Line>self.lines[out.line]).refusal(out.position, out.span, &self.why_code) or "refused"
                 entry_free(entry)
                 self.waiting -= 1
                 return 1
@@ -590,10 +657,22 @@ cdef class Commits:
             if out.kind == HELD_ENTRY:
                 self.count_down(line, out)
                 continue
-            if out.own and line.given_up is not None:
-                self.why = line.refusal(out.position)
+            if out.own and (line.given_up is not None or line.refused):
+                self.why = line.refusal(out.position, out.span, &self.why_code)
             self.waiting -= 1
             return 1
+
+    cdef void end(self) noexcept:
+        cdef Line line
+        cdef entry_t* entry
+        for line in self.lines:
+            line.drop_waits()
+        while self.ready != NULL:
+            entry = self.ready
+            self.ready = entry.next
+            drop(&entry.held)
+            entry_free(entry)
+        self.waiting = 0
 
     cdef void forget(self, link_t* link) noexcept:
         if link.order != NULL and link.order.head == NULL:

@@ -31,6 +31,9 @@ cdef class Ledger:
     cdef readonly Commits commits       # every record moves its mark
     cdef public bint full               # the disk is full: durable queues refuse messages, so that consumers can go on
     cdef public str full_why            # reason for the refusal, shown to clients; None: never full so far
+    cdef public str away_why            # why the last message for a queue of another node was refused (queue/relay.pxd)
+    cdef public uint64_t refused_away   # how many were
+    cdef public uint64_t refused_elsewhere      # how many because the node forwards none (cluster.raft.write_policy)
     cdef public size_t batch_bytes_max  # durable queues refuse messages while the gathering batch is larger
     cdef public uint64_t message_last   # last message number assigned
     cdef target_t* targets              # of the message being published
@@ -41,6 +44,9 @@ cdef class Ledger:
     cdef uint32_t clock_records
     cdef list unpumped         # changed queues, to be pumped before the batch of this turn is submitted
     cdef list limited          # Members, StreamReaders and Groups that got nothing because of the limits of claims
+    # The node joins a cluster, and does not know yet which queues other nodes have: its own are not pumped, because
+    # what dies in them may have to go to one of those. None: it knows.
+    cdef dict not_pumped
     cdef list clock_dirty      # queues changed since the last timer sweep (take_clock_dirty)
     cdef dict dirty_queues     # durable queues changed since the last checkpoint: keys
     cdef cache_t cache         # chunks of logs that may be evicted

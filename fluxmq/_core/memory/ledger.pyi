@@ -13,8 +13,13 @@ class Ledger:
     message_last: int
     full: bool
     full_why: str | None
+    away_why: str | None
+    refused_away: int
+    refused_elsewhere: int
     batch_bytes_max: int
     def __new__(cls, journal: Journal | None) -> Self: ...
+    def hold_queues(self) -> None: ...
+    def let_queues_go(self) -> list[Queue]: ...
     @property
     def journal(self) -> Journal | None: ...
     @property

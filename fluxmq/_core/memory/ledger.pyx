@@ -106,6 +106,16 @@ cdef class Ledger:
             self.commits.mark += 1
         return 0
 
+    def hold_queues(self):
+        """Queues are not pumped until let_queues_go()."""
+        if self.not_pumped is None:
+            self.not_pumped = {}
+
+    def let_queues_go(self) -> list:
+        """Ends hold_queues(). Returns the queues that were to be pumped meanwhile."""
+        held, self.not_pumped = self.not_pumped, None
+        return list(held or ())
+
     def rely_on_earlier(self, uint64_t since):
         """For the cold half: if nothing was recorded since the mark, the answer confirms something that exists already,
         perhaps in a batch that is not durable yet. Makes an answer with this mark wait for it."""

@@ -11,6 +11,7 @@
 All counts are plain integers: one loop, one thread, one node.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from fluxmq._core.debug cimport live_t
 
@@ -111,6 +112,20 @@ cdef inline uint32_t mark_of(const ids_t* ids) noexcept:
 cdef inline void blob_hold(blob_t* blob) noexcept:
     if blob != NULL:
         blob.refs += 1
+
+cdef inline void body_borrow(body_t* out, bytes topic, bytes properties, bytes payload, int64_t expires_at,
+                             uint8_t format) noexcept:
+    """A message of Python's bytes, which must outlive it."""
+    memset(out, 0, sizeof(body_t))
+    out.topic = <const uint8_t*><const char*>topic
+    out.topic_length = <uint32_t>len(topic)
+    out.properties = <const uint8_t*><const char*>properties
+    out.properties_length = <uint32_t>len(properties)
+    out.payload = <const uint8_t*><const char*>payload
+    out.payload_length = <uint32_t>len(payload)
+    out.expires_at = expires_at
+    out.format = format
+
 
 cdef inline size_t body_bytes(const body_t* body) noexcept:
     return <size_t>body.topic_length + body.properties_length + body.payload_length

@@ -1,7 +1,7 @@
 """State shared by all links, sessions and routes of one node: clocks of the turn, list of dirty links, counters.
 
-Header only. One node_t belongs to one Hub; one thread uses it. The poller sets the clocks after each wait; all other
-code reads the time here, so that a test can set it.
+Header only. One node_t belongs to one Hub; one thread uses it. The poller sets the clocks after each wait, and so does
+Hub.refresh_clock for what happens between two turns; all other code reads the time here, so that a test can set it.
 
     now_ms      wall clock: only for timestamps shown to users (when a message arrived, `since`)
     steady_ms   steady clock: for deadlines, and for every duration that outlives a turn. It starts as the wall clock
@@ -11,7 +11,7 @@ code reads the time here, so that a test can set it.
                 because the machine slept (keep alive, connections, leases)
 """
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
-from posix.time cimport CLOCK_BOOTTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 cdef enum:
     LEAD_SLACK = 2              # ms: error of the difference of two clocks that are read one after the other
@@ -76,6 +76,7 @@ cdef struct node_t:
     bint stamped                        # steady_base is known
     int64_t serve_until_ms              # ms since boot: from then on nothing is handled or sent. INT64_MAX: never
     bint simulated                      # the clocks are a test's: none is read in the middle of a turn
+    bint timed                          # a poller reads the machine's clocks
     int64_t wall_lead                   # wall clock minus steady clock, the same until one of them was set (LEAD_SLACK)
     uint64_t turn                       # number of this turn
     uint32_t member_claims_max          # limit of claims of a consumer without a limit of its own
@@ -97,6 +98,9 @@ cdef inline bint is_fenced(const node_t* node) noexcept nogil:
     clock_gettime(CLOCK_BOOTTIME, &boot)
     return <int64_t>boot.tv_sec * 1000 + boot.tv_nsec // 1000000 >= node.serve_until_ms
 
+cdef inline int64_t milliseconds(const timespec* at) noexcept nogil:
+    return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
+
 # boot_ms: time since the machine booted, including time asleep.
 cdef inline void stamp_clocks(node_t* node, int64_t wall_ms, int64_t boot_ms, int64_t mono_ms) noexcept nogil:
     cdef int64_t lead
@@ -109,3 +113,13 @@ cdef inline void stamp_clocks(node_t* node, int64_t wall_ms, int64_t boot_ms, in
     if lead - node.wall_lead > LEAD_SLACK or node.wall_lead - lead > LEAD_SLACK:
         node.wall_lead = lead
     node.mono_ms = mono_ms
+
+
+# Reads the machine's clocks. Returns the monotonic one, in nanoseconds.
+cdef inline int64_t read_clocks(node_t* node) noexcept nogil:
+    cdef timespec wall, boot, mono
+    clock_gettime(CLOCK_REALTIME, &wall)
+    clock_gettime(CLOCK_BOOTTIME, &boot)
+    clock_gettime(CLOCK_MONOTONIC, &mono)
+    stamp_clocks(node, milliseconds(&wall), milliseconds(&boot), milliseconds(&mono))
+    return <int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec

@@ -34,8 +34,8 @@ cdef ticket_t spans_wait(const spans_t* spans, Line line, uint64_t offset) noexc
     while i and spans.items[i - 1].position > line.done():
         i -= 1
         if offset >= spans.items[i].first:
-            return ticket_t(spans.items[i].position, line.number, 1)
-    return ticket_t(0, 0, 0)
+            return ticket_t(spans.items[i].position, line.number, 1, 0)
+    return ticket_t(0, 0, 0, 0)
 
 
 cdef uint64_t spans_end(const spans_t* spans, Line line, uint64_t next) noexcept:

@@ -24,6 +24,7 @@ from fluxmq._core.net.amqp091_tag_runs cimport tag_runs_t
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.queue.queue cimport Queue
+from fluxmq._core.queue.shared_room cimport SharedRoom
 from fluxmq._core.queue.stream cimport StreamReader
 
 cdef struct delivery_t:
@@ -78,6 +79,7 @@ cdef class Channel(Waiter):
     cdef uint32_t frame_max
     cdef uint64_t registered_batch          # newest journal batch for which on_committed is registered
     cdef ticket_t registered_ticket         # last ticket of another line for which it is registered
+    cdef SharedRoom shared                  # of consumers whose queues other nodes have; None: there was none
     cdef bint starved                       # this channel or its link made a consumer stop
     # publishing
     cdef readonly uint64_t published        # tag of the last publish since Confirm.Select

@@ -28,12 +28,13 @@ from fluxmq._core.memory.commits cimport HELD_NOTIFY, Commits, ticket_t
 from fluxmq._core.memory.link cimport link_commit, link_drop, link_hold, link_mark, link_room
 from fluxmq._core.memory.message cimport FORMAT_AMQP091
 from fluxmq._core.net.amqp091_tag_runs cimport (
-    add_tag, close_gaps, drop_first, empty_run, extend_last, free_runs, give_up, run_at, run_done, tag_run_t,
+    add_tag, close_gaps, drop_first, empty_run, extend_last, free_runs, give_up, run_at, run_decided, tag_run_t,
 )
 from fluxmq._core.net.transport cimport Transport
 from fluxmq._core.queue.claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_body
+from fluxmq._core.queue.shared_room cimport ROOM_UNSHARED
 from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32, put_u64
 
 __all__ = ["Channel", "ChannelMember", "ChannelReader"]
@@ -128,12 +129,24 @@ cdef class ChannelMember(Member):
             return 0
         return self.channel.room(self.no_ack, self.prefetch, self.held)
 
+    cdef SharedRoom sharing(self):
+        if self.no_ack or self.tag is None:
+            return None
+        if self.channel.shared is None:
+            self.channel.shared = SharedRoom()
+        return self.channel.shared
+
+    cdef uint32_t shared_room(self) noexcept:
+        if self.channel.prefetch_all == 0:
+            return ROOM_UNSHARED
+        return self.channel.room(False, 0, 0)
+
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
         cdef Channel channel = self.channel
         # The claim is recorded at the end of this pump, so the next batch will not be empty.
         return channel.give(<void*>self, 0, claim, record,
-                            channel.ledger.commits.next_ticket(self.queue.line) if self.queue.durable
-                            else ticket_t(0, 0, 0))
+                            channel.ledger.commits.next_ticket(self.queue.line) if self.queue.awaits_claims
+                            else ticket_t(0, 0, 0, 0))
 
     cdef int withdraw(self, claim_t* claim) except -1:
         """The channel forgets the claim but still accepts the client's acknowledgement of it."""
@@ -274,7 +287,7 @@ cdef class Channel(Waiter):
         cdef tag_run_t* run
         while self.deliveries.count:
             run = run_at(&self.deliveries, 0)
-            if not run_done(self.ledger.commits, run):
+            if not run_decided(self.ledger.commits, run):
                 break
             if run.given_up:
                 self.drop_unsent(run.first, run.tag)
@@ -340,7 +353,7 @@ cdef class Channel(Waiter):
         cdef uint32_t i
         while self.confirms.count:
             run = run_at(&self.confirms, 0)
-            if not run_done(commits, run):
+            if not run_decided(commits, run):
                 break
             tag = run.tag
             if run.given_up:
@@ -359,7 +372,7 @@ cdef class Channel(Waiter):
         try:
             for i in range(1, self.confirms.count):
                 run = run_at(&self.confirms, i)
-                if run_done(commits, run):
+                if run_decided(commits, run):
                     for tag in range(run.first, run.tag + 1):
                         self.write_answer(BASIC_NACK if run.given_up else BASIC_ACK, tag, 0)
                     empty_run(&self.confirms, i)
@@ -462,6 +475,8 @@ cdef class Channel(Waiter):
         delivery.awaited = 0
         delivery.at_ms = self.ledger.node.mono_ms
         self.unacknowledged += not acknowledges_itself(delivery)
+        if self.shared is not None and not self.shared.stale:
+            self.shared.changed()
         if ticket.position or self.deliveries.count:
             delivery.awaited = record.size
             self.link.awaited += delivery.awaited
@@ -645,7 +660,9 @@ cdef class Channel(Waiter):
                     groups.add((<ChannelMember>delivery.consumer).group)
                 self.settle_one(delivery, how)
         for group in groups:
-            if group is not None:
+            if group is not None and group.relay is not None:
+                group.relay.barrier()
+            elif group is not None:
                 group.write_records()
         self.advance()
         if self.starved:

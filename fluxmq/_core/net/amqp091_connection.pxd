@@ -91,6 +91,9 @@ cdef class AmqpConnection(Transport):
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
                           bint mandatory) except -1
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1
+    cdef int check_owners(self, Channel channel) except -1
+    cdef int add_owners(self, set owners, const body_t* body) except -1
+    cdef bint reply_elsewhere(self, const body_t* body, bint* refused) except? 0
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0
     cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1

@@ -22,6 +22,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
+
 from fluxmq._core.amqp091.consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
     FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR,
@@ -33,14 +35,14 @@ from fluxmq._core.amqp091.properties cimport amqp_properties_t, properties_read
 from fluxmq._core.amqp091.topics cimport ADDRESS_BYTES_MAX, reply_route
 from fluxmq._core.bridge.publish_properties cimport CHECKED_PROPERTIES, check_properties, copy_keys, has_copies, shown
 from fluxmq._core.exchange.exchange cimport Route
-from fluxmq._core.hub.amqp091_bridge cimport hub_publish_amqp
+from fluxmq._core.hub.amqp091_bridge cimport hub_publish_amqp, hub_queues_of_amqp
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.link cimport link_write
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, blob_drop, blob_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HOP, WORK_ROUTE
 from fluxmq._core.memory.tap cimport TAP_AMQP091
-from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE
+from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE, Channel, ChannelMember, delivery_t
 from fluxmq._core.net.transport cimport (
     ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, enter_phase,
 )
@@ -62,6 +64,7 @@ cdef enum:
     ASKED_AT_ONCE_MAX = 256         # pending authorization requests of one transaction, as in edge/asking.py
     TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
     KEPT_BYTES = 256                # memory of a publish in a transaction, besides its own bytes
+REPLY_PREFIX = DIRECT_REPLY_TO + b"."   # of a queue for replies; its name ends with the node
 SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
 
 cdef uint8_t[8] HEARTBEAT_FRAME
@@ -130,6 +133,17 @@ cdef class Content:
         self.expects = EXPECT_METHOD
         if self.own_body_room + self.own_properties_room > share:
             self.drop()
+
+
+cdef int add_owners_of(set owners, Queue queue) except -1:
+    """Adds the nodes that have a queue, or its partitions; "": this one."""
+    if queue.relay is None:
+        owners.add("")
+    elif hasattr(queue.relay, "owners"):
+        owners.update((<object>queue.relay).owners)
+    else:
+        owners.add((<object>queue.relay).owner)
+    return 0
 
 
 @cython.final
@@ -566,9 +580,11 @@ cdef class AmqpConnection(Transport):
         else:
             routed = route.routed
             for queue in route.queues:
-                refused = queue.put(body, 1) != 0 or refused
+                refused = queue.put(body, 1, NULL) != 0 or refused
             if route.mqtt:
                 routed = self.publish_topic(body, route.queues, &refused) or routed
+        if not routed and body.topic[0] == 0 and self.hub.reply is not None:
+            routed = self.reply_elsewhere(body, &refused)
         self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
         self.hub.node.counters.messages_received[1] += 1
         if mandatory and not routed:
@@ -582,6 +598,19 @@ cdef class AmqpConnection(Transport):
                 self.answering.append(channel)
             channel.answer(refused, since)
         return refused
+
+    cdef bint reply_elsewhere(self, const body_t* body, bint* refused) except? 0:
+        """A message to a queue that is not here: it may be a direct reply to a client of another node. Returns whether
+        it was routed."""
+        cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
+        if not topic[1:].startswith(DIRECT_REPLY_TO):
+            return 0
+        self.hub.node.work += WORK_ASK
+        found = self.hub.reply(self.namespace.name, topic[1:], topic,
+                               (<const char*>body.properties)[:body.properties_length],
+                               (<const char*>body.payload)[:body.payload_length])
+        refused[0] = refused[0] or found is False
+        return found is True
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
         """The route that the named exchange gives the message; None: authorization is pending (ASK)."""
@@ -629,7 +658,7 @@ cdef class AmqpConnection(Transport):
         route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
                                          properties.headers.length)
         for queue in route.queues:
-            refused[0] = queue.put(&sent, 1) != 0 or refused[0]
+            refused[0] = queue.put(&sent, 1, NULL) != 0 or refused[0]
         routed = route.routed
         for address in topics:
             other = sent
@@ -718,10 +747,84 @@ cdef class AmqpConnection(Transport):
             if self.decided is None:
                 return True
         try:
+            if self.hub.nodes:
+                self.check_owners(channel)
+            self.hub.whole = True
             self.commit_all(channel)
         finally:
+            self.hub.whole = False
             self.decided = None
         return False
+
+    cdef int check_owners(self, Channel channel) except -1:
+        """Raises ProtocolError 540 for a transaction with queues of more than one node, which could be done in part."""
+        cdef body_t body
+        cdef delivery_t* delivery
+        cdef uint64_t tag
+        cdef set owners = set()
+        for tag, _ in channel.tx_settles:
+            delivery = channel.find(tag)
+            if delivery != NULL and delivery.consumer != NULL and not delivery.reads:
+                add_owners_of(owners, (<ChannelMember>delivery.consumer).queue)
+        memset(&body, 0, sizeof(body))
+        body.format = FORMAT_AMQP091
+        for topic, properties, _, _ in channel.tx_publishes:
+            body.topic = <const uint8_t*><const char*><bytes>topic
+            body.topic_length = <uint32_t>len(topic)
+            body.properties = <const uint8_t*><const char*><bytes>properties
+            body.properties_length = <uint32_t>len(properties)
+            self.add_owners(owners, &body)
+        if len(owners) > 1:
+            named = ", ".join(sorted([owner or "this one" for owner in owners]))
+            raise ProtocolError(REPLY_NOT_IMPLEMENTED, f"a transaction with queues of several nodes: {named}")
+        return 0
+
+    cdef int add_owners(self, set owners, const body_t* body) except -1:
+        """Adds the nodes of all queues to which publish() would give this message."""
+        cdef body_t sent = body[0]
+        cdef body_t other
+        cdef uint8_t[ADDRESS_BYTES_MAX] moved
+        cdef amqp_properties_t properties
+        cdef Queue queue
+        cdef Route route
+        cdef bytes address
+        cdef uint32_t n
+        if body.topic[0] == 0:
+            n = reply_route(body.topic + 1, body.topic_length - 1, moved)
+            if n:
+                sent.topic, sent.topic_length = moved, n
+        n = 1 + sent.topic[0]
+        properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
+        route = self.exchanges.find(sent.topic + 1, n - 1, sent.topic + n, sent.topic_length - n, properties.headers.at,
+                                    properties.headers.length)
+        if route is None:               # the exchange was deleted since the publish
+            return 0
+        address = (<const char*>sent.topic)[:sent.topic_length]
+        addresses = [address] if route.mqtt else []
+        if properties.headers.length and has_copies(&properties):
+            keys, written = copy_keys(&sent)
+            sent.properties = <const uint8_t*><const char*><bytes>written
+            sent.properties_length = <uint32_t>len(<bytes>written)
+            properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
+            route = self.exchanges.find_keys(sent.topic + 1, n - 1, [address[n:], *keys], properties.headers.at,
+                                             properties.headers.length)
+            if route.mqtt:
+                addresses = [address, *[address[:n] + <bytes>key[:255] for key in keys]]
+        queues = list(route.queues)
+        for address in addresses:       # which are topics of MQTT, too
+            other = sent
+            other.topic = <const uint8_t*><const char*>address
+            other.topic_length = <uint32_t>len(address)
+            route = self.exchanges.find(other.topic + 1, n - 1, other.topic + n, other.topic_length - n,
+                                        properties.headers.at, properties.headers.length)
+            if route is not None and route.mqtt:
+                hub_queues_of_amqp(self.namespace, &other, queues)
+        for queue in queues:
+            add_owners_of(owners, queue)
+        if not queues and sent.topic[0] == 0 and self.hub.reply is not None and address[1:].startswith(REPLY_PREFIX):
+            node = address[1 + len(REPLY_PREFIX):].partition(b".")[2]
+            owners.update([peer.node for peer in self.hub.nodes if peer.node.encode() == node])
+        return 0
 
     cdef int commit_all(self, Channel channel) except -1:
         cdef body_t body

@@ -33,6 +33,8 @@ cdef void drop_first(tag_runs_t* runs) noexcept
 # To remove runs in one pass: empty_run() each finished one, then close_gaps() drops all empty ones from an index on.
 cdef void empty_run(tag_runs_t* runs, uint32_t index) noexcept
 cdef void close_gaps(tag_runs_t* runs, uint32_t index) noexcept
+# As run_done; and if one of its lines has given its ticket up, or refused it, it is `given_up`.
+cdef bint run_decided(Commits commits, tag_run_t* run)
 # A line gave up a position: sets given_up in the runs that wait for it.
 cdef void give_up(tag_runs_t* runs, uint32_t line, uint64_t position) noexcept
 cdef void free_runs(tag_runs_t* runs) noexcept

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Machine. Runs of tags that wait to be committed. See net/amqp091_tag_runs.pxd."""
+from libc.stdint cimport uint16_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
@@ -50,7 +51,7 @@ cdef int add_tag(tag_runs_t* runs, const ticket_t* tickets, uint32_t count, uint
         memcpy(more, tickets + 1, (count - 1) * sizeof(ticket_t))
     run = run_at(runs, runs.count)
     run.first = run.tag = tag
-    run.ticket = tickets[0] if count else ticket_t(0, 0, 0)
+    run.ticket = tickets[0] if count else ticket_t(0, 0, 0, 0)
     run.more = more
     run.more_count = count - 1 if count else 0
     run.given_up = 0
@@ -69,6 +70,20 @@ cdef bint run_done(Commits commits, const tag_run_t* run) noexcept:
     return 1
 
 
+cdef bint run_decided(Commits commits, tag_run_t* run):
+    cdef uint32_t i
+    cdef uint16_t code = 0
+    if not run_done(commits, run):
+        return 0
+    if waits_elsewhere(run):                # its wait may not have been released yet, so give_up() was not called
+        if run.ticket.line and commits.refusal_of(run.ticket, &code) is not None:
+            run.given_up = 1
+        for i in range(run.more_count):
+            if run.more[i].line and commits.refusal_of(run.more[i], &code) is not None:
+                run.given_up = 1
+    return 1
+
+
 cdef void drop_first(tag_runs_t* runs) noexcept:
     cdef tag_run_t* run = run_at(runs, 0)
     runs.others -= waits_elsewhere(run)
@@ -82,7 +97,7 @@ cdef void empty_run(tag_runs_t* runs, uint32_t index) noexcept:
     runs.others -= waits_elsewhere(run)
     free(run.more)
     run.more = NULL
-    run.ticket = ticket_t(0, 0, 0)
+    run.ticket = ticket_t(0, 0, 0, 0)
     run.tag = 0
 
 

@@ -34,6 +34,7 @@ cdef class Connection(Transport):
                          const uint8_t** run_end) noexcept
     cdef int publish_once(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1
     cdef int answer_again(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
+    cdef int refuse_for_queue(self, pub_t* pub, uint16_t packet_id) except -1
     cdef int complete(self, uint16_t packet_id) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1
@@ -43,5 +44,5 @@ cdef class Connection(Transport):
     cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1
     cdef int permit(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int may_publish(self, route_t* route) except -1
-    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL
+    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id, int* result) except? NULL
     cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1

@@ -13,7 +13,8 @@ bytes. Besides what Transport requires of its `handler`, the edge must provide:
                                                 a generation; -1: no, not cached; None: ASK
     on_queue_order(connection, topic, properties) -> (reason, text)     a PUBLISH to a command topic of a queue, like
                                                 `$queue/<name>/$ack`
-    on_queue_unknown(connection, topic) -> bool     no queue takes this `$queue/…` topic; True: now one does
+    on_queue_unknown(connection, topic) -> bool | None      no queue takes this `$queue/…` topic; True: now one does;
+                                                None: ASK
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -30,7 +31,8 @@ from fluxmq._core.mqtt.consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_NO_MATCHING_SUBSCRIBERS, REASON_NOT_AUTHORIZED,
     REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PACKET_TOO_LARGE,
     REASON_PAYLOAD_FORMAT_INVALID, REASON_PROTOCOL_ERROR, REASON_QOS_NOT_SUPPORTED, REASON_QUOTA_EXCEEDED,
-    REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_RETAIN_NOT_SUPPORTED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID,
+    REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_RETAIN_NOT_SUPPORTED, REASON_SERVER_UNAVAILABLE, REASON_SUCCESS,
+    REASON_TOPIC_ALIAS_INVALID,
     REASON_TOPIC_NAME_INVALID, REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, scratch_for, scratch_t
@@ -60,6 +62,7 @@ QUEUE_REFUSALS = {
     REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full, or its namespace"),
     REASON_UNSPECIFIED_ERROR: (REASON_UNSPECIFIED_ERROR,
                                "the queue is stopped: a file of it is damaged, as the broker's log says"),
+    REASON_SERVER_UNAVAILABLE: (REASON_UNSPECIFIED_ERROR, "the node that has the queue is away"),
     REASON_PACKET_TOO_LARGE: (REASON_QUOTA_EXCEEDED,
                               "the message is larger than the queue takes (limits.max_message_size)"),
     REASON_IMPLEMENTATION_SPECIFIC_ERROR: (
@@ -349,7 +352,7 @@ cdef class Connection(Transport):
         cdef route_t* route = self.last_route
         cdef Hub hub = self.hub
         cdef uint64_t since
-        cdef int allowed
+        cdef int allowed = DONE
         if end - at < 2 or end - at - 2 < peek_u16(at):
             raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH is shorter than its topic")
         pub.body.topic_length = peek_u16(at)
@@ -398,11 +401,11 @@ cdef class Connection(Transport):
             if allowed != DONE:
                 return allowed
         if route.topic[0] == 36 and has_queue_prefix(route.topic, route.topic_length):
-            if qos == 2 and self.session.has_received(packet_id):
+            if qos == 2 and is_queue_order(route) and self.session.has_received(packet_id):
                 return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)
-            route = self.queue_route(&pub, route, packet_id)
+            route = self.queue_route(&pub, route, packet_id, &allowed)
             if route == NULL:
-                return 0
+                return allowed
         self.spend(self.topics.namespace, 1)
         since = hub.commits.mark
         if qos == 0:
@@ -432,7 +435,22 @@ cdef class Connection(Transport):
         cdef uint64_t since = self.hub.commits.mark
         if self.incarnation and self.hub.nodes:
             self.hub.publish_of_client(pub, route, self.incarnation, self.counted, True, True, packet_id)
+        if pub.refused:
+            return self.refuse_for_queue(pub, packet_id)
+        self.hub.ledger.wait_for_earlier(self.hub.commits.local)    # what the first one caused may not be on the disk
         return self.acknowledge(PUBREC, packet_id, 0, since)
+
+    cdef int refuse_for_queue(self, pub_t* pub, uint16_t packet_id) except -1:
+        """A queue refuses the message: pub.refused."""
+        if pub.qos == 2:
+            self.complete(packet_id)
+        self.link.inbound -= 1
+        reason, text = QUEUE_REFUSALS[pub.refused]
+        if pub.refused == REASON_QUOTA_EXCEEDED and self.hub.ledger.full:
+            text = self.hub.ledger.full_why or text
+        elif pub.refused == REASON_SERVER_UNAVAILABLE:
+            text = self.hub.ledger.away_why or text
+        return self.refuse_publish(pub.qos, packet_id, <uint8_t>reason, text)
 
     cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id, uint8_t first) except -1:
         """QoS 1 and 2."""
@@ -452,13 +470,7 @@ cdef class Connection(Transport):
                 self.session.complete(packet_id)        # refused: the same identifier is a new message next time
             raise
         if pub.refused:
-            if qos == 2:
-                self.complete(packet_id)
-            self.link.inbound -= 1
-            reason, text = QUEUE_REFUSALS[pub.refused]
-            if pub.refused == REASON_QUOTA_EXCEEDED and self.hub.ledger.full:
-                text = self.hub.ledger.full_why or text
-            return self.refuse_publish(qos, packet_id, <uint8_t>reason, text)
+            return self.refuse_for_queue(pub, packet_id)
         self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id,
                          REASON_NO_MATCHING_SUBSCRIBERS if matched == 0 and self.link.version == 5 else REASON_SUCCESS,
                          since)
@@ -468,8 +480,9 @@ cdef class Connection(Transport):
                 self.yield_to_peer(since)
         return 0
 
-    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL:
-        """The route of a publish to `$queue/…`; NULL: already handled (a command like `$ack`, an unknown queue)."""
+    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id, int* result) except? NULL:
+        """The route of a publish to `$queue/…`; NULL: already handled (a command like `$ack`, an unknown queue), or the
+        result is ASK: the queue is being made."""
         cdef int reason
         cdef uint64_t since = self.hub.commits.mark
         cdef bytes topic
@@ -492,7 +505,11 @@ cdef class Connection(Transport):
         if route.count == 0:
             topic = (<const char*>route.topic)[:route.topic_length]
             self.hub.node.work += WORK_COLD
-            if self.handler.on_queue_unknown(self, topic):
+            made = self.handler.on_queue_unknown(self, topic)
+            if made is None:
+                result[0] = ASK
+                return NULL
+            if made:
                 route = self.remember(self.topics.routes.find(pub.body.topic, pub.body.topic_length))
             if route.count == 0:
                 self.refuse_publish(pub.qos, packet_id, REASON_TOPIC_NAME_INVALID, "there is no such queue")
@@ -661,8 +678,10 @@ cdef class Connection(Transport):
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t since) except -1:
         """Answers once everything since the mark is committed, in the order of the publishes [MQTT-4.6.0-2]."""
+        # The session: what is refused when the connection has ended is a new message next time (Hub.refuse).
         if (must_wait(self.hub.commits, self.link, since)
-                and self.hub.commits.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, since)):
+                and self.hub.commits.hold(HELD_ACK, self.link, self.session if packet_type == PUBREC else None,
+                                          packet_type, packet_id, reason, since)):
             if self.link.version != 5 and self.link.held >= self.hub.limits.receive_max:
                 self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no Receive Maximum, so reading pauses instead
             return 0
@@ -687,8 +706,12 @@ cdef class Connection(Transport):
         if self.link.version != 5:
             return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
         self.waited = True
+        reason, text = self.hub.commits.why_code or REASON_UNSPECIFIED_ERROR, why
+        if self.hub.commits.why_code:       # another node's queue refuses it
+            reason, text = QUEUE_REFUSALS.get(reason, (reason, "a queue refuses it"))
+            text = why or text
         try:
-            return self.refuse_publish(1 if packet_type == PUBACK else 2, packet_id, REASON_UNSPECIFIED_ERROR, why)
+            return self.refuse_publish(1 if packet_type == PUBACK else 2, packet_id, reason, text)
         finally:
             self.waited = False
 

@@ -20,14 +20,16 @@ from cpython.ref cimport PyObject
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
-from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, timespec
 from posix.unistd cimport close
 
 from fluxmq._core.disk.journal cimport JOURNAL_FAILED
 from fluxmq._core.errors import FencedError, UsageError
 from fluxmq._core.memory.commits cimport link_owner
 from fluxmq._core.memory.link cimport link_drop, link_t
-from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
+from fluxmq._core.memory.node cimport (
+    WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, read_clocks, stamp_clocks,
+)
 from fluxmq._core.memory.tap cimport Tap
 from fluxmq._core.net.epoll cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, epoll_create1, epoll_ctl, epoll_event,
@@ -73,9 +75,6 @@ cdef enum:
     ACCEPT_MAX = 256            # of one listener per round, so that new connections do not starve existing ones
     ACCEPT_MIN = 8              # even in a round whose work is used up
 
-cdef inline int64_t milliseconds(const timespec* at) noexcept:
-    return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
-
 
 @cython.final
 cdef class Poller:
@@ -95,8 +94,10 @@ cdef class Poller:
         self.clocks = clocks
         if clocks is not None:
             hub.node.simulated = True
+            hub.clocks = clocks
             self.stamp()
             return
+        hub.node.timed = True
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.gate = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0 or self.gate < 0:
@@ -150,17 +151,12 @@ cdef class Poller:
         self.watch(self.either, EPOLL_CTL_ADD, fd, 0, <void*>&loop_mark)
 
     cdef int stamp(self) except -1:
-        cdef timespec wall, boot, mono
         if self.clocks is not None:
             wall_ms, steady_ms, mono_ms = self.clocks()
             self.now_ns = <int64_t>mono_ms * 1000000
             stamp_clocks(self.hub.node, wall_ms, steady_ms, mono_ms)
             return 0
-        clock_gettime(CLOCK_REALTIME, &wall)
-        clock_gettime(CLOCK_BOOTTIME, &boot)
-        clock_gettime(CLOCK_MONOTONIC, &mono)
-        self.now_ns = <int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec
-        stamp_clocks(self.hub.node, milliseconds(&wall), milliseconds(&boot), milliseconds(&mono))
+        self.now_ns = read_clocks(self.hub.node)
         return 0
 
     def add_listener(self, int fd, listener):

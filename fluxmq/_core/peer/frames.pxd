@@ -23,6 +23,34 @@
     7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node
     8 RELEASE        u64 name, u64 use                  a: packet id. An origin is over; use 0: all of that packet id
 
+Of queues, which are named by the number that a cluster gives each (docs/internals/cluster-queues.md). Those to the
+owner of a queue:
+
+    9 PUBLISH        u64 queue, u64 position (0: nobody waits for it), u32 properties length, u32 payload length,
+                     [i64 ms until it expires], [origin], topic, properties, payload         a: topic length.
+                     flags: QoS (bits 0, 1), quiet (2): a refusal is only counted, expires (3), origin (4), FORMAT_*
+                     (5), forced (6): a dead letter, which is taken as it is, whatever the limits
+    10 SETTLE        u32 member, u32 log, u64 first offset, u32 count (1 to RUN_MAX: queue/group.pxd), i64 ms (at least
+                     BACKOFF_DEFAULT: queue/relay.pxd), reason       a: deliveries.
+                     flags: what becomes of them (VERB_*: bits 0 to 3), counts (4): the delivery counts
+    11 CREDIT        u32 member, u32 how many messages it may hold
+    12 ATTACH        u32 member, u64 queue, MessagePack
+    13 DETACH        u32 member                         flags: rests (bit 0): it keeps what it holds
+    14 CALL          u32 number, u64 queue, MessagePack
+    15 BARRIER       u64 position                       tell when all before it is committed
+
+and those from the owner:
+
+    16 DELIVERY      u32 member, u32 log, the message as a log has it (queue/log.pxd), its expiry as what is left of it
+                     (0: never)                         a: deliveries
+    17 WITHDRAW      u32 member, u32 log, u64 offset    the member does not hold it any more
+    18 RESULT        u32 number, MessagePack            the answer to a CALL, or to the ATTACH of this member
+    19 COMMITTED     u64 position                       all up to it is committed, but what was refused before
+    20 REFUSED       u64 position, text                 a: the reason, not 0
+
+What is left until a message expires, and the ms of a SETTLE, are less than 2^52. The message of a PUBLISH or DELIVERY
+has topic and properties as its format says (memory/message.pxd); one in MQTT's may have no topic. Texts are UTF-8.
+
 Flags of a frame:
 
     BEGIN   the first frame of a connection: `sequence` is the number behind which its numbered frames begin. It has
@@ -53,6 +81,18 @@ cdef enum:
     PEER_CONTROL = 6
     PEER_DIRECTED = 7
     PEER_RELEASE = 8
+    PEER_PUBLISH = 9
+    PEER_SETTLE = 10
+    PEER_CREDIT = 11
+    PEER_ATTACH = 12
+    PEER_DETACH = 13
+    PEER_CALL = 14
+    PEER_BARRIER = 15
+    PEER_DELIVERY = 16
+    PEER_WITHDRAW = 17
+    PEER_RESULT = 18
+    PEER_COMMITTED = 19
+    PEER_REFUSED = 20
 
 cdef enum:                          # flags of a message
     PEER_QOS = 3
@@ -62,6 +102,18 @@ cdef enum:                          # flags of a message
 
 cdef enum:                          # flags of an interest
     PEER_DURABLE = 1                # of a session that outlives its node
+
+cdef enum:                          # flags of a publish to a queue
+    PEER_QUIET = 4                  # a refusal is counted, and not told
+    PEER_FORMAT_SHIFT = 5           # one bit
+    PEER_FORCED = 64
+
+cdef enum:                          # flags of a settlement
+    PEER_VERB = 15
+    PEER_COUNTS = 16
+
+cdef enum:                          # flags of DETACH
+    PEER_RESTS = 1
 
 cdef struct frame_t:                # a header
     uint8_t version
@@ -92,6 +144,15 @@ cdef struct peer_record_t:          # borrows from the frame
     uint64_t origin                 # of a message, RELEASE: name; 0: none
     uint64_t use
     uint16_t packet_id
+    # of queues
+    uint8_t format
+    uint16_t deliveries             # of REFUSED: the reason
+    uint32_t member                 # of CALL, RESULT: its number
+    uint32_t log
+    uint64_t queue
+    uint64_t position
+    uint64_t offset                 # of SETTLE: the first of `count`
+    int64_t ms
 
 cdef struct checks_t:               # what the last checked message had: the same bytes need no second check
     span_t topic
@@ -126,6 +187,34 @@ cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const
                            int64_t left_ms, const origin_t* origin) noexcept nogil
 cdef size_t control_bytes(size_t data) noexcept nogil
 cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32_t length) noexcept nogil
+
+# A message for a queue is at most this long, without an origin.
+cdef size_t publish_bytes(const body_t* body) noexcept nogil
+cdef uint8_t* put_publish(uint8_t* at, uint64_t queue, uint64_t position, const body_t* body, uint8_t flags,
+                          int64_t left_ms, const origin_t* origin) noexcept nogil
+cdef enum:
+    SETTLE_BYTES = 36               # the whole record, without its reason
+    SETTLE_COUNT_AT = 24            # of its count in it
+cdef uint8_t* put_settle(uint8_t* at, uint32_t member, uint8_t flags, uint16_t deliveries, uint32_t log, uint64_t first,
+                         uint32_t count, int64_t ms, const uint8_t* reason, uint32_t reason_length) noexcept nogil
+cdef enum:
+    DELIVERY_BYTES = 16             # without the message
+# record: size bytes; left_ms: 0 = never expires.
+cdef uint8_t* put_delivery(uint8_t* at, uint32_t member, uint16_t deliveries, uint32_t log, const uint8_t* record,
+                           uint32_t size, int64_t left_ms) noexcept nogil
+cdef enum:
+    SMALL_BYTES = 24                # of any of the following without its bytes, at most
+cdef uint8_t* put_credit(uint8_t* at, uint32_t member, uint32_t limit) noexcept nogil
+cdef uint8_t* put_detach(uint8_t* at, uint32_t member, bint rests) noexcept nogil
+cdef uint8_t* put_withdraw(uint8_t* at, uint32_t member, uint32_t log, uint64_t offset) noexcept nogil
+cdef uint8_t* put_position(uint8_t* at, uint8_t kind, uint64_t position) noexcept nogil     # BARRIER, COMMITTED
+cdef enum:
+    CALL_BYTES = 20                 # without its bytes
+cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint32_t number, uint64_t queue, const uint8_t* data,
+                       uint32_t length) noexcept nogil      # ATTACH, CALL
+cdef uint8_t* put_result(uint8_t* at, uint32_t number, const uint8_t* data, uint32_t length) noexcept nogil
+cdef uint8_t* put_refused(uint8_t* at, uint64_t position, uint16_t reason, const uint8_t* text,
+                          uint32_t length) noexcept nogil
 
 # ---- the reader. Both raise ProtocolError and nothing else (MemoryError), and read nothing behind the frame.
 

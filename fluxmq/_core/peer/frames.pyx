@@ -2,7 +2,9 @@
 """Codec. See peer/frames.pxd."""
 from libc.string cimport memcmp, memcpy, memset
 
+from fluxmq._core.amqp091.properties cimport amqp_properties_t, properties_read
 from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le, put_u64_le
+from fluxmq._core.memory.message cimport FORMAT_LAST, FORMAT_MQTT
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, scratch_for, scratch_t
 from fluxmq._core.wire.text cimport TEXT_OK, filter_valid, text_valid, topic_valid
 
@@ -11,10 +13,18 @@ from fluxmq._core.errors import ProtocolError
 cdef enum:
     RECORD_BYTES = 8            # of a record's head
     MESSAGE_BYTES = 12          # of a message's numbers, without the expiry
+    PUBLISH_BYTES = 24          # the same of one for a queue
+    RECORD_HEAD_BYTES = 48      # of a message as a log has it (queue/log.pxd)
+    RECORD_EXPIRES_AT = 24      # where it says when it expires
     NAME_BYTES_MAX = 255        # of a namespace
     LEFT_BITS = 52              # of the milliseconds until a message expires; MQTT's own limit has 42
     MALFORMED = 0x81            # MQTT 5.0 section 2.4; the cold half shows the text only
     WRONG = 0x82
+
+cdef enum:                      # as in queue/group.pxd and queue/relay.pxd, which import more than a parser may
+    RUN_MAX = 1048576
+    BACKOFF_DEFAULT = -1
+    VERB_LAST = 3
 
 cdef scratch_t scratch
 
@@ -71,12 +81,7 @@ cdef size_t message_bytes(const body_t* body) noexcept nogil:
             + body.payload_length)
 
 
-cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* body, int64_t left_ms,
-                                 const origin_t* origin) noexcept nogil:
-    put_u32_le(at, namespace)
-    put_u32_le(at + 4, body.properties_length)
-    put_u32_le(at + 8, body.payload_length)
-    at += MESSAGE_BYTES
+cdef inline uint8_t* put_body(uint8_t* at, const body_t* body, int64_t left_ms, const origin_t* origin) noexcept nogil:
     if left_ms >= 0:
         put_u64_le(at, <uint64_t>left_ms)
         at += 8
@@ -88,6 +93,14 @@ cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* 
     at = put_bytes(at, body.topic, body.topic_length)
     at = put_bytes(at, body.properties, body.properties_length)
     return put_bytes(at, body.payload, body.payload_length)
+
+
+cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* body, int64_t left_ms,
+                                 const origin_t* origin) noexcept nogil:
+    put_u32_le(at, namespace)
+    put_u32_le(at + 4, body.properties_length)
+    put_u32_le(at + 8, body.payload_length)
+    return put_body(at + MESSAGE_BYTES, body, left_ms, origin)
 
 
 cdef inline uint32_t content_bytes(const body_t* body, int64_t left_ms) noexcept nogil:
@@ -153,6 +166,95 @@ cdef size_t control_bytes(size_t data) noexcept nogil:
 
 cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32_t length) noexcept nogil:
     return put_bytes(put_head(at, kind, 0, 0, length), data, length)
+
+
+# ---- of queues
+
+cdef size_t publish_bytes(const body_t* body) noexcept nogil:
+    return (RECORD_BYTES + PUBLISH_BYTES + 8 + <size_t>body.topic_length + body.properties_length
+            + body.payload_length)
+
+
+cdef uint8_t* put_publish(uint8_t* at, uint64_t queue, uint64_t position, const body_t* body, uint8_t flags,
+                          int64_t left_ms, const origin_t* origin) noexcept nogil:
+    cdef uint32_t length = (PUBLISH_BYTES + (8 if left_ms >= 0 else 0) + (ORIGIN_BYTES if origin else 0)
+                            + body.topic_length + body.properties_length + body.payload_length)
+    at = put_head(at, PEER_PUBLISH, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0)
+                  | <uint8_t>(body.format << PEER_FORMAT_SHIFT), <uint16_t>body.topic_length, length)
+    put_u64_le(at, queue)
+    put_u64_le(at + 8, position)
+    put_u32_le(at + 16, body.properties_length)
+    put_u32_le(at + 20, body.payload_length)
+    return put_body(at + PUBLISH_BYTES, body, left_ms, origin)
+
+
+cdef uint8_t* put_settle(uint8_t* at, uint32_t member, uint8_t flags, uint16_t deliveries, uint32_t log, uint64_t first,
+                         uint32_t count, int64_t ms, const uint8_t* reason, uint32_t reason_length) noexcept nogil:
+    at = put_head(at, PEER_SETTLE, flags, deliveries, SETTLE_BYTES - RECORD_BYTES + reason_length)
+    put_u32_le(at, member)
+    put_u32_le(at + 4, log)
+    put_u64_le(at + 8, first)
+    put_u32_le(at + 16, count)
+    put_u64_le(at + 20, <uint64_t>ms)
+    return put_bytes(at + 28, reason, reason_length)
+
+
+cdef uint8_t* put_delivery(uint8_t* at, uint32_t member, uint16_t deliveries, uint32_t log, const uint8_t* record,
+                           uint32_t size, int64_t left_ms) noexcept nogil:
+    at = put_head(at, PEER_DELIVERY, 0, deliveries, 8 + size)
+    put_u32_le(at, member)
+    put_u32_le(at + 4, log)
+    memcpy(at + 8, record, size)
+    put_u64_le(at + 8 + RECORD_EXPIRES_AT, <uint64_t>left_ms)
+    return at + 8 + size
+
+
+cdef uint8_t* put_credit(uint8_t* at, uint32_t member, uint32_t limit) noexcept nogil:
+    at = put_head(at, PEER_CREDIT, 0, 0, 8)
+    put_u32_le(at, member)
+    put_u32_le(at + 4, limit)
+    return at + 8
+
+
+cdef uint8_t* put_detach(uint8_t* at, uint32_t member, bint rests) noexcept nogil:
+    at = put_head(at, PEER_DETACH, PEER_RESTS if rests else 0, 0, 4)
+    put_u32_le(at, member)
+    return at + 4
+
+
+cdef uint8_t* put_withdraw(uint8_t* at, uint32_t member, uint32_t log, uint64_t offset) noexcept nogil:
+    at = put_head(at, PEER_WITHDRAW, 0, 0, 16)
+    put_u32_le(at, member)
+    put_u32_le(at + 4, log)
+    put_u64_le(at + 8, offset)
+    return at + 16
+
+
+cdef uint8_t* put_position(uint8_t* at, uint8_t kind, uint64_t position) noexcept nogil:
+    at = put_head(at, kind, 0, 0, 8)
+    put_u64_le(at, position)
+    return at + 8
+
+
+cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint32_t number, uint64_t queue, const uint8_t* data,
+                       uint32_t length) noexcept nogil:
+    at = put_head(at, kind, 0, 0, CALL_BYTES - RECORD_BYTES + length)
+    put_u32_le(at, number)
+    put_u64_le(at + 4, queue)
+    return put_bytes(at + 12, data, length)
+
+
+cdef uint8_t* put_result(uint8_t* at, uint32_t number, const uint8_t* data, uint32_t length) noexcept nogil:
+    at = put_head(at, PEER_RESULT, 0, 0, 4 + length)
+    put_u32_le(at, number)
+    return put_bytes(at + 4, data, length)
+
+
+cdef uint8_t* put_refused(uint8_t* at, uint64_t position, uint16_t reason, const uint8_t* text,
+                          uint32_t length) noexcept nogil:
+    at = put_head(at, PEER_REFUSED, 0, reason, 8 + length)
+    put_u64_le(at, position)
+    return put_bytes(at + 8, text, length)
 
 
 # -------------------------------------------------------------------- the reader
@@ -234,6 +336,8 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
         if checks != NULL:
             check_message(record, checks)
         return 1
+    if record.kind >= PEER_PUBLISH and record.kind <= PEER_REFUSED:
+        return read_of_queue(record, at, length, a, checks)
     if (record.flags & ~(PEER_DURABLE if record.kind == PEER_INTEREST else 0)
             or (a and record.kind != PEER_INTEREST and record.kind != PEER_RELEASE)):
         return wrong_record(record.kind)
@@ -265,6 +369,144 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
     elif length:
         return wrong_record(record.kind)
     return 1
+
+
+cdef int read_of_queue(peer_record_t* record, const uint8_t* at, uint32_t length, uint16_t a,
+                       checks_t* checks) except -1:
+    """The records of queues."""
+    cdef uint8_t kind = record.kind
+    if kind == PEER_PUBLISH:
+        return read_publish(record, at, length, a, checks)
+    if kind == PEER_DELIVERY:
+        return read_delivery(record, at, length, a, checks)
+    if kind == PEER_SETTLE:
+        if length < SETTLE_BYTES - RECORD_BYTES or record.flags & ~(PEER_VERB | PEER_COUNTS) or (
+                record.flags & PEER_VERB > VERB_LAST):
+            return wrong_record(kind)
+        record.member = peek_u32_le(at)
+        record.log = peek_u32_le(at + 4)
+        record.offset = peek_u64_le(at + 8)
+        record.count = peek_u32_le(at + 16)
+        record.ms = <int64_t>peek_u64_le(at + 20)
+        record.deliveries = a
+        span(&record.payload, at + 28, length - 28)
+        if (record.count == 0 or record.count > RUN_MAX or record.offset + record.count < record.offset
+                or record.ms < BACKOFF_DEFAULT or record.ms >> LEFT_BITS > 0):
+            return wrong_record(kind)
+        if not text_valid(record.payload.at, record.payload.length):
+            raise ProtocolError(MALFORMED, "the reason of a settlement that is not valid UTF-8")
+        return 1
+    if a and kind != PEER_REFUSED or record.flags & ~(PEER_RESTS if kind == PEER_DETACH else 0):
+        return wrong_record(kind)
+    if kind == PEER_CREDIT and length == 8:
+        record.member = peek_u32_le(at)
+        record.count = peek_u32_le(at + 4)
+    elif kind == PEER_DETACH and length == 4:
+        record.member = peek_u32_le(at)
+    elif (kind == PEER_CALL or kind == PEER_ATTACH) and length >= 12:
+        record.member = peek_u32_le(at)
+        record.queue = peek_u64_le(at + 4)
+        span(&record.payload, at + 12, length - 12)
+    elif (kind == PEER_BARRIER or kind == PEER_COMMITTED) and length == 8:
+        record.position = peek_u64_le(at)
+    elif kind == PEER_WITHDRAW and length == 16:
+        record.member = peek_u32_le(at)
+        record.log = peek_u32_le(at + 4)
+        record.offset = peek_u64_le(at + 8)
+    elif kind == PEER_RESULT and length >= 4:
+        record.member = peek_u32_le(at)
+        span(&record.payload, at + 4, length - 4)
+    elif kind == PEER_REFUSED and length >= 8 and a:
+        record.position = peek_u64_le(at)
+        record.deliveries = a
+        span(&record.payload, at + 8, length - 8)
+        if not text_valid(record.payload.at, record.payload.length):
+            raise ProtocolError(MALFORMED, "the reason of a refusal that is not valid UTF-8")
+    else:
+        return wrong_record(kind)
+    return 1
+
+
+cdef inline int read_publish(peer_record_t* record, const uint8_t* at, uint32_t length, uint16_t a,
+                             checks_t* checks) except -1:
+    cdef uint32_t head = (PUBLISH_BYTES + (8 if record.flags & PEER_EXPIRES else 0)
+                          + (ORIGIN_BYTES if record.flags & PEER_ORIGIN else 0))
+    cdef uint32_t properties, payload
+    record.format = record.flags >> PEER_FORMAT_SHIFT & 1
+    record.origin = 0
+    record.left_ms = -1
+    if length < head or record.flags & PEER_QOS == PEER_QOS or record.flags & 128:
+        return wrong_record(record.kind)
+    record.queue = peek_u64_le(at)
+    record.position = peek_u64_le(at + 8)
+    properties = peek_u32_le(at + 16)
+    payload = peek_u32_le(at + 20)
+    if <uint64_t>head + a + properties + payload != length:
+        return wrong_record(record.kind)
+    if record.flags & PEER_EXPIRES:
+        record.left_ms = <int64_t>peek_u64_le(at + PUBLISH_BYTES)
+        if record.left_ms >> LEFT_BITS:
+            return wrong_record(record.kind)
+    if record.flags & PEER_ORIGIN:
+        record.origin = peek_u64_le(at + head - ORIGIN_BYTES)
+        record.use = peek_u64_le(at + head - 10)
+        record.packet_id = peek_u16_le(at + head - 2)
+        if record.origin == 0:
+            return wrong_record(record.kind)
+    at += head
+    span(&record.topic, at, a)
+    span(&record.properties, at + a, properties)
+    span(&record.payload, at + a + properties, payload)
+    if checks != NULL:
+        check_content(record, checks)
+    return 1
+
+
+cdef inline int read_delivery(peer_record_t* record, const uint8_t* at, uint32_t length, uint16_t a,
+                              checks_t* checks) except -1:
+    """payload: the message as a log has it, with what is left until it expires."""
+    cdef uint32_t size = length - 8
+    cdef uint32_t properties, payload
+    cdef const uint8_t* message = at + 8
+    cdef span_t whole
+    if length < 8 + RECORD_HEAD_BYTES or record.flags:
+        return wrong_record(record.kind)
+    record.member = peek_u32_le(at)
+    record.log = peek_u32_le(at + 4)
+    record.deliveries = a
+    record.offset = peek_u64_le(message + 8)
+    record.left_ms = <int64_t>peek_u64_le(message + RECORD_EXPIRES_AT)
+    payload = peek_u32_le(message + 4)
+    properties = peek_u32_le(message + 40)
+    a = peek_u16_le(message + 44)
+    record.format = message[46] >> 4
+    if (size & 7 or peek_u32_le(message) != size or record.format > FORMAT_LAST or record.left_ms >> LEFT_BITS
+            or (<uint64_t>RECORD_HEAD_BYTES + a + properties + payload + 7) & ~<uint64_t>7 != size
+            or message[46] & 15 > 2):
+        return wrong_record(record.kind)
+    span(&whole, message, size)
+    span(&record.topic, message + RECORD_HEAD_BYTES, a)
+    span(&record.properties, message + RECORD_HEAD_BYTES + a, properties)
+    if checks != NULL:
+        check_content(record, checks)
+    record.payload = whole
+    return 1
+
+
+cdef int check_content(const peer_record_t* record, checks_t* checks) except -1:
+    """Topic and properties of a message that is in a queue, or goes into one, in its format."""
+    cdef amqp_properties_t found
+    cdef uint32_t exchange
+    if record.format == FORMAT_MQTT:
+        if record.topic.length:
+            return check_message(record, checks)
+        return check_properties(record, checks)     # a message that another protocol has put there may have no topic
+    exchange = record.topic.at[0] if record.topic.length else 255
+    if record.topic.length < 1 + exchange or record.topic.length - 1 - exchange > 255:
+        raise ProtocolError(MALFORMED, "a message with an invalid address between nodes")
+    if properties_read(record.properties.at, record.properties.at + record.properties.length, &found):
+        raise ProtocolError(MALFORMED, "a message with malformed properties between nodes")
+    return 0
 
 
 cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a) except -1:
@@ -329,11 +571,15 @@ cdef int check_filter(const peer_record_t* record) except -1:
 cdef int check_message(const peer_record_t* record, checks_t* checks) except -1:
     """Topic and properties reach clients, so they are checked like a client's. The same bytes as in the message before
     need no second check."""
-    cdef publish_props_t found
     if not same(&record.topic, &checks.topic):
         if topic_valid(record.topic.at, record.topic.length, 0) != TEXT_OK:
             raise ProtocolError(MALFORMED, "a message with an invalid topic name between nodes")
         checks.topic = record.topic
+    return check_properties(record, checks)
+
+
+cdef int check_properties(const peer_record_t* record, checks_t* checks) except -1:
+    cdef publish_props_t found
     if record.properties.length and not same(&record.properties, &checks.properties):
         memset(&found, 0, sizeof(found))
         if scan_publish_props(record.properties.at, record.properties.at + record.properties.length, &found,

@@ -11,15 +11,21 @@ comes again to a new life of this node it has AGAIN, or was never seen.
 
 Directed messages go only to sessions that were adopted from a life of a node (hub/moving.pxd). The others
 are published like those of a client, but to no other node and to no share group; they are not retained here.
+A message for a queue is appended to it, if this node owns it; what a frame settles is recorded before its commit is
+looked at. The sender is told which of what it waits for is committed (COMMITTED), and what was refused, in this order.
+
 A message for a share group goes to one of this node's members. If there is none any more, the handler gets it.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
-from fluxmq._core.memory.message cimport pub_t
+from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
+from fluxmq._core.peer.outbox cimport PeerOutbox
+from fluxmq._core.peer.queue_relay cimport RelayMember
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport Cursor
 
 cdef class PeerInbox:
@@ -27,6 +33,7 @@ cdef class PeerInbox:
     cdef readonly str node
     cdef readonly uint64_t epoch        # of the sender
     cdef readonly uint64_t to_epoch     # of this node
+    cdef public PeerOutbox outbox       # to the sender: deliveries and refusals; None: it sends no records of queues
     cdef readonly uint8_t slot          # not 0; of no other peer that this node has now
     cdef object handler                 # None: closed
     cdef bytes name                     # of the sender, in records
@@ -37,6 +44,13 @@ cdef class PeerInbox:
     cdef uint32_t done                  # records of the next frame that were applied before one of them raised
     cdef uint64_t since                 # Commits.mark, and records of the journal, before the first of these
     cdef uint64_t written
+    # queues
+    cdef readonly uint64_t asked                 # the last position of the next frame, and of those behind `committed`
+    cdef dict positions                 # frame -> its last position
+    cdef dict forwarded                 # frame -> its positions that wait for a queue's new owner, with the reason
+    cdef list settled                   # groups that the next frame has changed
+    cdef Queue queue                    # of the last message for one; None: it is to be looked up
+    cdef RelayMember member             # of the last delivery
     cdef list names                     # of namespaces: number - 1 -> name
     # of the last message
     cdef uint32_t number                # of its namespace; 0: none, or to be looked up again
@@ -56,6 +70,12 @@ cdef class PeerInbox:
     cdef int apply_record(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int publish_to_group(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int apply_of_queue(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int publish_to_queue(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1
+    cdef bint refuse_forwarded(self, uint64_t sequence, str why) except -1
+    cdef int settle(self, const peer_record_t* record) except -1
+    cdef int arrive(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef bint begin(self, pub_t* pub, const frame_t* frame, const peer_record_t* record) except -1
     cdef int find_topics(self, uint32_t number) except -1
     cdef int64_t expiry_of(self, const frame_t* frame, const peer_record_t* record) noexcept

@@ -12,27 +12,40 @@ What the cold half must provide (`handler`):
     on_group_message(namespace, group, filter, topic, payload, properties, qos, retain, expires_at)
                                 a message for one member of a share group, of which this node has none (any more);
                                 expires_at as in Hub.publish_message
+    on_attach(number, queue, data), on_detach(number, rests), on_call(number, queue, data)
+                                a consumer of the sender comes, leaves, or gets nothing more; a question. queue:
+                                Queue.identity. The answers are PeerOutbox.result
+    on_result(number, data)     the answer to one of this node
     on_refused(sequence, why)   a commit line of this node gave up what a frame caused: it is never acknowledged
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.disk.record_kinds cimport RECORD_PEER_POSITION
 from fluxmq._core.memory.commits cimport Commits
-from fluxmq._core.memory.message cimport FORMAT_MQTT, origin_t, pub_t
+from fluxmq._core.hub.origins cimport Use
+from fluxmq._core.memory.message cimport FORMAT_MQTT, body_t, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
-from fluxmq._core.memory.node cimport WORK_ROUTE
+from fluxmq._core.memory.node cimport WORK_HOP, WORK_ROUTE
+from fluxmq._core.mqtt.consts cimport REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST,
-    PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_QOS, PEER_RELEASE, PEER_RETAIN, checks_t, next_record,
-    open_frame, span_t,
+    FRAME_AGAIN, FRAME_BEGIN, PEER_ATTACH, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_COUNTS,
+    PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
+    PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS, PEER_QUIET, PEER_REFUSED,
+    PEER_RELEASE, PEER_RESTS, PEER_RETAIN, PEER_SETTLE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame,
+    span_t,
 )
+from fluxmq._core.peer.queue_member cimport PeerMember
 from fluxmq._core.pubsub.routes cimport route_drop
 from fluxmq._core.pubsub.share_group cimport ShareGroup, group_mark
 from fluxmq._core.pubsub.topics cimport topics_of
+from fluxmq._core.queue.group cimport Group
+from fluxmq._core.queue.log cimport chunk_of_message
+from fluxmq._core.queue.queue cimport queue_mark
+from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN
 from fluxmq._core.wire.primitives cimport put_u64
 
 __all__ = ["PeerInbox"]
@@ -57,7 +70,8 @@ cdef class FrameWait:
             (<PeerInbox>self.inbox).decide(self.sequence)
 
     def refused(self, str why not None):
-        if self.inbox != NULL and (<PeerInbox>self.inbox).handler is not None:
+        if self.inbox != NULL and not (<PeerInbox>self.inbox).refuse_forwarded(self.sequence, why) \
+                and (<PeerInbox>self.inbox).handler is not None:
             (<PeerInbox>self.inbox).handler.on_refused(self.sequence, why)
 
 
@@ -82,6 +96,9 @@ cdef class PeerInbox:
         self.handler = handler
         self.names = []
         self.waits = {}
+        self.positions = {}
+        self.forwarded = {}
+        self.settled = []
         self.fresh = True
         known = hub.positions.get(node)
         if known is not None and known[0] == epoch:
@@ -130,15 +147,23 @@ cdef class PeerInbox:
             return header.acknowledged
         self.fresh = False
         self.check(&header, records)
-        self.number = 0                 # namespaces may have ended since the last frame
+        self.number = 0                 # namespaces may have ended since the last frame, and queues
+        self.queue = None
+        self.member = None
         if self.done == 0:
             self.since = commits.mark
             self.written = commits.mark - commits.tickets
         try:
             self.apply_records(&header, records)
+            for group in self.settled:
+                (<Group>group).write_records()      # else its acknowledgement would not wait for them
         finally:
             self.hub.touch()
+        self.settled.clear()
         self.position = header.sequence
+        if self.asked:
+            self.positions[header.sequence] = self.asked
+            self.asked = 0
         self.done = 0
         self.frames += 1
         self.records += header.records
@@ -211,6 +236,8 @@ cdef class PeerInbox:
             if at == self.done:
                 if record.kind == PEER_MESSAGE or record.kind == PEER_DIRECTED:
                     self.publish(frame, &record)
+                elif record.kind >= PEER_PUBLISH:
+                    self.apply_of_queue(frame, &record)
                 else:
                     self.apply_record(frame, &record)
                 self.done += 1
@@ -236,6 +263,180 @@ cdef class PeerInbox:
         elif record.kind == PEER_GROUP_MESSAGE:
             self.publish_to_group(frame, record)
         return 0
+
+    # ---------------------------------------------------------------- queues
+
+    cdef int apply_of_queue(self, const frame_t* frame, const peer_record_t* record) except -1:
+        cdef PeerMember member
+        if record.kind == PEER_PUBLISH:
+            return self.publish_to_queue(frame, record)
+        if record.kind == PEER_DELIVERY:
+            return self.arrive(frame, record)
+        if record.kind == PEER_SETTLE:
+            return self.settle(record)
+        if record.kind == PEER_BARRIER:
+            self.asked = record.position
+            return 0
+        self.queue = None               # the handler may delete it
+        self.member = None
+        if self.handler is None or self.outbox is None:
+            return 0
+        if record.kind == PEER_CREDIT:
+            member = self.outbox.hosted.get(record.member)
+            if member is not None:
+                member.limit = record.count
+                member.queue.touch()
+        elif record.kind == PEER_WITHDRAW:
+            if record.member in self.outbox.members:
+                (<RelayMember>self.outbox.members[record.member]).withdrawn(record.log, record.offset)
+        elif record.kind == PEER_COMMITTED:
+            self.outbox.queues_committed(record.position)
+        elif record.kind == PEER_REFUSED:
+            self.outbox.queues_refused(record.position, record.deliveries, taken(&record.payload).decode())
+        elif record.kind == PEER_ATTACH:
+            self.handler.on_attach(record.member, record.queue, taken(&record.payload))
+        elif record.kind == PEER_DETACH:
+            self.handler.on_detach(record.member, record.flags & PEER_RESTS != 0)
+        elif record.kind == PEER_CALL:
+            self.handler.on_call(record.member, record.queue, taken(&record.payload))
+        else:
+            self.handler.on_result(record.member, taken(&record.payload))
+        return 0
+
+    cdef int publish_to_queue(self, const frame_t* frame, const peer_record_t* record) except -1:
+        cdef body_t body
+        cdef origin_t origin
+        cdef Use known = None
+        cdef Commits commits = self.hub.commits
+        cdef uint64_t written = commits.mark - commits.tickets
+        cdef uint32_t mark = queue_mark(record.queue)
+        cdef int reason
+        if record.position:
+            self.asked = record.position
+        if self.queue is None or self.queue.identity != record.queue:
+            self.queue = self.hub.owned.get(record.queue)
+        if self.queue is None:
+            if record.position and self.outbox is not None:
+                self.outbox.take_refusal(record.position, REASON_SERVER_UNAVAILABLE,
+                                         b"the queue is not at this node any more")
+            return 0
+        memset(&body, 0, sizeof(body))
+        body.topic = record.topic.at
+        body.topic_length = record.topic.length
+        body.properties = record.properties.at
+        body.properties_length = record.properties.length
+        body.payload = record.payload.at
+        body.payload_length = record.payload.length
+        body.format = record.format
+        if record.left_ms >= 0:
+            body.expires_at = self.expiry_of(frame, record)
+            if body.expires_at < 0:
+                return 0
+        self.hub.node.work += WORK_HOP
+        if record.origin:
+            origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
+                              doubtful=False, pub=NULL)
+        if self.queue.relay is not None:
+            return self.forward(&body, record, &origin if record.origin else NULL)
+        if record.origin:
+            known = self.hub.origins.find(&origin)
+            if known is not None and known.has_queue(mark):
+                self.hub.ledger.wait_for_earlier(self.queue.line)
+                return 0
+        if record.flags & PEER_FORCED and not self.queue.ending:    # else it is tried again
+            reason = self.queue.put_forced(&body, record.flags & PEER_QOS)
+        else:
+            reason = self.queue.put(&body, record.flags & PEER_QOS, NULL)
+        if reason:
+            if record.position and not record.flags & PEER_QUIET and self.outbox is not None:
+                self.outbox.take_refusal(record.position, <uint16_t>reason, b"")
+            else:
+                self.queue.refused(&self.queue.counts.capture_lost)
+            return 0
+        if self.queue.limits.at_once and not self.queue.pumping:
+            # Now: by the end of the turn the clock may have moved, and the message would have expired.
+            self.queue.pump()
+            self.queue.touch()
+        if record.origin:
+            self.hub.origins.note_group(&origin, mark,
+                                        commits.mark - commits.tickets != written and self.hub.ledger.active())
+        return 0
+
+    cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1:
+        """The queue has moved, or is about to, and the sender does not know yet: the new owner gets the message."""
+        cdef pub_t pub
+        cdef list positions
+        cdef int reason
+        memset(&pub, 0, sizeof(pub))
+        if origin != NULL:
+            origin.pub = &pub
+            self.hub.origin = origin
+        try:
+            if record.flags & PEER_FORCED:
+                reason = self.queue.relay.publish(body, record.flags & PEER_QOS, RELAY_FORCED, &pub)
+            else:
+                reason = self.queue.relay.publish(
+                    body, record.flags & PEER_QOS,
+                    RELAY_TAKEN if record.position == 0 or record.flags & PEER_QUIET else RELAY_AWAITED, &pub)
+        finally:
+            self.hub.origin = NULL
+        # The frame is committed when the new owner has it, also if nobody waits: what the sender sends to the new owner
+        # itself must not overtake it (QueueRelay.fence).
+        if reason == 0:
+            positions = self.forwarded.setdefault(self.position + 1, [])
+            if record.position:
+                positions.append(record.position)
+        elif record.position and self.outbox is not None:
+            self.outbox.take_refusal(record.position, <uint16_t>reason, b"")
+        return 0
+
+    cdef bint refuse_forwarded(self, uint64_t sequence, str why) except -1:
+        """What a frame has caused at another node is not certain: its publishers hear that. Returns whether there was
+        such a thing."""
+        cdef list positions = self.forwarded.pop(sequence, None)
+        if positions is None:
+            return 0
+        for position in positions:
+            if self.outbox is not None and self.outbox.takes_queues():
+                self.outbox.take_refusal(position, REASON_UNSPECIFIED_ERROR, why.encode())
+        self.decide(sequence)
+        return 1
+
+    cdef int settle(self, const peer_record_t* record) except -1:
+        cdef PeerMember member = None
+        if self.outbox is not None:
+            member = self.outbox.hosted.get(record.member)
+        if member is not None and member.late is not None:
+            member.late(member, record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
+                        record.ms, record.flags & PEER_COUNTS != 0, taken(&record.payload).decode())
+            return 0
+        if member is None or member.group is None:
+            return 0                        # it has left, and so have its claims
+        if member.group not in self.settled:
+            self.settled.append(member.group)
+        self.hub.node.work += record.count
+        return member.settle(record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
+                             record.ms, record.flags & PEER_COUNTS != 0,
+                             None if record.payload.length == 0 else taken(&record.payload).decode())
+
+    cdef int arrive(self, const frame_t* frame, const peer_record_t* record) except -1:
+        """A message for a consumer of this node."""
+        cdef int64_t expires_at = 0
+        if self.outbox is None:
+            return 0
+        if self.member is None or self.member.number != record.member:
+            self.member = self.outbox.members.get(record.member)
+            if self.member is None:         # it has left, or belongs to a relay that was told another owner
+                if self.outbox.takes_queues():
+                    self.outbox.take_detach(record.member, False)
+                return 0
+        if record.left_ms:
+            expires_at = max(self.hub.node.steady_ms + record.left_ms - <int64_t>frame.age_s * 1000, <int64_t>1)
+        self.hub.node.work += WORK_HOP
+        return self.member.arrive(record.log, record.offset, record.deliveries,
+                                  chunk_of_message(record.payload.at, record.payload.length, expires_at))
+
+    # ---------------------------------------------------------------- messages
 
     cdef int64_t expiry_of(self, const frame_t* frame, const peer_record_t* record) noexcept:
         """The steady time when the message expires; 0: never; -1: it has expired on the way."""
@@ -357,11 +558,17 @@ cdef class PeerInbox:
 
     cdef int decide(self, uint64_t sequence) except -1:
         """What a frame caused is committed. Frames are reported in order, although lines commit in any."""
+        cdef uint64_t asked = 0
         del self.waits[sequence]
+        self.forwarded.pop(sequence, None)
         if sequence != self.committed + 1:
             return 0
         while self.committed < self.position and self.committed + 1 not in self.waits:
             self.committed += 1
+            if self.positions:
+                asked = self.positions.pop(self.committed, asked)
+        if asked and self.outbox is not None and self.outbox.takes_queues():
+            self.outbox.take_committed(asked)
         if self.handler is not None:
             self.handler.on_applied(self.committed)
         return 0

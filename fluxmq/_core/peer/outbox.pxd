@@ -10,6 +10,10 @@ was given to a line in a turn (a message of QoS 1 or 2, an interest) is committe
 When the other node has died, the outbox may be parked: it goes on to take messages of QoS 1 and 2, and keeps them until
 direct() gives them to the nodes that have adopted its sessions. Nobody waits for interest any more.
 
+Records of queues (queue_relay.pxd, queue_member.pxd) have a line of their own, whose positions are publishes and
+barriers: the other node says up to which they are committed, and which it refuses. Nobody takes them over when that
+node has died: they are given up. Deliveries to the other node wait here until their claims are on this node's disk.
+
 Frames outlive a connection: attach() sends those that the other node does not have again. If that node has a new epoch
 (it restarted, or was fenced) they are addressed anew, and marked if they may have reached the former life
 (frames.pxd, AGAIN). A new life of this node has a new outbox, whose numbers begin at 1. Within a life numbers are used
@@ -20,17 +24,27 @@ taken, but their publisher's connection is not read until half is acknowledged (
 """
 from cpython.ref cimport PyObject
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
-from fluxmq._core.memory.commits cimport Line
-from fluxmq._core.memory.message cimport pub_t
+from fluxmq._core.memory.commits cimport Line, Waiter, ticket_t
+from fluxmq._core.memory.message cimport body_t, pub_t
 from fluxmq._core.peer.frames cimport frame_t
 from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.queue.log cimport record_t
+
+cdef class LateWait(Waiter):
+    """Waits for the commit of what is late in an outbox."""
+    cdef void* outbox           # borrowed; NULL once it is gone
+
+cdef struct late_t:             # records that wait for a commit of the journal
+    uint64_t position
+    size_t end                  # of their bytes in `late`
 
 cdef struct kept_t:
     PyObject* frame             # bytes, owned
+    uint64_t queues_upto        # position of the line of queues at its end
     int64_t since_ms            # steady clock: when its first record was gathered
 
 cdef class PeerOutbox(PeerHop):
@@ -38,6 +52,8 @@ cdef class PeerOutbox(PeerHop):
     cdef readonly str node
     cdef readonly Line line             # positions are sequence numbers of frames
     cdef readonly Line interest_line    # the same, for what waits until the other node knows an interest
+    cdef bint deaf                      # nothing of queues is taken any more
+    cdef readonly Line queue_line       # positions: see above
     cdef readonly bint parked
     cdef readonly uint64_t epoch        # of this node
     cdef readonly uint64_t to_epoch     # of the other node; 0: it was not connected yet
@@ -47,6 +63,8 @@ cdef class PeerOutbox(PeerHop):
     cdef object send                    # takes one frame; None: not connected
     cdef readonly bint idle             # everything handed to `send` has left
     cdef bint handing                   # hand_over is running
+    cdef uint32_t halts                 # halt() without resume(): frames behind `halted_at` wait
+    cdef uint64_t halted_at
     cdef uint64_t handed                # last frame handed to the present `send`
     cdef uint64_t handed_ever           # last frame handed to any
     cdef uint64_t again_upto            # frames up to this one may have reached a former life of the other node
@@ -69,6 +87,24 @@ cdef class PeerOutbox(PeerHop):
     cdef dict numbers                   # name -> number, in the order of the numbers
     cdef Topics topics                  # of the last message, and its number
     cdef uint32_t number
+    # queues: of the consumers of this node there, and of that node's here
+    cdef uint32_t number_last           # of members and calls
+    cdef readonly dict members          # number -> RelayMember
+    cdef readonly dict hosted           # number -> PeerMember
+    cdef readonly dict feeds            # Queue, a stream -> PeerFeed: what that node reads of it
+    cdef bint starved                   # one of `hosted` or `feeds` found no room
+    cdef size_t settle_end              # `gather` ends with a settlement, which may grow; 0: it does not
+    cdef size_t settle_at
+    # what waits for the journal
+    cdef PyObject* late_wait            # LateWait, owned; the garbage collector must not clear it before this
+    cdef uint8_t* late
+    cdef size_t late_first              # bytes that have left already
+    cdef size_t late_length
+    cdef size_t late_room
+    cdef late_t* blocks
+    cdef uint32_t blocks_first
+    cdef uint32_t blocks_count
+    cdef uint32_t blocks_room
     # acknowledgements of what the other node sends
     cdef uint64_t ack_epoch
     cdef uint64_t ack_sequence
@@ -80,6 +116,32 @@ cdef class PeerOutbox(PeerHop):
     cdef readonly uint64_t frames_sent  # also those sent again and those without a number
     cdef readonly uint64_t bytes_sent
 
+    cdef bint takes_queues(self) noexcept       # whether there is somebody who may get records of queues
+    cdef int take_publish(self, uint64_t queue, const body_t* body, uint8_t qos, int awaited,
+                          const pub_t* pub) except -1
+    cdef int take_settlement(self, uint32_t member, uint8_t flags, uint16_t deliveries, uint32_t log, uint64_t offset,
+                             int64_t ms, bytes reason) except -1
+    cdef int take_barrier(self) except -1
+    cdef int take_credit(self, uint32_t member, uint32_t limit) except -1
+    cdef int take_detach(self, uint32_t member, bint rests) except -1
+    cdef int take_call(self, uint8_t kind, uint32_t number, uint64_t queue, bytes data) except -1
+    cdef uint32_t next_number(self) except 0
+    # To the other node's consumers here. ticket: of the claim.
+    cdef int take_delivery(self, uint32_t member, uint16_t deliveries, uint32_t log, const record_t* record,
+                           ticket_t ticket) except -1
+    cdef int take_result(self, uint32_t number, bytes data, ticket_t ticket) except -1
+    cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset) except -1
+    cdef int take_committed(self, uint64_t position) except -1
+    cdef int take_refusal(self, uint64_t position, uint16_t reason, bytes text) except -1
+    # The other node says what of this node's is committed, and what it refuses.
+    cdef int queues_committed(self, uint64_t position) except -1
+    cdef int queues_refused(self, uint64_t position, uint16_t reason, str text) except -1
+    cdef int asked(self) except -1
+    cdef uint8_t* late_space(self, size_t n, ticket_t ticket) except NULL
+    cdef int late_put(self, const uint8_t* end) except -1
+    cdef int late_up_to(self, uint64_t position) except -1
+    cdef int drop_late(self) except -1
+    cdef int feed(self) except -1
     cdef uint64_t newest(self) noexcept         # the last frame that was made
     cdef bint full(self) noexcept
     cdef uint8_t* room(self, size_t n) except NULL

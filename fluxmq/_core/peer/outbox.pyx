@@ -1,25 +1,32 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The sending end of a stream to another node. See peer/outbox.pxd."""
+"""Machine. The sending end of a stream to another node. See peer/outbox.pxd. It is one file because whatever is sent is
+gathered in one buffer, and kept in one ring."""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport uint16_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from fluxmq._core.debug cimport count_live
 from fluxmq._core.errors import ProtocolError, UsageError
-from fluxmq._core.memory.message cimport body_t, live, origin_t
+from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le
+from fluxmq._core.memory.commits cimport HELD_NOTIFY
+from fluxmq._core.memory.message cimport body_borrow, body_t, live, origin_t
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES, PEER_CONTROL, PEER_DIRECTED,
-    PEER_DURABLE, PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_RETAIN, RELEASE_BYTES,
-    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t,
-    put_control, put_directed, put_group_message, put_header, put_interest, put_message, put_namespace, put_release,
-    read_header, span_t,
+    CALL_BYTES, DELIVERY_BYTES, FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES,
+    PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
+    PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RETAIN, RELEASE_BYTES, SETTLE_BYTES, SETTLE_COUNT_AT,
+    SMALL_BYTES, control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame,
+    peer_record_t, publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed,
+    put_group_message, put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused,
+    put_release, put_result, put_settle, put_withdraw, read_header, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport topics_of
+from fluxmq._core.queue.group cimport RUN_MAX
+from fluxmq._core.queue.queue cimport Queue
+from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED
 from fluxmq._core.wire.primitives cimport Cursor
 
 __all__ = ["PeerOutbox"]
@@ -36,6 +43,16 @@ cdef inline bytes taken(const span_t* span):
 
 
 @cython.final
+cdef class LateWait(Waiter):
+    """Machine. See peer/outbox.pxd."""
+
+    cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
+        if self.outbox != NULL:
+            (<PeerOutbox>self.outbox).late_up_to(position)
+        return 0
+
+
+@cython.final
 cdef class PeerOutbox(PeerHop):
     """Machine. The sending end of the stream to a node, in this life of this node.
 
@@ -43,6 +60,7 @@ cdef class PeerOutbox(PeerHop):
     """
 
     def __cinit__(self, Hub hub not None, str node not None, uint64_t epoch, uint64_t window_bytes=16 << 20):
+        cdef LateWait wait
         self.hub = hub
         self.node = node
         self.epoch = epoch
@@ -52,6 +70,14 @@ cdef class PeerOutbox(PeerHop):
         # An earlier outbox of this life may have sent frames to that node, which has their position on disk.
         self.acknowledged_upto = self.handed = self.handed_ever = hub.sequences.get(node, 0)
         self.interest_line = hub.commits.open_line(f"interest of node {node}")
+        self.queue_line = hub.commits.open_line(f"queues of node {node}")
+        self.members = {}
+        self.hosted = {}
+        self.feeds = {}
+        wait = LateWait.__new__(LateWait)
+        wait.outbox = <void*>self
+        Py_INCREF(wait)
+        self.late_wait = <PyObject*>wait
         self.line.at = self.interest_line.at = self.acknowledged_upto + 1
         self.line.decided = self.interest_line.decided = self.acknowledged_upto
 
@@ -59,6 +85,11 @@ cdef class PeerOutbox(PeerHop):
         self.drop_kept(self.acknowledged_upto + self.kept_count)
         free(self.kept)
         free(self.gather)
+        free(self.late)
+        free(self.blocks)
+        if self.late_wait != NULL:
+            (<LateWait>self.late_wait).outbox = NULL
+            Py_DECREF(<LateWait>self.late_wait)
 
     # ---------------------------------------------------------------- connection
 
@@ -95,12 +126,33 @@ cdef class PeerOutbox(PeerHop):
         self.idle = True
         self.hand_over()
 
+    def halt(self):
+        """What comes from now on waits here until resume(): the other node must not get it before it knows that it owns
+        a queue. For a short time only: everything to that node waits. It may be called several times, by
+        queues that move there at the same time."""
+        if self.halts == 0:
+            self.cut()
+            self.halted_at = self.newest()
+        self.halts += 1
+
+    def resume(self):
+        """Ends one halt()."""
+        self.halts -= 1
+        self.mark_dirty()
+        self.hub.touch()
+
+    @property
+    def halted(self) -> bool:
+        """Whether what comes waits here."""
+        return self.halts > 0
+
     cdef int end_turn(self) except -1:
         self.dirty = False
         if self.gone is not None:
             self.gather_length = self.gather_records = 0
             self.line.give_up(self.gone)
             self.interest_line.give_up(self.gone)
+            self.queue_line.give_up(self.gone)
             return 0
         return self.hand_over()
 
@@ -111,6 +163,8 @@ cdef class PeerOutbox(PeerHop):
         self.handing = True
         try:
             while self.send is not None and not is_fenced(self.hub.node):
+                if self.halts and self.handed >= self.halted_at:
+                    return 0
                 if self.handed < self.newest():
                     self.handed += 1
                     self.handed_ever = max(self.handed_ever, self.handed)
@@ -190,7 +244,7 @@ cdef class PeerOutbox(PeerHop):
         return self.acknowledged_upto + self.kept_count
 
     cdef bint full(self) noexcept:
-        return self.kept_bytes + self.gather_length >= self.window_bytes
+        return self.kept_bytes + self.gather_length + self.late_length - self.late_first >= self.window_bytes
 
     cdef uint8_t* room(self, size_t n) except NULL:
         """Room for n bytes behind what was gathered; `put` adds what was written."""
@@ -296,7 +350,7 @@ cdef class PeerOutbox(PeerHop):
         self.put(at, 1)
         if not self.dirty:
             self.mark_dirty()
-        if self.gather_length >= SEAL_BYTES:
+        if self.gather_length >= SEAL_BYTES and not self.hub.whole:
             self.seal()
         return 0
 
@@ -306,6 +360,288 @@ cdef class PeerOutbox(PeerHop):
             at = self.room(RELEASE_BYTES)
             self.ticket(self.line)
             self.put(put_release(at, name, packet_id, use), 1)
+        return 0
+
+    # ---------------------------------------------------------------- queues
+
+    cdef bint takes_queues(self) noexcept:
+        return not self.deaf and self.gone is None and not self.parked
+
+    cdef int take_publish(self, uint64_t queue, const body_t* body, uint8_t qos, int awaited,
+                          const pub_t* pub) except -1:
+        """A message for a queue of the other node."""
+        cdef origin_t* origin = NULL
+        cdef int64_t left_ms = -1
+        cdef uint64_t position = 0
+        cdef bint full = self.full()
+        cdef uint8_t* at
+        if body.topic_length > 65535:
+            raise UsageError(f"a message with an address of {body.topic_length} bytes")
+        if body.expires_at:
+            left_ms = max(body.expires_at - self.hub.node.steady_ms, <int64_t>0)
+        if pub != NULL and self.hub.origin != NULL and self.hub.origin.pub == pub:
+            origin = self.hub.origin
+            origin.spread = True
+        at = self.room(publish_bytes(body) + ORIGIN_BYTES)
+        if full and awaited == RELAY_UNAWAITED:
+            awaited = RELAY_TAKEN           # so that its publisher waits, and is not read
+        if awaited:
+            position = self.queue_line.give_one()
+        if full:
+            self.hub.crowded = self
+            self.hub.crowded_mark = self.hub.commits.mark
+        self.put(put_publish(at, queue, position, body,
+                             qos | (PEER_QUIET if awaited == RELAY_TAKEN else 0)
+                             | (PEER_FORCED if awaited == RELAY_FORCED else 0), left_ms, origin), 1)
+        if not self.dirty:
+            self.mark_dirty()
+        if self.gather_length >= SEAL_BYTES and not self.hub.whole:
+            self.seal()
+        return 0
+
+    cdef int take_settlement(self, uint32_t member, uint8_t flags, uint16_t deliveries, uint32_t log, uint64_t offset,
+                             int64_t ms, bytes reason) except -1:
+        """What becomes of a message that one of this node's consumers holds. Adjacent ones are one record."""
+        cdef uint32_t length = 0 if reason is None else <uint32_t>len(reason)
+        cdef uint8_t* at
+        cdef uint32_t count
+        if self.settle_end and self.settle_end == self.gather_length and ms == 0 and length == 0:
+            at = self.gather + self.settle_at
+            count = peek_u32_le(at + SETTLE_COUNT_AT)
+            if (at[1] == flags and at[2] == <uint8_t>deliveries and at[3] == <uint8_t>(deliveries >> 8)
+                    and peek_u32_le(at + 8) == member and peek_u32_le(at + 12) == log
+                    and peek_u64_le(at + 16) + count == offset and count < RUN_MAX):
+                put_u32_le(at + SETTLE_COUNT_AT, count + 1)
+                return 0
+        at = self.room(SETTLE_BYTES + length)
+        self.settle_at = self.gather_length
+        self.put(put_settle(at, member, flags, deliveries, log, offset, 1, ms,
+                            NULL if length == 0 else <const uint8_t*><const char*>reason, length), 1)
+        self.settle_end = self.gather_length if ms == 0 and length == 0 else 0
+        if not self.dirty:
+            self.mark_dirty()
+            self.hub.touch()
+        if self.gather_length >= SEAL_BYTES and not self.hub.whole:
+            self.seal()
+        return 0
+
+    cdef int take_barrier(self) except -1:
+        cdef uint8_t* at = self.room(SMALL_BYTES)
+        self.put(put_position(at, PEER_BARRIER, self.queue_line.give_one()), 1)
+        return self.asked()
+
+    cdef int take_credit(self, uint32_t member, uint32_t limit) except -1:
+        self.put(put_credit(self.room(SMALL_BYTES), member, limit), 1)
+        return self.asked()
+
+    cdef int take_detach(self, uint32_t member, bint rests) except -1:
+        self.put(put_detach(self.room(SMALL_BYTES), member, rests), 1)
+        return self.asked()
+
+    cdef int take_call(self, uint8_t kind, uint32_t number, uint64_t queue, bytes data) except -1:
+        self.put(put_call(self.room(CALL_BYTES + <size_t>len(data)), kind, number, queue,
+                          <const uint8_t*><const char*>data, <uint32_t>len(data)), 1)
+        return self.asked()
+
+    cdef int asked(self) except -1:
+        self.mark_dirty()
+        self.hub.touch()
+        if self.gather_length >= SEAL_BYTES and not self.hub.whole:
+            self.seal()
+        return 0
+
+    cdef uint32_t next_number(self) except 0:
+        self.number_last += 1
+        if self.number_last == 0:
+            raise UsageError(f"all numbers for consumers of queues at node {self.node} are used")
+        return self.number_last
+
+    cdef int take_delivery(self, uint32_t member, uint16_t deliveries, uint32_t log, const record_t* record,
+                           ticket_t ticket) except -1:
+        """A message for one of the other node's consumers."""
+        cdef int64_t left_ms = 0
+        if record.expires_at:
+            left_ms = max(record.expires_at - self.hub.node.steady_ms, <int64_t>1)
+        return self.late_put(put_delivery(self.late_space(DELIVERY_BYTES + record.size, ticket), member, deliveries,
+                                          log, <const uint8_t*>record, record.size, left_ms))
+
+    cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset) except -1:
+        return self.late_put(put_withdraw(self.late_space(SMALL_BYTES, ticket_t(0, 0, 0, 0)), member, log, offset))
+
+    cdef int take_committed(self, uint64_t position) except -1:
+        self.put(put_position(self.room(SMALL_BYTES), PEER_COMMITTED, position), 1)
+        return self.asked()
+
+    cdef int take_refusal(self, uint64_t position, uint16_t reason, bytes text) except -1:
+        self.put(put_refused(self.room(SMALL_BYTES + <size_t>len(text)), position, reason,
+                             <const uint8_t*><const char*>text, <uint32_t>len(text)), 1)
+        return self.asked()
+
+    def publish_to(self, uint64_t queue, bytes topic not None, bytes properties not None, bytes payload not None, *,
+                   int format) -> bool:
+        """A message for a queue of the other node that this one knows by its identity only; gives a ticket. topic,
+        properties: valid, encoded as `format` (FORMAT_*). False: the node is away."""
+        cdef body_t body
+        if not self.takes_queues():
+            return False
+        body_borrow(&body, topic, properties, payload, 0, <uint8_t>format)
+        self.take_publish(queue, &body, 1, RELAY_AWAITED, NULL)
+        return True
+
+    def ask(self, uint64_t queue, bytes data not None) -> int:
+        """A question about a queue of the other node that this one knows by its identity only. Returns the number under
+        which the answer comes; 0: the node is away."""
+        cdef uint32_t number
+        if not self.takes_queues():
+            return 0
+        number = self.next_number()
+        self.take_call(PEER_CALL, number, queue, data)
+        return number
+
+    def refuse(self, uint64_t position, int reason, str text not None):
+        """Refuses what the other node waits for at this position (PeerInbox.asked). reason: of MQTT 5."""
+        if self.takes_queues():
+            self.take_refusal(position, <uint16_t>reason, text.encode())
+
+    def result(self, uint32_t number, bytes data not None):
+        """The answer to a call, or to a member that was attached: it leaves when what this node has recorded so far is
+        committed, behind the deliveries that were given before."""
+        cdef ticket_t ticket = ticket_t(0, 0, 0, 0)
+        cdef Line local = self.hub.commits.local
+        if local.newest() > local.done():
+            ticket = ticket_t(local.newest(), 0, 1, 0)
+        self.take_result(number, data, ticket)
+        self.hub.touch()
+
+    cdef int take_result(self, uint32_t number, bytes data, ticket_t ticket) except -1:
+        """The answer to a call, which leaves when the ticket is committed."""
+        return self.late_put(put_result(self.late_space(SMALL_BYTES + <size_t>len(data), ticket), number,
+                                        <const uint8_t*><const char*>data, <uint32_t>len(data)))
+
+    cdef int queues_committed(self, uint64_t position) except -1:
+        if position >= self.queue_line.at:
+            raise ProtocolError(WRONG, f"{self.node} says that position {position} is committed, but the next one is "
+                                       f"{self.queue_line.at}")
+        self.queue_line.decide(position)
+        return 0
+
+    cdef int queues_refused(self, uint64_t position, uint16_t reason, str text) except -1:
+        if position >= self.queue_line.at or reason == 0:
+            raise ProtocolError(WRONG, f"{self.node} refuses position {position}, but the next one is "
+                                       f"{self.queue_line.at}")
+        if position > self.queue_line.decided:      # else it was given up meanwhile
+            self.queue_line.refuse(position, reason, text)
+        return 0
+
+    # What waits for the journal is in `late`, in blocks of one batch each.
+
+    cdef uint8_t* late_space(self, size_t n, ticket_t ticket) except NULL:
+        """Room for one record behind those that wait; a ticket of position 0 only waits for these."""
+        cdef size_t room = max(self.late_room, <size_t>GATHER_BYTES_MIN)
+        cdef late_t* grown
+        cdef uint8_t* made
+        cdef uint64_t position = ticket.position
+        if self.blocks_count == 0 and position == 0:
+            return self.room(n)
+        if self.blocks_count:
+            position = max(position, self.blocks[self.blocks_first + self.blocks_count - 1].position)
+        if self.late_length + n > self.late_room:
+            if self.late_first:
+                self.late_length -= self.late_first
+                memmove(self.late, self.late + self.late_first, self.late_length)
+                for i in range(self.blocks_count):
+                    self.blocks[self.blocks_first + i].end -= self.late_first
+                self.late_first = 0
+            while room < self.late_length + n:
+                room *= 2
+            if room > self.late_room:
+                made = <uint8_t*>realloc(self.late, room)
+                if made == NULL:
+                    raise MemoryError()
+                self.late = made
+                self.late_room = room
+        if (self.blocks_count == 0
+                or self.blocks[self.blocks_first + self.blocks_count - 1].position != position):
+            if self.blocks_first + self.blocks_count == self.blocks_room:
+                memmove(self.blocks, self.blocks + self.blocks_first, self.blocks_count * sizeof(late_t))
+                self.blocks_first = 0
+                if self.blocks_count == self.blocks_room:
+                    grown = <late_t*>realloc(self.blocks, (self.blocks_room * 2 + 16) * sizeof(late_t))
+                    if grown == NULL:
+                        raise MemoryError()
+                    self.blocks = grown
+                    self.blocks_room = self.blocks_room * 2 + 16
+            self.hub.commits.hold_at(ticket_t(position, 0, 1, 0), HELD_NOTIFY, NULL, <LateWait>self.late_wait, 0, 0)
+            self.blocks[self.blocks_first + self.blocks_count] = late_t(position, self.late_length)
+            self.blocks_count += 1
+        return self.late + self.late_length
+
+    cdef int late_put(self, const uint8_t* end) except -1:
+        if self.blocks_count == 0:
+            self.put(end, 1)
+            return self.asked()
+        self.late_length = end - self.late
+        self.blocks[self.blocks_first + self.blocks_count - 1].end = self.late_length
+        return 0
+
+    cdef int late_up_to(self, uint64_t position) except -1:
+        """The journal is durable up to this batch: what waited for it is gathered for the next frames."""
+        cdef size_t end = self.late_first
+        cdef size_t size
+        cdef uint32_t i
+        cdef const uint8_t* at
+        cdef uint8_t* out
+        if not self.takes_queues():
+            return 0
+        for i in range(self.blocks_count):
+            if self.blocks[self.blocks_first + i].position > position:
+                break
+            end = self.blocks[self.blocks_first + i].end
+        while self.late_first < end:
+            at = self.late + self.late_first
+            size = 8 + <size_t>peek_u32_le(at + 4)
+            out = self.room(size)
+            memcpy(out, at, size)
+            self.put(out + size, 1)
+            self.late_first += size
+            if self.gather_length >= SEAL_BYTES:
+                self.seal()
+        while self.blocks_count and self.blocks[self.blocks_first].position <= position:
+            self.blocks_first += 1
+            self.blocks_count -= 1
+        if self.blocks_count == 0:
+            self.blocks_first = 0
+            self.late_first = self.late_length = 0
+            if self.late_room > 4 * SEAL_BYTES:
+                free(self.late)
+                self.late = NULL
+                self.late_room = 0
+        return self.asked()
+
+    def give_up_queues(self, str why not None):
+        """The other node has died: nobody has, for certain, what queues there were sent."""
+        self.deaf = True
+        self.queue_line.give_up(why)
+        self.drop_late()
+
+    def end_member(self, uint32_t number):
+        """A consumer that was attached under this number is not there any more: the owner may give what it has to
+        others."""
+        if self.takes_queues():
+            self.take_detach(number, False)
+
+    cdef int drop_late(self) except -1:
+        self.blocks_first = self.blocks_count = 0
+        self.late_first = self.late_length = 0
+        return 0
+
+    cdef int feed(self) except -1:
+        """There is room again: the queues of the other node's consumers go on."""
+        self.starved = False
+        for member in self.hosted.values():
+            (<Queue>member.queue).touch()
+        for queue in self.feeds:
+            (<Queue>queue).touch()
         return 0
 
     # ---------------------------------------------------------------- for the cold half
@@ -387,6 +723,7 @@ cdef class PeerOutbox(PeerHop):
         self.records += self.gather_records
         self.gather_length = 0
         self.gather_records = 0
+        self.settle_end = 0
         if self.send is not None:
             self.ack_waits = False
         if self.gather_room > 4 * SEAL_BYTES:       # of a large message
@@ -411,7 +748,8 @@ cdef class PeerOutbox(PeerHop):
             self.kept_room = room
         Py_INCREF(frame)
         self.kept[(self.kept_head + self.kept_count) & (self.kept_room - 1)] = kept_t(
-            <PyObject*>frame, self.gather_since_ms if self.gather_records else self.hub.node.steady_ms)
+            <PyObject*>frame, self.queue_line.at - 1,
+            self.gather_since_ms if self.gather_records else self.hub.node.steady_ms)
         self.kept_count += 1
         self.kept_bytes += len(frame)
         count_live(live.frames, 1)
@@ -488,7 +826,7 @@ cdef class PeerOutbox(PeerHop):
         self.drop_kept(sequence)
         self.line.commit(sequence)
         self.interest_line.commit(sequence)
-        if self.paused and self.kept_bytes + self.gather_length <= self.window_bytes // 2:
+        if (self.paused or self.starved) and self.kept_bytes + self.gather_length <= self.window_bytes // 2:
             self.ease()
 
     def ack(self, uint64_t epoch, uint64_t sequence):
@@ -513,10 +851,14 @@ cdef class PeerOutbox(PeerHop):
     def give_up_before(self, uint64_t sequence, str why not None):
         """Gives up the tickets of frames before this one (see `cut`) that are not acknowledged. The frames themselves
         stay: the other node may still get them. why: shown to clients."""
+        cdef uint64_t at
         if sequence > self.newest() + 1:
             raise UsageError(f"frame {sequence - 1} was not made yet")
         if sequence > self.acknowledged_upto + 1:
             self.line.give_up(why, sequence - 1)
+            at = self.kept[(self.kept_head + sequence - self.acknowledged_upto - 2) & (self.kept_room - 1)].queues_upto
+            if at > self.queue_line.decided:
+                self.queue_line.give_up(why, at)
             if not self.parked:
                 self.interest_line.give_up(why, sequence - 1)
 
@@ -529,6 +871,8 @@ cdef class PeerOutbox(PeerHop):
         self.drop_kept(self.newest())
         self.line.give_up(why)
         self.interest_line.give_up(why)
+        self.queue_line.give_up(why)
+        self.drop_late()
         self.ease()
 
     # ---------------------------------------------------------------- a node that has died
@@ -540,6 +884,8 @@ cdef class PeerOutbox(PeerHop):
         self.parked = True
         self.interest_line.commit(self.newest())
         self.interest_line.close("the node has died")
+        self.queue_line.close(f"node {self.node} has died")
+        self.drop_late()
 
     def direct(self, uint64_t life, list outboxes not None, bint here, PeerOutbox back=None):
         """Gives what a parked outbox has to the sessions that were adopted from this life of its node: to those of the
@@ -638,4 +984,6 @@ cdef class PeerOutbox(PeerHop):
             self.paused.clear()
             self.mark_dirty()
             self.hub.touch()
+        if self.starved:
+            self.feed()
         return 0

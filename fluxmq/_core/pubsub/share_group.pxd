@@ -38,6 +38,7 @@ cdef class ShareGroup:
     cdef readonly uint32_t mark         # of `$share/<name>/<filter>`; the same on every node
     cdef readonly list sessions         # Session objects; members[i] belongs to sessions[i]
     cdef member_t* members
+    cdef uint32_t count                 # of `members`
     cdef uint32_t capacity
     cdef uint32_t turn                  # where the next choice starts
     # other nodes; all of it stays empty on a node without others

@@ -42,7 +42,6 @@ cdef void drop_ids(member_t* member) noexcept:
 
 
 @cython.final
-@cython.no_gc_clear     # __dealloc__ counts by `sessions`
 cdef class ShareGroup:
     """Machine. The members of one `$share/<name>/<filter>`, MQTT 5.0 section 4.8.2.
 
@@ -59,8 +58,8 @@ cdef class ShareGroup:
         self.mark = group_mark(name, filter)
 
     def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(len(self.sessions)):
+        cdef uint32_t i
+        for i in range(self.count):     # the collector may have emptied `sessions`
             drop_ids(&self.members[i])
         free(self.members)
         free(self.far)
@@ -90,6 +89,7 @@ cdef class ShareGroup:
         set_ids(&self.members[i], identifier, self.mark)
         self.members[i].options = options
         self.sessions.append(session)
+        self.count += 1
         return True
 
     def leave(self, Session session not None) -> bool:
@@ -101,6 +101,7 @@ cdef class ShareGroup:
                 for j in range(i, len(self.sessions) - 1):
                     self.members[j] = self.members[j + 1]
                 del self.sessions[i]
+                self.count -= 1
                 return True
         return False
 

@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.cursor cimport Cursor
+from fluxmq._core.queue.relay cimport Relay
 
 cdef class Members:
     """Base class of Group."""
@@ -20,6 +21,10 @@ cdef class Members:
     cdef list order                         # lists of cursors, the highest lane first
     cdef bint ranked                        # its members differ in priority
     cdef dict lanes                         # partition -> its cursors; None: there is one cursor
+    cdef public Relay relay                 # another node has the queue, and decides; None: this one
+    # Of a queue whose partitions are queues of their own: which one this is, and of how many; 0 of 0: of no such queue.
+    cdef public uint32_t part
+    cdef public uint32_t parts
 
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef void admit(self, Member member) noexcept
@@ -32,4 +37,6 @@ cdef class Members:
     # what Group adds
     # Makes a message ready again: at once (delay_ms 0) or later. counts: the delivery counts (it reached a consumer).
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1
+    # Forgets a claim that a member holds.
+    cdef int drop_held(self, claim_t* claim) except -1
     cdef int touch(self) except -1

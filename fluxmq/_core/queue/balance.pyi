@@ -3,11 +3,15 @@ from typing_extensions import disjoint_base
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.cursor import Cursor
 from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.relay import Relay
 
-__all__ = ["Members"]
+__all__ = ["Members", "part_owner"]
 
 @disjoint_base
 class Members:
+    relay: Relay | None
+    part: int
+    parts: int
     @property
     def mode(self) -> str: ...
     @property
@@ -25,3 +29,5 @@ class Members:
     def disband(self) -> None: ...
     def set_mode(self, mode: str) -> None: ...
     def owners(self) -> dict[int, Member | None]: ...
+
+def part_owner(marks: list[int], part: int, parts: int) -> int: ...

@@ -9,7 +9,38 @@ from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.log cimport Log
 
-__all__ = ["Members"]
+__all__ = ["Members", "part_owner"]
+
+
+cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+    """The finalizer of splitmix64."""
+    x = (x ^ x >> 30) * <uint64_t>0xBF58476D1CE4E5B9
+    x = (x ^ x >> 27) * <uint64_t>0x94D049BB133111EB
+    return x ^ x >> 31
+
+
+def part_owner(list marks not None, uint32_t part, uint32_t parts) -> int:
+    """Which of the members with these marks, all different, gets a partition (`part` of `parts`) of an exclusive group
+    whose partitions are at several nodes.
+
+    Each partition goes to the member with the highest score for it that may have one more: none has more than one more
+    than another. Nodes that know the same members find the same, in whatever order they know them, and a member that
+    comes or goes changes little for the others."""
+    cdef uint32_t share = parts // <uint32_t>len(marks)
+    cdef uint32_t extra = parts % <uint32_t>len(marks)     # so many have one more
+    cdef uint32_t at, load
+    cdef uint64_t mark = 0
+    cdef dict loads = dict.fromkeys(marks, 0)
+    for at in range(part + 1):
+        for one in sorted(marks, key=lambda each: (mixed(<uint64_t>each + (at + 1) * <uint64_t>0x9E3779B97F4A7C15),
+                                                   each), reverse=True):
+            load = loads[one]
+            if load < share or (load == share and extra):
+                extra -= load == share
+                loads[one] = load + 1
+                mark = one
+                break
+    return mark
 
 
 @cython.no_gc_clear
@@ -53,6 +84,8 @@ cdef class Members:
             self.rank()                 # otherwise they stay in the order in which they joined, without sorting
         self.balance()
         self.touch()
+        if self.relay is not None:
+            self.relay.joined(self, member, False)
 
     def attach(self, Member member not None):
         """Pull-only member (basic.get): no push delivery, not counted as a consumer. amqp_head.pull serves it."""
@@ -60,6 +93,8 @@ cdef class Members:
             raise UsageError("a member is in one group at a time")
         self.admit(member)
         self.add_puller(member)
+        if self.relay is not None:
+            self.relay.joined(self, member, True)
 
     cdef int add_puller(self, Member member) except -1:
         if not self.pullers:
@@ -80,6 +115,8 @@ cdef class Members:
         self.members.remove(member)
         self.add_puller(member)
         self.left(member)
+        if self.relay is not None:
+            self.relay.rests(member)
 
     def leave(self, Member member not None):
         """Removes a member; its messages are ready again at once."""
@@ -87,7 +124,12 @@ cdef class Members:
             return
         while member.oldest != NULL:
             member.withdraw(member.oldest)
-            self.give_back(member.oldest, 0, True)
+            if self.relay is None:
+                self.give_back(member.oldest, 0, True)
+            else:
+                self.drop_held(member.oldest)   # the owner gives back what the member had
+        if self.relay is not None:
+            self.relay.left(self, member)
         (self.members if member in self.members else self.pullers).remove(member)
         member.group = None
         self.unlimit(member)
@@ -122,7 +164,8 @@ cdef class Members:
         """Exclusive groups: assigns each partition an owner; owners keep partitions while the load is even."""
         cdef Cursor cursor
         cdef Member member = None
-        if not self.members:
+        cdef list members = [member for member in self.members if not member.absent] or self.members
+        if not members:
             for cursor in self.cursors:
                 cursor.owner = None
             return 0
@@ -132,13 +175,18 @@ cdef class Members:
             for cursor in self.cursors:
                 member = cursor.owner                   # the owner keeps all partitions until it leaves
                 break
-            owners = dict.fromkeys(partitions, member if member in self.members else self.members[0])
+            owners = dict.fromkeys(partitions, member if member in members else members[0])
+        elif self.mode == "exclusive" and self.parts:
+            mark = part_owner(list({(<Member>one).mark for one in members}), self.part, self.parts)
+            for member in members:
+                if member.mark == mark:
+                    owners = dict.fromkeys(partitions, member)
         elif self.mode == "exclusive":
-            share, extra = divmod(len(partitions), len(self.members))       # `extra` members get one more than `share`
-            loads = {id(member): 0 for member in self.members}
+            share, extra = divmod(len(partitions), len(members))        # `extra` members get one more than `share`
+            loads = {id(member): 0 for member in members}
             for cursor in self.cursors:
                 member = cursor.owner
-                if member is None or member.group is not self or cursor.partition in owners:
+                if member is None or id(member) not in loads or cursor.partition in owners:
                     continue
                 load = loads[id(member)]
                 if load < share or (load == share and extra):
@@ -147,15 +195,16 @@ cdef class Members:
                     loads[id(member)] += 1
             for partition in partitions:
                 if partition not in owners:
-                    owners[partition] = least = min(self.members, key=lambda one: loads[id(one)])
+                    owners[partition] = least = min(members, key=lambda one: loads[id(one)])
                     loads[id(least)] += 1
         for cursor in self.cursors:
             cursor.owner = owners.get(cursor.partition)
         return 0
 
     def set_mode(self, str mode not None):
-        """Sets the mode of a group without members. Raises UsageError for an unknown mode, or if there are members."""
-        if self.members or mode not in ("shared", "exclusive", "single"):
+        """Sets the mode of a group without members; of another node's queue, what the owner says. Raises UsageError for
+        an unknown mode, or if there are members."""
+        if (self.members and self.relay is None) or mode not in ("shared", "exclusive", "single"):
             raise UsageError("a group becomes shared, exclusive or single while it has no members")
         self.mode = mode
         self.balance()
@@ -178,6 +227,9 @@ cdef class Members:
             self.ledger.node.gauges.limited -= 1
 
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
+        raise NotImplementedError
+
+    cdef int drop_held(self, claim_t* claim) except -1:
         raise NotImplementedError
 
     cdef int touch(self) except -1:

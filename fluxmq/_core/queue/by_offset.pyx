@@ -11,6 +11,7 @@ from fluxmq._core.disk.record_kinds cimport RECORD_CURSOR
 from fluxmq._core.queue.claim cimport CLAIM_DYING, CLAIM_HELD, Member, claim_member, claim_t, heap_push, heap_remove
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.group cimport Group
+from fluxmq._core.queue.relay cimport VERB_EXTEND
 from fluxmq._core.wire.primitives cimport put_u64
 
 __all__ = ["claim_of", "extend", "give_back_at", "held_upto", "is_settled", "reject_at", "seek", "settle_any",
@@ -104,6 +105,9 @@ def extend(Group group not None, uint64_t log_number, uint64_t offset, int64_t l
     cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
     if claim == NULL or claim.state != CLAIM_HELD:
         return False
+    if group.relay is not None:
+        group.relay.settle(group, claim, VERB_EXTEND, lease_ms, False, None)
+        return True
     heap_remove(&group.leases, claim)
     claim.due_ms = group.ledger.node.mono_ms + lease_ms if lease_ms else 0
     if lease_ms:

@@ -25,6 +25,7 @@ from fluxmq._core.debug cimport check
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.log cimport chunk_t, record_t
+from fluxmq._core.queue.shared_room cimport SharedRoom
 
 cdef enum:
     CLAIM_READY = 1             # to be delivered again
@@ -73,6 +74,7 @@ cdef struct queue_counts_t:     # of one queue since it was made or the broker s
     uint64_t appended           # delayed messages count when they are due
     uint64_t refused_full
     uint64_t refused_disk       # the disk is full
+    uint64_t refused_away       # the node that has the messages is away
     uint64_t refused_too_large
     uint64_t refused_properties # an invalid option in a user property
     uint64_t repeated           # deduplicated
@@ -104,9 +106,17 @@ cdef class Member:
     cdef uint32_t limited_at                # `held` when it became `limited`
     cdef readonly bint limited              # it has credit, but as many claims as allowed: see may_hold
     cdef public str client                  # name of the client, for messages to users
+    # By which the owners of a queue's partitions know the member, on whichever node each is; 0: the queue is at one.
+    cdef public uint64_t mark
+    cdef uint32_t number                    # in the stream to the node that has the queue; 0: it is not attached there
+    cdef readonly bint absent               # it is a member without partitions, if there are others
     cdef link_t* carrier                    # counted: the link of its connection; NULL: none
     # Counts its claims for the connection of `link`. Call it once, before join.
     cdef void carried_by(self, link_t* link) noexcept
+
+    # What it shares with other consumers of its client, or None; and how much of that there is (ROOM_UNSHARED: any).
+    cdef SharedRoom sharing(self)
+    cdef uint32_t shared_room(self) noexcept
 
     # How many more messages it takes now. Never called while the member is not in a group.
     cdef uint32_t credit(self) noexcept

@@ -6,6 +6,7 @@ from libc.string cimport memset
 from fluxmq._core.debug cimport is_transition
 from fluxmq._core.memory.link cimport link_drop, link_hold
 from fluxmq._core.queue.log cimport chunk_drop
+from fluxmq._core.queue.shared_room cimport ROOM_UNSHARED
 
 __all__ = ["TRANSITIONS", "Filter", "GroupOwner", "Member"]
 
@@ -164,6 +165,12 @@ cdef class Member:
     cdef void carried_by(self, link_t* link) noexcept:
         link_hold(link)
         self.carrier = link
+
+    cdef SharedRoom sharing(self):
+        return None
+
+    cdef uint32_t shared_room(self) noexcept:
+        return ROOM_UNSHARED
 
     cdef uint32_t credit(self) noexcept:
         return 0

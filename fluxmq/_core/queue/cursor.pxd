@@ -35,6 +35,8 @@ cdef class Cursor:
     cdef int mark(self, uint64_t offset) except -1
     # Skips from `next` to `upto`: these messages are not stored any more, because every group had settled them.
     cdef int pass_over(self, uint64_t upto) except -1
+    # Begins at `next`, with nothing settled above it. Claims stay.
+    cdef void start_at(self, uint64_t next) noexcept
     cdef void advance(self) noexcept
     cdef uint64_t reach(self) noexcept
     cdef bint is_settled_bit(self, uint64_t offset) noexcept

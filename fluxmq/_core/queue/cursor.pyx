@@ -91,6 +91,17 @@ cdef class Cursor:
         self.settled += 1
         return 0
 
+    cdef void start_at(self, uint64_t next) noexcept:
+        cdef uint32_t i
+        for i in range(self.pages_count):
+            free(self.pages[i])
+        self.pages_count = 0
+        self.settled = 0
+        self.pages_base = next >> PAGE_BITS
+        self.floor = self.next = next
+        self.head_at = <uint64_t>0xFFFFFFFFFFFFFFFF
+        self.head_expires = 0
+
     cdef void set_floor(self, uint64_t offset) noexcept:
         """Frees pages that are entirely below the floor. Bits below it in the first page stay, and are never read."""
         cdef uint64_t gone = (offset >> PAGE_BITS) - self.pages_base

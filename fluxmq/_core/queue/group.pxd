@@ -74,6 +74,8 @@ cdef class Group(Members):
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1
     cdef int keep_offsets(self) except -1
     cdef int move(self, Cursor cursor, uint64_t next) except -1
+    cdef int hold(self, Cursor cursor, claim_t* claim, Member member) except -1
+    cdef bint hold_again(self, Cursor cursor, uint64_t offset, uint16_t deliveries, Member member) except -1
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1
     cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL
     cdef claim_t* fresh_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL

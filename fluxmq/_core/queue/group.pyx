@@ -18,9 +18,9 @@ from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
     claim_let_go, claim_member, enter, heap_push, heap_remove, may_hold,
 )
-from fluxmq._core.queue.cursor cimport PAGE_BITS
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_hold
 from fluxmq._core.queue.policy cimport policy_of
+from fluxmq._core.queue.relay cimport VERB_ACK, VERB_NACK, VERB_REJECT
 from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_u64
 
 __all__ = ["Group"]
@@ -406,29 +406,12 @@ cdef class Group(Members):
         """Delivers a claim that is in no heap to a member. 0: refused; the member gets nothing more in this pump."""
         cdef int taken
         self.turn_member = self.turn_next
-        enter(claim, CLAIM_HELD)
-        claim.member = <void*>member
         claim.chunk = chunk
         claim.payload = record.payload_length
         chunk_hold(chunk)
         if claim.deliveries < DELIVERIES_MAX:
             claim.deliveries += 1
-        claim.before = member.newest
-        claim.behind = NULL
-        if member.newest != NULL:
-            member.newest.behind = claim
-        else:
-            member.oldest = claim
-        member.newest = claim
-        member.held += 1
-        self.held += 1
-        cursor.held += 1
-        if member.carrier != NULL:
-            member.carrier.claims += 1
-        cursor.holder = member
-        if member.lease_ms:
-            claim.due_ms = self.ledger.node.mono_ms + member.lease_ms
-            heap_push(&self.leases, claim)
+        self.hold(cursor, claim, member)
         taken = member.deliver(claim, record)
         if taken:
             if taken != DELIVER_KEPT:
@@ -447,6 +430,41 @@ cdef class Group(Members):
         heap_push(&cursor.ready, claim)
         self.ready_bytes += claim.payload
         return 0
+
+    cdef int hold(self, Cursor cursor, claim_t* claim, Member member) except -1:
+        """The member holds a claim that is in no heap."""
+        enter(claim, CLAIM_HELD)
+        claim.member = <void*>member
+        claim.before = member.newest
+        claim.behind = NULL
+        if member.newest != NULL:
+            member.newest.behind = claim
+        else:
+            member.oldest = claim
+        member.newest = claim
+        member.held += 1
+        self.held += 1
+        cursor.held += 1
+        if member.carrier != NULL:
+            member.carrier.claims += 1
+        cursor.holder = member
+        if member.lease_ms:
+            claim.due_ms = self.ledger.node.mono_ms + member.lease_ms
+            heap_push(&self.leases, claim)
+        return 0
+
+    cdef bint hold_again(self, Cursor cursor, uint64_t offset, uint16_t deliveries, Member member) except -1:
+        """A member says that it holds a message since before this group knew it, in this delivery: it does, if nobody
+        has got it since. Returns whether it does."""
+        cdef claim_t* claim = cursor.find(offset)
+        if claim == NULL or claim.state != CLAIM_READY or claim.deliveries != deliveries:
+            return 0
+        heap_remove(&cursor.ready, claim)
+        self.ready_bytes -= claim.payload
+        claim.due_ms = 0
+        self.hold(cursor, claim, member)
+        self.touch()
+        return 1
 
     cdef void take_from_member(self, claim_t* claim) noexcept:
         cdef Member member = <Member>claim_member(claim, CLAIM_HELD)
@@ -483,7 +501,14 @@ cdef class Group(Members):
 
     # ---------------------------------------------------------------- settlement
 
+    cdef int drop_held(self, claim_t* claim) except -1:
+        self.take_from_member(claim)
+        self.drop_claim(claim)
+        return 0
+
     cdef int settle(self, claim_t* claim) except -1:
+        if self.relay is not None:
+            return self.relay.settle(self, claim, VERB_ACK, 0, False, None)
         if self.owner is not None:
             self.owner.counts.settled += 1
         return self.settle_offset(<Cursor>claim.cursor, claim.offset)
@@ -503,6 +528,8 @@ cdef class Group(Members):
 
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
         cdef Cursor cursor = <Cursor>claim.cursor
+        if self.relay is not None:
+            return self.relay.settle(self, claim, VERB_NACK, delay_ms, counts, None)
         if counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
             return self.end_claim(claim, "max_retries")
         if claim.offset < cursor.log.first:             # purged meanwhile, so it cannot be delivered again
@@ -523,6 +550,8 @@ cdef class Group(Members):
         return 0
 
     cdef int reject(self, claim_t* claim, str reason) except -1:
+        if self.relay is not None:
+            return self.relay.settle(self, claim, VERB_REJECT, 0, False, reason)
         return self.end_claim(claim, reason)
 
     cdef int end_claim(self, claim_t* claim, str reason) except -1:
@@ -581,14 +610,8 @@ cdef class Group(Members):
         return due
 
     cdef int move(self, Cursor cursor, uint64_t next) except -1:
-        cdef uint32_t i
         self.drop_claims(cursor)
-        for i in range(cursor.pages_count):
-            free(cursor.pages[i])
-        cursor.pages_count = 0
-        cursor.settled = 0
-        cursor.pages_base = next >> PAGE_BITS
-        cursor.floor = cursor.next = next
+        cursor.start_at(next)
         return 0
 
     cdef int keep_offsets(self) except -1:
@@ -664,4 +687,6 @@ cdef class Group(Members):
 
     def flush_records(self):
         """For the cold half: writes the records of changes made outside of a pump."""
+        if self.relay is not None:
+            self.relay.barrier()
         self.write_records()

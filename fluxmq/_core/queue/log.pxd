@@ -117,6 +117,8 @@ cdef class Log:
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
     cdef void take_out(self, uint32_t at) noexcept
     cdef void let_go(self, chunk_t* chunk) noexcept
+    # Records the message that is the chunk's last one; if that fails it is not in the chunk.
+    cdef int journal(self, chunk_t* chunk, const record_t* record) except -1
     cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
     cdef uint32_t chunk_of(self, uint64_t offset) noexcept
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
@@ -127,4 +129,6 @@ cdef class Log:
 
 cdef void chunk_hold(chunk_t* chunk) noexcept
 cdef void chunk_drop(chunk_t* chunk) noexcept
+# A chunk that no log has, with one message: `size` bytes, as a log has it, but for its expiry.
+cdef chunk_t* chunk_of_message(const uint8_t* message, uint32_t size, int64_t expires_at) except NULL
 cdef void record_body(const record_t* record, body_t* out) noexcept     # borrowed, like `record` itself

@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memmove, memset
 from fluxmq._core.disk.record_kinds cimport RECORD_APPEND
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.envelope.envelope cimport Envelope
-from fluxmq._core.memory.message cimport FORMAT_LAST
+from fluxmq._core.memory.message cimport FORMAT_LAST, body_borrow
 from fluxmq._core.memory.spans cimport spans_add, spans_end, spans_wait
 from fluxmq._core.queue.cache cimport cache_in, cache_out
 from fluxmq._core.queue.lanes cimport first_of, lane_of
@@ -134,6 +134,14 @@ cdef chunk_t* chunk_new(uint32_t room) except NULL:
     except MemoryError:
         free(chunk)
         raise
+    return chunk
+
+
+cdef chunk_t* chunk_of_message(const uint8_t* message, uint32_t size, int64_t expires_at) except NULL:
+    cdef chunk_t* chunk = chunk_new(size)
+    memcpy(chunk.data, message, size)
+    (<record_t*>chunk.data).expires_at = expires_at
+    chunk.used = size
     return chunk
 
 
@@ -292,7 +300,6 @@ cdef class Log:
         cdef chunk_t* chunk = self.tail_for(size)
         cdef uint8_t* at = chunk.data + chunk.used
         cdef record_t* record = <record_t*>at
-        cdef uint8_t* written
         record.size = size
         record.payload_length = body.payload_length
         record.offset = self.next
@@ -314,18 +321,23 @@ cdef class Log:
         memset(<uint8_t*>record + total, 0, size - total)
         chunk_index(chunk, chunk.used)
         if not self.volatile and self.ledger.keeps(self.line):
-            try:
-                spans_add(&self.spans, self.line, record.offset)
-                written = self.ledger.reserve(self.line, RECORD_APPEND, 8 + size)
-            except BaseException:
-                chunk.count -= 1
-                raise
-            put_u64(written, self.number)
-            memcpy(written + 8, record, size)
+            self.journal(chunk, record)
         self.added(chunk, record)
         self.messages_in += 1
         self.bytes_in += size
         return record.offset
+
+    cdef int journal(self, chunk_t* chunk, const record_t* record) except -1:
+        cdef uint8_t* written
+        try:
+            spans_add(&self.spans, self.line, record.offset)
+            written = self.ledger.reserve(self.line, RECORD_APPEND, 8 + record.size)
+        except BaseException:
+            chunk.count -= 1
+            raise
+        put_u64(written, self.number)
+        memcpy(written + 8, record, record.size)
+        return 0
 
     cdef void added(self, chunk_t* chunk, const record_t* record) noexcept:
         if chunk.count == 1:
@@ -348,15 +360,7 @@ cdef class Log:
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, int format=0) -> int:
         """For the cold half: appends a message and returns its offset. Raises MemoryError, StorageError."""
         cdef body_t body
-        memset(&body, 0, sizeof(body))
-        body.topic = <const uint8_t*><const char*>topic
-        body.topic_length = <uint32_t>len(topic)
-        body.payload = <const uint8_t*><const char*>payload
-        body.payload_length = <uint32_t>len(payload)
-        body.properties = <const uint8_t*><const char*>properties
-        body.properties_length = <uint32_t>len(properties)
-        body.expires_at = expires_at
-        body.format = <uint8_t>format
+        body_borrow(&body, topic, properties, payload, expires_at, <uint8_t>format)
         return self.append(&body, <uint8_t>qos, <uint8_t>priority, not_before)
 
     def replay(self, bytes messages not None, uint64_t next=0):
@@ -396,6 +400,35 @@ cdef class Log:
             else:
                 self.flushed = next
 
+    def take_in(self, bytes messages not None, int64_t shift_ms):
+        """Appends messages of this log from another node, with their offsets, and records them. Those below `next` it
+        has already. shift_ms: added to their times by the steady clock, which is another one there. Raises CorruptError
+        if the bytes are no messages of this log; MemoryError, StorageError."""
+        cdef const uint8_t* at = <const uint8_t*><const char*>messages
+        cdef const uint8_t* end = at + len(messages)
+        cdef const record_t* record
+        cdef record_t* kept
+        cdef chunk_t* chunk
+        while at < end:
+            record = <const record_t*>at
+            if not record_holds(at, end - at) or lane_of(record.offset) != lane_of(self.first):
+                raise CorruptError(f"log {self.number:016x}: another node sent what is no message of it")
+            at += record.size
+            if record.offset < self.next:
+                continue
+            chunk = self.tail_for(record.size)
+            kept = <record_t*>(chunk.data + chunk.used)
+            memcpy(kept, record, record.size)
+            if kept.expires_at:
+                kept.expires_at = max(kept.expires_at + shift_ms, <int64_t>1)
+            if kept.not_before:
+                kept.not_before = max(kept.not_before + shift_ms, <int64_t>1)
+            chunk_index(chunk, chunk.used)
+            if not self.volatile and self.ledger.keeps(self.line):
+                self.journal(chunk, kept)
+                self.ledger.recorded(self.line)
+            self.added(chunk, kept)
+
     def restart(self, uint64_t first, uint64_t flushed):
         """Empties the log: segments have everything from `first` to `flushed`, and nothing was appended since."""
         self.trim(self.next)
@@ -403,6 +436,13 @@ cdef class Log:
         self.next = self.flushed = flushed
         self.sizes = Sizes()
         self.spans.count = 0
+
+    def mirror(self, uint64_t first, uint64_t next):
+        """Another node has this log, with this range by now. Its messages are found here after load(), as if that node
+        were the disk."""
+        if next > self.next:
+            self.next = self.flushed = next
+        self.trim(first)
 
     # ---------------------------------------------------------------- find
 

@@ -15,6 +15,7 @@ from fluxmq._core.queue.delay cimport Delays
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, Needed
 from fluxmq._core.queue.policy cimport queue_policy_t
+from fluxmq._core.queue.relay cimport Relay
 
 cdef enum:
     QUEUE_CLASSIC = 0
@@ -41,6 +42,19 @@ cdef struct queue_sums_t:           # the queue's share of QueueSums, as of its 
     uint64_t[GAUGES] gauges
     queue_counts_t counts
 
+# The partition of a key is this modulo their number. FNV-1a without a seed, because it must never change.
+cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
+    cdef uint32_t h = 2166136261
+    cdef uint32_t i
+    for i in range(length):
+        h = (h ^ key[i]) * 16777619
+    return h ^ h >> 15
+
+# Stands for a queue among the groups that have had a message with an origin (hub/origins.pxd).
+cdef inline uint32_t queue_mark(uint64_t identity) noexcept nogil:
+    cdef uint64_t mixed = (identity ^ identity >> 32) * <uint64_t>0x9E3779B97F4A7C15
+    return max(<uint32_t>(mixed >> 32), <uint32_t>1)
+
 cdef class LogNeeds(Needed):
     """Tells which messages of one log are still needed: some group has not settled them."""
     cdef list cursors
@@ -58,6 +72,7 @@ cdef class Queue(GroupOwner):
     cdef readonly uint32_t partitions
     cdef readonly list groups               # Group: pumped with the queue
     cdef readonly list readers              # StreamReader; replaced instead of changed in place, like `patterns`
+    cdef readonly list feeds                # Feed, of a stream: what other nodes read
     cdef queue_policy_t policy              # rules for limits and expiry
     cdef readonly queue_limits_t limits
     cdef readonly int64_t expiry_ms         # when the next message at a head expires: steady clock; 0: none
@@ -65,6 +80,11 @@ cdef class Queue(GroupOwner):
     cdef bint pumping                       # within pump()
     cdef public object events               # engine/queues/events.py: callbacks to the cold half; None: there are none
     cdef public Delays delays               # None: nothing was ever delayed
+    cdef public Relay relay                 # another node has its messages; None: this one
+    cdef public bint resting                # its consumers get nothing: it is about to move to another node
+    cdef public bint ending                 # a cluster decides whether it is deleted: it takes no messages until then
+    cdef readonly bint awaits_claims        # deliveries wait until their claims are committed
+    cdef public uint64_t identity           # its number in the cluster; 0: it is known to this node only
     cdef public object wake                 # requests a turn, outside of one
     cdef public str damage                  # why the queue only accepts settlements any more; None: not damaged
     cdef readonly uint64_t floors_read      # number of cursors read by lowest_floor()
@@ -87,7 +107,9 @@ cdef class Queue(GroupOwner):
     # Takes a publish. Returns 0, or the MQTT 5 reason code of the refusal. wide: only filters that are wider than their
     # bindings match (SUB_WIDE), so the bindings must be checked.
     cdef int take(self, pub_t* pub, bint wide) except -1
-    cdef int put(self, const body_t* body, uint8_t qos) except -1
+    cdef int put(self, const body_t* body, uint8_t qos, const pub_t* pub) except -1
+    cdef int put_forced(self, const body_t* body, uint8_t qos) except -1    # a dead letter, as it is
+    cdef int relay_publish(self, const pub_t* pub, const body_t* body) except -1
     cdef bint is_bound(self, const body_t* body) noexcept
     cdef int no_space(self) except -1
     cdef int refused(self, uint64_t* count) except -1

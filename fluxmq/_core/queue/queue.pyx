@@ -9,9 +9,11 @@ from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.envelope.envelope cimport options_t, read_options
-from fluxmq._core.memory.message cimport body_bytes
+from fluxmq._core.memory.message cimport body_borrow, body_bytes
 from fluxmq._core.memory.namespace cimport lacks_room
-from fluxmq._core.mqtt.consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_UNSPECIFIED_ERROR
+from fluxmq._core.mqtt.consts cimport (
+    REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
+)
 from fluxmq._core.queue.amqp_head cimport drop_heads, estimate_ready_bytes, expire_heads, ready_count
 from fluxmq._core.queue.claim cimport busy_lane
 from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
@@ -20,13 +22,14 @@ from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.lanes cimport log_index
 from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
-from fluxmq._core.queue.stream cimport StreamReader
+from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED
+from fluxmq._core.queue.stream cimport Feed, StreamReader
 from fluxmq._core.wire.levels cimport levels_match
 from fluxmq._core.wire.queue_address cimport PREFIX, QUEUE_PREFIX_BYTES
 
 __all__ = ["LogNeeds", "POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
 
-# Shared empty value of `readers` and `patterns`, because few queues have any. Such a list is never changed in place.
+# Shared empty value of `readers`, `feeds` and `patterns`: few queues have any. Never changed in place.
 cdef list NONE = []
 
 globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL,
@@ -40,15 +43,6 @@ cdef enum:
 cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
     """The earlier of two expiry times; known: 0 = never."""
     return other if known == 0 or other < known else known
-
-
-cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
-    """FNV-1a without a seed, because the partition of a key must never change."""
-    cdef uint32_t h = 2166136261
-    cdef uint32_t i
-    for i in range(length):
-        h = (h ^ key[i]) * 16777619
-    return h ^ h >> 15
 
 
 cdef bint may_expire(Log log) noexcept:
@@ -90,11 +84,12 @@ cdef class Queue(GroupOwner):
     """Machine. One per declared queue.
 
     ledger: the node's, or one without a journal for a queue in memory only. number, name: see queue/queue.pxd.
-    namespace: None is "/". kind: QUEUE_*. logs: partition-major, `lanes` per partition.
+    namespace: None is "/". elsewhere: another node has its messages (forward_to). kind: QUEUE_*. logs: partition-major,
+    `lanes` per partition.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, int kind, list logs not None,
-                  uint32_t lanes=1, Namespace namespace=None):
+                  uint32_t lanes=1, Namespace namespace=None, bint elsewhere=False):
         if lanes == 0 or not logs or len(logs) % lanes:
             raise UsageError("a queue has at least one partition, and as many lanes in each")
         self.ledger = ledger
@@ -106,12 +101,13 @@ cdef class Queue(GroupOwner):
         for log in logs:
             (<Log>log).count_for(self.namespace)
         self.kind = <uint8_t>kind
-        self.durable = ledger.keeps(self.line) and kind != QUEUE_EPHEMERAL
+        self.durable = self.awaits_claims = ledger.keeps(self.line) and kind != QUEUE_EPHEMERAL and not elsewhere
         self.logs = logs
         self.lanes = lanes
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = NONE
+        self.feeds = NONE
         self.busy_lanes = lanes if 1 < lanes <= 256 else 0
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.limits.ready_max = self.limits.ready_bytes_max = -1
@@ -136,6 +132,38 @@ cdef class Queue(GroupOwner):
     def partition_at(self, uint32_t at) -> int:
         """The partition that logs[at] is of."""
         return at // self.lanes
+
+    def forward_to(self, Relay relay not None):
+        """Another node has the messages of this queue, which was made for that: `relay` is the way to it."""
+        if self.durable:
+            raise UsageError(f"queue {self.name!r} has messages of its own")
+        self.relay = relay
+
+    def become_relay(self, uint64_t number, list logs not None):
+        """Another node gets the messages: a Relay is to follow at once (forward_to). number, logs: as those of a queue
+        that was made to be forwarded. What the queue had stays with who has its logs."""
+        if self.dirty:
+            self.dirty = False
+            self.ledger.dirty_queues.pop(self, None)
+        self.number = number
+        self.logs = logs
+        self.line = (<Log>logs[0]).line
+        self.durable = self.awaits_claims = self.expiring = self.resting = self.ending = False
+        self.expiry_ms = 0
+        self.delays = None
+
+    def become_owner(self, uint64_t number, list logs not None, Delays delays):
+        """This node has the messages now, in these logs; the groups are to follow at once (queue/handover)."""
+        cdef Log log
+        self.relay = None
+        self.number = number
+        self.logs = logs
+        self.line = (<Log>logs[0]).line
+        self.durable = self.awaits_claims = self.ledger.keeps(self.line) and self.kind != QUEUE_EPHEMERAL
+        self.delays = delays
+        self.resting = False
+        memset(self.busy, 0xFF, sizeof(self.busy))
+        memset(self.behind, 0, len(logs) * sizeof(uint32_t))
 
     def set_policy(self, int number):
         """number: POLICY_*."""
@@ -215,7 +243,7 @@ cdef class Queue(GroupOwner):
 
     cdef int mark_clock_dirty(self) except -1:
         """The timer checks the queue with its next tick, because something may be due earlier than known."""
-        if not self.clock_dirty and not self.following:
+        if not self.clock_dirty and not self.following and self.relay is None:
             self.clock_dirty = True
             self.ledger.clock_dirty.append(self)
         return 0
@@ -272,6 +300,13 @@ cdef class Queue(GroupOwner):
         self.readers = [one for one in self.readers if one is not reader]
         self.mark_clock_dirty()
 
+    def add_feed(self, Feed feed not None):
+        """Another node reads this stream."""
+        self.feeds = [*self.feeds, feed]
+
+    def remove_feed(self, Feed feed not None):
+        self.feeds = [one for one in self.feeds if one is not feed]
+
     @property
     def depth(self) -> int:
         """Number of messages kept: from the oldest that may still be needed to the newest."""
@@ -302,6 +337,8 @@ cdef class Queue(GroupOwner):
         self.passed = pub.passing
         if pub.amqp != NULL:
             body = pub.amqp
+        if self.relay is not None:
+            return self.relay_publish(pub, body)
         addressed = self.is_address(&pub.body)
         reason = self.read_options(body, &options)
         if reason:
@@ -319,15 +356,39 @@ cdef class Queue(GroupOwner):
         self.ledger.commits.take_back(mark) # the publisher does not wait for a capture
         return 0
 
-    cdef int put(self, const body_t* body, uint8_t qos) except -1:
-        """Takes a publish routed here by another protocol than MQTT. Returns 0, or the reason code of the refusal."""
+    cdef int relay_publish(self, const pub_t* pub, const body_t* body) except -1:
+        """take() where another node has the messages. A publisher waits in the same cases as it would there."""
+        cdef int reason
+        if self.is_address(&pub.body) or self.limits.capture_confirmed or (pub.amqp != NULL and self.bindings):
+            return self.relay.publish(body, pub.qos, RELAY_AWAITED, pub)
+        reason = self.relay.publish(body, pub.qos, RELAY_TAKEN if self.bindings else RELAY_UNAWAITED, pub)
+        if reason:
+            self.refused(&self.counts.capture_lost)
+        return 0
+
+    cdef int put(self, const body_t* body, uint8_t qos, const pub_t* pub) except -1:
+        """Takes a publish routed here by another protocol than MQTT. pub: of an MQTT client; NULL: none. Returns 0, or
+        the reason code of the refusal."""
         cdef options_t options
-        cdef int reason = self.read_options(body, &options)
+        cdef int reason
+        if self.relay is not None:
+            return self.relay.publish(body, qos, RELAY_AWAITED if pub == NULL else RELAY_TAKEN, pub)
+        reason = self.read_options(body, &options)
         if reason:
             self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
         return reason if reason else self.append(body, qos, &options)
+
+    cdef int put_forced(self, const body_t* body, uint8_t qos) except -1:
+        cdef options_t options, asked
+        if self.relay is not None:
+            return self.relay.publish(body, qos, RELAY_FORCED, NULL)
+        memset(&options, 0, sizeof(options))
+        options.forced = 1
+        if self.read_options(body, &asked) == 0:    # it keeps its place among others; the rest was done before
+            options.priority, options.key, options.key_length = asked.priority, asked.key, asked.key_length
+        return self.append(body, qos, &options)
 
     cdef int refused(self, uint64_t* count) except -1:
         """Counts a refusal, which needs no pump."""
@@ -345,11 +406,16 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int no_space(self) except -1:
-        """0, or the reason code for refusing new messages: the queue is damaged, the disk is full, or this turn has
-        filled the journal's batch (a large message for hundreds of queues)."""
+        """0, or the reason code for refusing new messages: the queue is damaged or about to be deleted, the disk is
+        full, or this turn has filled the journal's batch (a large message for hundreds of queues)."""
         if self.damage is not None:
             self.refused(&self.counts.refused_disk)
             return REASON_UNSPECIFIED_ERROR
+        if self.ending:
+            self.refused(&self.counts.refused_away)
+            self.ledger.refused_away += 1
+            self.ledger.away_why = "the queue is being deleted, because nobody used it"
+            return REASON_SERVER_UNAVAILABLE
         if self.durable and (self.ledger.full or (
                 self.ledger.journal is not None
                 and self.ledger.journal.gather.length > self.ledger.batch_bytes_max)):
@@ -557,23 +623,16 @@ cdef class Queue(GroupOwner):
         """Publishes as a client would: options in user properties apply. Returns 0, or the MQTT 5 reason code of the
         refusal. topic, properties: valid, encoded as `format` (FORMAT_*)."""
         cdef body_t body
-        cdef options_t options
-        cdef int reason
-        memset(&body, 0, sizeof(body))
-        body.topic = <const uint8_t*><const char*>topic
-        body.topic_length = <uint32_t>len(topic)
-        body.payload = <const uint8_t*><const char*>payload
-        body.payload_length = <uint32_t>len(payload)
-        body.properties = <const uint8_t*><const char*>properties
-        body.properties_length = <uint32_t>len(properties)
-        body.expires_at = expires_at
-        body.format = <uint8_t>format
-        reason = self.read_options(&body, &options)
-        if reason:
-            self.refused(&self.counts.refused_properties)
-        else:
-            reason = self.no_space()
-        return reason if reason else self.append(&body, <uint8_t>qos, &options)
+        body_borrow(&body, topic, properties, payload, expires_at, <uint8_t>format)
+        return self.put(&body, <uint8_t>qos, NULL)
+
+    def put_letter(self, bytes topic not None, bytes payload not None, bytes properties not None, int qos=1,
+                   int format=0) -> int:
+        """Appends a dead letter as it is: with the partition key and the priority in its properties, whatever the
+        limits. Returns 0, or the MQTT 5 reason code of the refusal."""
+        cdef body_t body
+        body_borrow(&body, topic, properties, payload, 0, <uint8_t>format)
+        return self.put_forced(&body, <uint8_t>qos)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
@@ -585,22 +644,16 @@ cdef class Queue(GroupOwner):
         """
         cdef body_t body
         cdef options_t options
-        memset(&body, 0, sizeof(body))
         memset(&options, 0, sizeof(options))
-        body.topic = <const uint8_t*><const char*>topic
-        body.topic_length = <uint32_t>len(topic)
-        body.payload = <const uint8_t*><const char*>payload
-        body.payload_length = <uint32_t>len(payload)
-        body.properties = <const uint8_t*><const char*>properties
-        body.properties_length = <uint32_t>len(properties)
-        body.expires_at = expires_at
-        body.format = <uint8_t>format
+        body_borrow(&body, topic, properties, payload, expires_at, <uint8_t>format)
         options.not_before = not_before
         options.priority = <uint8_t>priority
         options.forced = forced
         if partition_key:
             options.key = <const uint8_t*><const char*>partition_key
             options.key_length = <uint32_t>len(partition_key)
+        if self.relay is not None:
+            return self.relay.publish(&body, <uint8_t>qos, RELAY_UNAWAITED, NULL)
         return self.append(&body, <uint8_t>qos, &options)
 
     # ---------------------------------------------------------------- pump
@@ -609,12 +662,22 @@ cdef class Queue(GroupOwner):
         """Once per turn in which the queue changed: groups and readers deliver what they can, then write records."""
         cdef Group group
         cdef StreamReader reader
+        cdef Feed feed
         cdef bint stalled = 0
         self.unpumped = False
-        if self.damage is not None:
+        if self.relay is not None:
+            for reader in self.readers:
+                reader.pump()
+            return self.relay.pump()
+        if self.ledger.not_pumped is not None:
+            self.ledger.not_pumped[self] = None
+            for group in self.groups:
+                group.write_records()
+            return 0
+        if self.damage is not None or self.resting:
             self.mark_clock_dirty()
             for group in self.groups:
-                group.write_records()           # consumers of a damaged queue may still settle their messages
+                group.write_records()           # its consumers may still settle their messages
             return 0
         self.pumping = True
         try:
@@ -632,6 +695,9 @@ cdef class Queue(GroupOwner):
             for reader in self.readers:
                 reader.pump()
                 stalled = stalled or reader.stalled
+            for feed in self.feeds:
+                feed.pump()
+                stalled = stalled or feed.stalled
             if self.kind != QUEUE_STREAM:
                 self.trim_settled()
         finally:

@@ -7,11 +7,13 @@ from fluxmq._core.pubsub.session cimport ClaimKeeper, Session
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.queue.queue cimport Queue
+from fluxmq._core.queue.shared_room cimport SharedRoom
 from fluxmq._core.queue.stream cimport StreamReader
 
 cdef class SessionClaims(ClaimKeeper):
     """Claims of queue messages delivered to one session, and their settlement."""
     cdef list queues                        # Queue: those consumed by this session
+    cdef SharedRoom shared                  # of those whose queues other nodes have; None: there was none
     cdef bint starved                       # one of them found no room in the window
 
 cdef class SessionMember(Member):

@@ -191,6 +191,7 @@ cdef class SessionClaims(ClaimKeeper):
         cdef claim_t* c = <claim_t*>claim
         cdef SessionMember member
         cdef Group group
+        self.on_room()                  # this queue may be empty now, and others have waited
         if c.state == CLAIM_STREAM:
             return (<SessionReader>claim_member(c, CLAIM_STREAM)).acknowledge(c)
         member = <SessionMember>claim_member(c, CLAIM_HELD)
@@ -243,6 +244,15 @@ cdef class SessionMember(Member):
     def __dealloc__(self):
         ids_drop(self.ids)
 
+    cdef SharedRoom sharing(self):
+        cdef SessionClaims claims = <SessionClaims?>self.session.claim_keeper
+        if claims.shared is None:
+            claims.shared = SharedRoom()
+        return claims.shared
+
+    cdef uint32_t shared_room(self) noexcept:
+        return room_in(self.session)
+
     cdef uint32_t credit(self) noexcept:
         cdef uint32_t room = room_in(self.session)
         if self.prefetch:
@@ -253,16 +263,20 @@ cdef class SessionMember(Member):
 
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
         cdef Session session = self.session
+        cdef SessionClaims claims
         cdef msg_t* msg
         if session.link == NULL:
             return 0
+        claims = <SessionClaims>session.claim_keeper
+        if claims is not None and claims.shared is not None and not claims.shared.stale:
+            claims.shared.changed()
         msg = queue_message(self.queue, record, (<Group>self.group).name, (<Cursor>claim.cursor).partition,
                             claim.deliveries, self.qos, session.link.version == 5)
         try:
             # The claim is recorded at the end of this pump, so the gathering batch is not empty.
             return session.deliver_claim(msg, <uint8_t>(PUBLISH << 4 | self.qos << 1), self.ids, claim,
                                          session.ledger.commits.next_ticket(self.queue.line)
-                                         if self.queue.durable else ticket_t(0, 0, 0))
+                                         if self.queue.awaits_claims else ticket_t(0, 0, 0, 0))
         finally:
             msg_drop(msg)
 

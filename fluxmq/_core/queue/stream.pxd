@@ -15,6 +15,11 @@ cdef enum:
     CLAIM_STREAM = 4            # claim_t.state of a delivery of a reader; claim_t.member is the reader
     CLAIM_STREAM_DONE = 5       # acknowledged, but an earlier one is not
 
+cdef class Feed:
+    """What another node reads of a stream: pumped with its queue. A base class: _core/peer/feed."""
+    cdef readonly bint stalled              # it needs messages that must be read from disk first
+    cdef int pump(self) except -1
+
 cdef class StreamReader:
     cdef readonly Log log
     cdef readonly uint64_t next             # offset of the next message to deliver

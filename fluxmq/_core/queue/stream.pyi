@@ -4,7 +4,12 @@ from fluxmq._core.queue.claim import Filter, GroupOwner
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 
-__all__ = ["StreamReader"]
+__all__ = ["Feed", "StreamReader"]
+
+@disjoint_base
+class Feed:
+    @property
+    def stalled(self) -> bool: ...
 
 @disjoint_base
 class StreamReader:
@@ -32,5 +37,6 @@ class StreamReader:
     def remembered(self) -> int: ...
     @property
     def limited(self) -> bool: ...
+    def go_on_in(self, log: Log) -> None: ...
     def commit(self, next: int) -> None: ...
     def auto_commit(self) -> bool: ...

@@ -8,10 +8,17 @@ from fluxmq._core.queue.by_offset cimport seek
 from fluxmq._core.queue.claim cimport claim_free, claim_new, may_hold
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_t
 
-__all__ = ["StreamReader"]
+__all__ = ["Feed", "StreamReader"]
 
 cdef enum:
     BURST_MAX = 2000            # messages of one reader in one pump, so that a replay does not delay the others
+
+
+cdef class Feed:
+    """Machine. A base class: see queue/stream.pxd."""
+
+    cdef int pump(self) except -1:
+        raise NotImplementedError
 
 
 cdef class StreamReader:
@@ -111,6 +118,8 @@ cdef class StreamReader:
             done += 1
         if self.owner is not None:
             self.owner.counts.delivered += done
+            if done and done == room and not self.keeps():
+                self.owner.touch()          # nothing is acknowledged, so nobody else asks whether there is room
         return done
 
     cdef void pass_over(self, uint64_t offset) noexcept:
@@ -181,6 +190,11 @@ cdef class StreamReader:
         self.newest = NULL
         self.held = 0
         self.unlimit()
+
+    def go_on_in(self, Log log not None):
+        """The stream has come to this node, or has left it: `log` has the same messages, with the same offsets."""
+        self.log = log
+        self.stalled = False
 
     def commit(self, uint64_t next):
         """Sets the group's position, from which other readers and a restart continue. Raises UsageError without a

@@ -66,7 +66,7 @@ cdef class WaitingLink(Waiter):
         cdef LineWaiter waiter = LineWaiter.__new__(LineWaiter)
         waiter.link = self
         waiter.number = number
-        self.hub.commits.hold_at(ticket_t(position, line.number, 1), HELD_NOTIFY, self.link, waiter, 0, 0)
+        self.hub.commits.hold_at(ticket_t(position, line.number, 1, 0), HELD_NOTIFY, self.link, waiter, 0, 0)
 
     def close(self):
         """The connection ends: nothing leaves it any more."""

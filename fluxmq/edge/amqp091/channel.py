@@ -1,4 +1,4 @@
-"""The cold methods of channels, classes 20 to 90: each method has its function here, named as the specification does.
+"""The cold methods of channels, classes 20 to 90, in one file: each has its function, named as the specification does.
 
 Hot methods (Basic.Publish, Ack, Nack, Reject, Deliver) are in _core/net/amqp091_connection and amqp091_channel. The
 engine executes operations on exchanges and queues; this module decodes the methods and answers when they are on disk.
@@ -19,12 +19,14 @@ from fluxmq._core.queue.queue import Queue
 from fluxmq.edge.amqp091.channel_state import ChannelState
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL
 from fluxmq.edge.amqp091.consumers import Consumers
+from fluxmq.edge.amqp091.elsewhere import Elsewhere
 from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.shares import Shares
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.relays import Relays
 from fluxmq.model.amqp import ReplyCode, text, wire
 
 if TYPE_CHECKING:
@@ -42,18 +44,21 @@ class ChannelMethods:
     later: schedules a call after some seconds. consumer_timeout_ms: 0 = none.
     """
 
-    def __init__(self, hub: Hub, exchanges: ExchangeManager, queues: AmqpQueues, asking: Asking, *,
+    def __init__(self, hub: Hub, exchanges: ExchangeManager, queues: AmqpQueues, asking: Asking, relays: Relays, *,
                  later: Callable[[float, Callable[[], None]], Any], consumer_timeout_ms: int,
                  on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self.hub = hub
         self.exchanges = exchanges
         self.queues = queues
+        self.asking = asking
         self.permissions = Permissions(asking)
-        self.consumers = Consumers(hub, queues, later, self.on_channel_error)
+        self.elsewhere = Elsewhere(hub, queues, relays, asking, self.on_channel_error, self.answer)
+        self.consumers = Consumers(hub, queues, self.elsewhere, later, self.on_channel_error)
         self.departures = Shares(later)
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
         queues.manager.listeners.append(self.consumers)
+        relays.on_refused.append(self.consumers.refused)
         self._verbs: dict[type[m.Method], Callable[[Client, ChannelState, Any], None]] = {
             m.ChannelFlow: self.channel_flow, m.ChannelFlowOk: self.nothing,
             m.ExchangeDeclare: self.exchange_declare, m.ExchangeDelete: self.exchange_delete,
@@ -259,11 +264,19 @@ class ChannelMethods:
             return
         if not name and method.passive:
             name = self._named(client, state, "")
+        home = self.queues.reply_elsewhere(wire(client.vhost), name) if method.passive else None
+        if home is not None:
+            state.last_queue = name
+            self.elsewhere.declared_reply(state, *home, method)
+            return
         since = self.hub.commits.mark
         declared = self.queues.declare(wire(client.vhost), name, passive=method.passive, durable=method.durable,
                                        exclusive_owner=client if method.exclusive else None, owner=client,
                                        auto_delete=method.auto_delete, arguments=method.arguments)
         state.last_queue = declared.name
+        if declared.queue.relay is not None:
+            self.elsewhere.declared(state, declared.queue, declared.name, method)
+            return
         self.answer(state, m.QueueDeclareOk(queue=text(declared.name), message_count=declared.messages,
                                             consumer_count=declared.consumers), since, no_wait=method.no_wait)
 
@@ -289,14 +302,26 @@ class ChannelMethods:
 
     def queue_purge(self, client: Client, state: ChannelState, method: m.QueuePurge) -> None:
         since = self.hub.commits.mark
-        purged = self.queues.purge(wire(client.vhost), self._named(client, state, method.queue), client)
+        name = self._named(client, state, method.queue)
+        queue = self.queues.find(wire(client.vhost), name, client)
+        if queue.relay is not None:
+            self.queues.purgeable(queue)
+            self.elsewhere.purge(state, queue, method.no_wait)
+            return
+        purged = self.queues.purge(wire(client.vhost), name, client)
         self.hub.wake_up()
         self.answer(state, m.QueuePurgeOk(message_count=purged), since, no_wait=method.no_wait)
 
     def queue_delete(self, client: Client, state: ChannelState, method: m.QueueDelete) -> None:
         since = self.hub.commits.mark
-        messages = self.queues.delete(wire(client.vhost), self._named(client, state, method.queue), client,
+        name = self._named(client, state, method.queue)
+        queue = self.queues.get(wire(client.vhost), name)
+        if queue is not None and queue.relay is not None:
+            self.elsewhere.delete(state, self.queues.find(wire(client.vhost), name, client), method)
+            return
+        messages = self.queues.delete(wire(client.vhost), name, client,
                                       if_unused=method.if_unused, if_empty=method.if_empty)
+        messages = self.asking.result_of(client.connection) or messages
         self.answer(state, m.QueueDeleteOk(message_count=messages), since, no_wait=method.no_wait)
 
     # ------------------------------------------------------------------ basic
@@ -321,8 +346,12 @@ class ChannelMethods:
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         queue = self._reply_queue(state, method) if reply else self.queues.find(wire(client.vhost), name, client)
         since = self.hub.commits.mark
-        state.consumers[tag] = self.consumers.join(client, state.channel, queue, tag, no_ack=method.no_ack,
-                                                   exclusive=method.exclusive, arguments=method.arguments)
+        consumer = state.consumers[tag] = self.consumers.join(
+            client, state.channel, queue, tag, no_ack=method.no_ack, exclusive=method.exclusive,
+            arguments=method.arguments)
+        if queue.relay is not None:
+            self.elsewhere.consume(state, consumer, method)
+            return
         # Deliveries are sent at the end of this turn or later, after this answer.
         self.answer(state, m.BasicConsumeOk(consumer_tag=tag), since, no_wait=method.no_wait)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fluxmq._core.net.amqp091_channel import Channel, ChannelMember
     from fluxmq._core.queue.queue import Queue
     from fluxmq.edge.amqp091.client import Client
+    from fluxmq.engine.queues.relays import Answer
 
 __all__ = ["ChannelState", "Consumer"]
 
@@ -14,7 +17,7 @@ __all__ = ["ChannelState", "Consumer"]
 class Consumer:
     """One consumer tag: a member of a group, or a reader for each partition of a stream."""
 
-    __slots__ = ("channel", "group", "members", "queue", "tag")
+    __slots__ = ("cancel_on_failover", "channel", "group", "members", "open", "queue", "tag")
 
     def __init__(self, channel: Channel, queue: Queue, tag: str) -> None:
         self.channel = channel
@@ -22,6 +25,8 @@ class Consumer:
         self.tag = tag
         self.group: Any = None  # None: a stream read without a group
         self.members: list[Any] = []
+        self.cancel_on_failover = False  # it is cancelled when the node that has the queue is away
+        self.open: Callable[[Callable[[Answer], None]], None] | None = None  # of a stream of another node
 
 
 class ChannelState:

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from fluxmq._core.memory.namespace import Namespace
     from fluxmq._core.net.amqp091_connection import AmqpConnection
 
-__all__ = ["HOLD_BODY", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "Client"]
+__all__ = ["HOLD_BODY", "HOLD_CHANGE", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "HOLD_OWNER", "Client"]
 
 # Reasons not to read a connection.
 HOLD_LOGIN = 1  # a password is being checked
 HOLD_MEMORY = 2  # memory is short, and the client publishes
 HOLD_GET = 4  # the answer to a Basic.Get is being read from disk
 HOLD_BODY = 8  # bodies of all connections are too large together, and it is not this one's turn
+HOLD_CHANGE = 64  # a definition is being changed
+HOLD_OWNER = 32  # the node that has a queue was asked
 HOLD_CHANNEL = 16  # a channel is ending that has more consumers than one turn can remove
 
 

@@ -9,11 +9,14 @@ from fluxmq._core.amqp091.fields import Timestamp
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.amqp091_channel import Channel, ChannelMember, ChannelReader
+from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue.amqp_head import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.edge.amqp091.channel_state import ChannelState, Consumer
 from fluxmq.edge.amqp091.client import HOLD_GET
+from fluxmq.edge.amqp091.elsewhere import BASIC_GET, Elsewhere
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.relays import Answer
 from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
 from fluxmq.model.queue_arguments import AGE, AGE_SECONDS
@@ -25,7 +28,6 @@ __all__ = ["Consumers", "stream_position"]
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
 PRIORITY_MAX = 2**31 - 1
-BASIC_GET = 60 << 16 | 70  # class and method
 AGAIN_S = 0.002  # delay before Basic.Get tries again while its message is read from disk
 
 
@@ -33,10 +35,12 @@ class Consumers(QueueListener):
     """Machine. later: schedules a call after some seconds. refuse: ends a channel with a soft error, as
     ChannelMethods.on_channel_error does."""
 
-    def __init__(self, hub: Hub, queues: AmqpQueues, later: Callable[[float, Callable[[], None]], Any],
+    def __init__(self, hub: Hub, queues: AmqpQueues, elsewhere: Elsewhere,
+                 later: Callable[[float, Callable[[], None]], Any],
                  refuse: Callable[[Client, int, int, str, int], None]) -> None:
         self.hub = hub
         self.queues = queues
+        self.elsewhere = elsewhere
         self.later = later
         self.refuse = refuse
 
@@ -49,7 +53,11 @@ class Consumers(QueueListener):
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r}")
+        cancelled = arguments.get("x-cancel-on-ha-failover", False)
+        if not isinstance(cancelled, bool):
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-cancel-on-ha-failover': {cancelled!r}")
         consumer = Consumer(channel, queue, tag)
+        consumer.cancel_on_failover = cancelled
         if queue.kind == QUEUE_STREAM:
             self.queues.whole(queue)
             self._read(client, consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
@@ -60,7 +68,7 @@ class Consumers(QueueListener):
             consumer.group = self.queues.consume(queue, member, exclusive=exclusive, owner=client, group=wire(group),
                                                  priority=max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
             consumer.members = [member]
-        channel.consumers.extend(consumer.members)
+            channel.consumers.append(member)
         queue.notify()
         return consumer
 
@@ -68,15 +76,25 @@ class Consumers(QueueListener):
         queue, channel, manager = consumer.queue, consumer.channel, self.queues.manager
         position = stream_position(offset, self.hub.now_ms)
         consumer.group = group = manager.group(queue, name) if name else None
-        for log in queue.logs:
-            reader = ChannelReader(channel, queue, log, wire(consumer.tag),
-                                   manager.position(queue, log, position, group), no_ack=no_ack,
-                                   prefetch=channel.prefetch, group=group)
-            reader.client = client.client_id
-            if group is not None and position:
-                reader.commit(reader.next)  # a later reader resumes from this one's start
-            queue.add_reader(reader)
-            consumer.members.append(reader)
+
+        def make(offsets: list[int]) -> list[ChannelReader]:
+            if client.connection.ended or channel.closing:
+                return []
+            for log, offset in zip(queue.logs, offsets, strict=True):
+                reader = ChannelReader(channel, queue, log, wire(consumer.tag), offset, no_ack=no_ack,
+                                       prefetch=channel.prefetch, group=group)
+                reader.client = client.client_id
+                consumer.members.append(reader)
+            channel.consumers.extend(consumer.members)
+            return [*consumer.members]
+
+        def read(then: Callable[[Answer], None]) -> None:
+            manager.reads.open(queue, group, position, client.client_id, make, then, waits=False)
+
+        if queue.relay is None:
+            read(lambda answer: None)
+        else:
+            consumer.open = read
 
     def leave_all(self, channel: Channel, state: ChannelState) -> Iterator[None]:
         """Ends a channel's consumers: their unacknowledged messages are ready again, those of one consumer at each
@@ -94,7 +112,7 @@ class Consumers(QueueListener):
         state.getters.clear()
 
     def _leave(self, consumer: Consumer) -> None:
-        for member in consumer.members:
+        for member in list(consumer.members):
             if isinstance(member, ChannelReader):
                 self._leave_stream(consumer, member)
             else:
@@ -118,9 +136,7 @@ class Consumers(QueueListener):
         consumer.queue.notify()
 
     def _leave_stream(self, consumer: Consumer, reader: ChannelReader) -> None:
-        reader.auto_commit()
-        reader.leave()
-        consumer.queue.remove_reader(reader)
+        self.queues.manager.reads.leave(consumer.queue, reader)
         consumer.channel.consumers.remove(reader)
         self.queues.manager.left(consumer.queue, consumer.group)
 
@@ -152,13 +168,30 @@ class Consumers(QueueListener):
     def queue_stopped(self, queue: Queue, members: list[Any]) -> None:
         """The queue is damaged: cancels and notifies its consumers, which may still settle their messages."""
         for member in members:
-            if not isinstance(member, ChannelMember | ChannelReader) or member.tag is None:
-                continue
-            state: ChannelState | None = member.channel.state
-            consumer = state.consumers.get(text(member.tag)) if state is not None else None
-            if state is not None and consumer is not None and member in consumer.members:
-                self._send_cancel(state, consumer)
-                self.cancel(consumer)
+            self._stop(member)
+
+    def owner_changed(self, queue: Queue) -> None:
+        """See QueueListener. While the node that has the queue is away its consumers wait, unless they have asked to be
+        cancelled then."""
+        if isinstance(queue.relay, QueueRelay) and not queue.relay.reachable:
+            for member in self.queues.manager.members_of(self.queues.manager.states[queue]):
+                self._stop(member, for_failover=True)
+
+    def refused(self, queue: Queue, member: Any, why: str) -> None:
+        """See Relays.on_refused."""
+        self._stop(member)
+
+    def _stop(self, member: Any, *, for_failover: bool = False) -> None:
+        """Cancels and notifies a consumer, which may still settle its messages. for_failover: only one that has asked
+        for that."""
+        if not isinstance(member, ChannelMember | ChannelReader) or member.tag is None:
+            return
+        state: ChannelState | None = member.channel.state
+        consumer = state.consumers.get(text(member.tag)) if state is not None else None
+        if (state is not None and consumer is not None and member in consumer.members
+                and (consumer.cancel_on_failover or not for_failover)):
+            self._send_cancel(state, consumer)
+            self.cancel(consumer)
 
     @staticmethod
     def _send_cancel(state: ChannelState, consumer: Consumer) -> None:
@@ -177,6 +210,9 @@ class Consumers(QueueListener):
             member.client = state.client.client_id
             self.queues.add_puller(queue, member)
             state.getters[queue, no_ack] = member
+        if queue.relay is not None:
+            self.elsewhere.get(state, queue, member, lambda: self._look_again(state, queue, no_ack))
+            return
         queue.pump_now()
         member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
         outcome = self.queues.ask(queue, member)
@@ -196,6 +232,10 @@ class Consumers(QueueListener):
         if waited:
             state.client.release(HOLD_GET)
 
+    def _look_again(self, state: ChannelState, queue: Queue, no_ack: bool) -> None:
+        state.client.hold(HOLD_GET)
+        self.later(AGAIN_S, lambda: self._get_again(state, queue, no_ack))
+
     def _get_again(self, state: ChannelState, queue: Queue, no_ack: bool) -> None:
         if state.client.connection.ended:
             return
@@ -207,7 +247,9 @@ class Consumers(QueueListener):
             state.client.release(HOLD_GET)
             return
         try:
-            self.get_one(state, queue, no_ack=no_ack, waited=True)
+            if queue.relay is not None:
+                state.client.release(HOLD_GET)
+            self.get_one(state, queue, no_ack=no_ack, waited=queue.relay is None)
         except AmqpRefused as refused:      # the queue turned out to be damaged
             self.refuse(state.client, state.channel.number, refused.reason, refused.text, BASIC_GET)
             state.client.release(HOLD_GET)

@@ -25,6 +25,7 @@ from fluxmq.edge.amqp091.parts import FrontParts
 from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.recording import PRESENT, record_opened
+from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.guard import Guard
 from fluxmq.model.amqp import ReplyCode
 
@@ -36,6 +37,10 @@ __all__ = ["ChannelVerbs", "Front"]
 
 CLASS_CONNECTION = 10
 PHASE_TLS = 0  # of _core/net/transport.pxd
+
+# Of a definition that was not changed; of all other reasons, which pass, INTERNAL_ERROR.
+CODES = {"not_found": ReplyCode.NOT_FOUND, "conflict": ReplyCode.PRECONDITION_FAILED,
+         "full": ReplyCode.PRECONDITION_FAILED, "invalid": ReplyCode.PRECONDITION_FAILED}
 
 # Reasons why the clock ends a connection -> (text for the log, label of its metric).
 LATE = {
@@ -103,6 +108,11 @@ class Front(FrontParts):
             else:
                 raise ProtocolError(ReplyCode.CHANNEL_ERROR, "a method of a channel on channel 0")
         except Undecided:
+            asks = True
+        except Deferred as deferred:
+            refused = self.asking.change(client, deferred)
+            if refused is not None:
+                raise ProtocolError(CODES.get(refused.kind, ReplyCode.INTERNAL_ERROR), refused.text) from None
             asks = True
         client.number = 0
         return asks

@@ -14,22 +14,29 @@ from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
 from fluxmq._core.net.connection import Connection
 from fluxmq._core.pubsub.session import Session
-from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.edge.asking import PUBLISH, Asking
 from fluxmq.edge.mqtt.connack import refuse
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions
 from fluxmq.edge.mqtt.parts import FrontParts
-from fluxmq.edge.mqtt.queues import pairs_of_publish, read_consume, user_pairs
+from fluxmq.edge.mqtt.queues import pairs_of_publish
+from fluxmq.edge.mqtt.subscriptions import (
+    Attaching,
+    before_subscribe,
+    check_form,
+    identifier_of,
+    options_of,
+    subscribe_one,
+)
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
 from fluxmq.edge.recording import PRESENT, record_opened
 from fluxmq.edge.shares import Shares
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.access import Authority
+from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.guard import Guard
-from fluxmq.engine.queues.consumers import is_queue_filter
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 
 __all__ = ["Front"]
@@ -216,14 +223,32 @@ class Front(FrontParts):
         """Handles SUBSCRIBE, MQTT 5.0 section 3.8: a reason code per filter, in order [MQTT-3.8.4-6]. True: it must
         wait."""
         for subscription in packet.subscriptions:
-            _check_form(subscription.filter, client.version == 5)
+            check_form(subscription.filter, client.version == 5)
         decided: dict[str, int] = {}
         if self.authority.asks and not self.authority.open_subscribe:
             answers = self.asking.decide_filters(client, (each.filter for each in packet.subscriptions))
             if answers is None:
                 return True
             decided = answers
-        self._in_shares(client, self._subscriptions(client, packet, decided), len(packet.subscriptions))
+        generation = self.authority.generation
+
+        def permitted(filter_: str) -> bool:
+            return self._may_subscribe(client, filter_, decided, generation)
+
+        def go_on(attaching: Attaching) -> None:
+            if client.session is not None:
+                steps = self._subscriptions(client, packet, permitted, attaching)
+                self._in_shares(client, steps, len(packet.subscriptions))
+
+        def go_on_later(attaching: Attaching) -> None:
+            try:
+                go_on(attaching)
+            except Exception as error:  # it is called for a frame of another node
+                self.on_crash(client.connection, error)
+
+        if self.broker.consumers is not None and self.broker.directory.definer is not None:
+            return before_subscribe(self.broker, self.asking, client, packet, permitted, go_on_later)
+        go_on(Attaching())
         return False
 
     def _may_subscribe(self, client: Client, filter_: str, decided: dict[str, int], generation: int) -> bool:
@@ -255,36 +280,35 @@ class Front(FrontParts):
             waits = True
             connection.pause()
 
-    def _subscriptions(self, client: Client, packet: Subscribe, decided: dict[str, int]) -> Iterator[None]:
+    def _subscriptions(self, client: Client, packet: Subscribe, permitted: Callable[[str], bool],
+                       attaching: Attaching) -> Iterator[None]:
         """Handles one filter in each step, and answers at the end; does nothing more when the connection has ended
         meanwhile."""
         session = client.session
         assert session is not None
         v5 = client.version == 5
-        identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
-        since, generation = self.hub.commits.mark, self.authority.generation
+        since = self.hub.commits.mark
         codes = []
         refused: list[str] = []
         wants_retained: list[tuple[bytes, int]] = []
         for subscription in packet.subscriptions:
             if client.session is not session:
                 return
-            if not self._may_subscribe(client, subscription.filter, decided, generation):
+            if not permitted(subscription.filter):
                 code: int = ReasonCode.NOT_AUTHORIZED
+                attaching.give_up(self.broker, session, subscription)
                 self.tally.subscribe_denied += 1
                 self.on_log("warning", f"acl {client.client_id}", "subscribe denied",
                             client.who() | {"filter": subscription.filter})
             else:
-                options = (subscription.qos | subscription.no_local << 2 | subscription.retain_as_published << 3
-                           | subscription.retain_handling << 4)
-                filter_ = subscription.filter.encode()
-                code, retained, why = self._subscribe(client, filter_, options, identifier, packet)
+                code, retained, why = subscribe_one(self.broker, session, packet, subscription, self.options.qos_max,
+                                                    attaching)
                 if why:
                     refused.append(f"{subscription.filter}: {why}")
                     self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {why}",
                                 {"client_id": client.client_id, "filter": subscription.filter})
                 if retained:
-                    wants_retained.append((filter_, options))
+                    wants_retained.append((subscription.filter.encode(), options_of(subscription)))
             codes.append(code if v5 or code < 0x80 else 0x80)
             yield
         if client.session is not session:
@@ -297,7 +321,8 @@ class Front(FrontParts):
         client.connection.write_when_durable(data, since)
         if wants_retained:
             # Sent after SUBACK, as users expect, although the specification allows them earlier.
-            self.hub.when_durable(lambda: self._deliver_retained(session, wants_retained, identifier), since)
+            self.hub.when_durable(
+                lambda: self._deliver_retained(session, wants_retained, identifier_of(packet)), since)
 
     def _deliver_retained(self, session: Session, filters: list[tuple[bytes, int]], identifier: int) -> None:
         def steps() -> Iterator[None]:
@@ -310,23 +335,6 @@ class Front(FrontParts):
         else:
             self.shares.begin(steps())
 
-    def _subscribe(self, client: Client, filter_: bytes, options: int, identifier: int,
-                   packet: Subscribe) -> tuple[int, bool, str]:
-        """Returns the reason code, whether retained messages are to be sent, and the text of a queue's refusal."""
-        assert client.session is not None
-        consume = None
-        if is_queue_filter(filter_):
-            try:
-                consume = read_consume(user_pairs(packet.properties))
-            except ValueError as error:
-                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, False, str(error)
-        code, retained = self.broker.subscribe(client.session, filter_, options, identifier, consume)
-        why = ""
-        if code >= 0x80 and consume is not None and self.broker.consumers is not None:
-            why = self.broker.consumers.refusal(client.session.namespace, filter_,
-                                                min(options & 3, self.options.qos_max), consume)[1]
-        return code, retained, why
-
     def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> tuple[int, str]:
         """Handles a PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason code and a text."""
         client: Client = connection.state
@@ -334,12 +342,18 @@ class Front(FrontParts):
             return ReasonCode.TOPIC_NAME_INVALID, "there are no queues"
         return self.broker.consumers.settle(client.session, topic, pairs_of_publish(properties))
 
-    def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:
-        """Called when nothing takes this topic below `$queue/`: makes it if configured; returns whether it did."""
+    def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool | None:
+        """Called when nothing takes this topic below `$queue/`: makes it if configured; returns whether it did. None:
+        the queue is being made, and the connection is paused until all nodes know it."""
         client: Client = connection.state
         if self.broker.consumers is None or client.session is None:
             return False
-        made = self.broker.consumers.make_for(topic, client.session.namespace)
+        try:
+            made = self.broker.consumers.make_for(topic, client.session.namespace)
+        except Deferred as deferred:
+            if self.asking.change(client, deferred) is None:
+                return None
+            made = False
         if not made:
             self.on_log("warning", f"queue {client.client_id}", "publish refused: there is no such queue",
                         {"client_id": client.client_id, "topic": topic.decode()})
@@ -348,7 +362,7 @@ class Front(FrontParts):
     def on_unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE, MQTT 5.0 section 3.10."""
         for filter_ in packet.filters:
-            _check_form(filter_, client.version == 5)
+            check_form(filter_, client.version == 5)
         self._in_shares(client, self._unsubscriptions(client, packet), len(packet.filters))
 
     def _unsubscriptions(self, client: Client, packet: Unsubscribe) -> Iterator[None]:
@@ -376,17 +390,3 @@ class Front(FrontParts):
         client.connection.end_code = packet.reason_code
         client.expiry_override = cast("int | None", expiry)
         client.connection.end(finish_acknowledging=True)
-
-
-def _check_form(filter_: str, v5: bool) -> None:
-    """Raises ProtocolError for an invalid topic filter: section 4.7 and, for MQTT 5.0, 4.8.2. A valid filter that is
-    refused is answered instead (0x8F, 0x80)."""
-    raw = filter_.encode()
-    try:
-        share = split_share(raw) if v5 else None
-    except ValueError as error:
-        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{filter_!r}: {error} [MQTT-4.8.2-1, 4.8.2-2]") from None
-    if check_filter(share[1] if share else raw) != 1:
-        raise ProtocolError(ReasonCode.MALFORMED_PACKET,
-                            f"{filter_!r} is no topic filter: that is not empty, + is alone in its level, # alone in "
-                            f"the last [MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1]")

@@ -2,25 +2,27 @@
 
 Routing is compiled (_core/exchange/exchange.pyx): one Exchanges for each virtual host, shared by all connections. This
 object decides which changes are allowed and records them; the records are defined in records.py and restored in
-store.py.
+store.py. It is one file because what clients ask for and what other nodes of a cluster say change the same objects.
 
 Refusals and their texts are those of RabbitMQ, because clients look for parts of its texts. Names are bytes, unchanged;
 arguments are field tables in their wire encoding, without their length.
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from fluxmq._core.amqp091.topics import filter_of
 from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.errors import UsageError
 from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
 from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub.amqp091_bridge import AmqTopicHop
 from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.exchanges.records import BindingRecord, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.ports.definitions import BindingDefinition, Deferred, ExchangeDefinition
 from fluxmq.engine.queues.records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 
@@ -81,6 +83,7 @@ class ExchangeManager:
     def __init__(self, hub: Hub, *, entries: int = 4096, seed: int = 0, cluster: Cluster) -> None:
         self.hub = hub
         self.directory = cluster.directory
+        self.definer = cluster.directory.definer
         self.vhosts: dict[bytes, Exchanges] = {}  # by name: those that have been used
         self._hops: dict[bytes, AmqTopicHop] = {}  # by virtual host
         self.number_last = 0
@@ -114,10 +117,10 @@ class ExchangeManager:
             (self.hub.targets.bind_exchange if there else self.hub.targets.unbind_exchange)(hop, binding.key)
         elif end.queue in self.hub.targets.queues:  # a queue that has ended has removed its filters itself
             (self.hub.targets.bind_queue if there else self.hub.targets.unbind_queue)(end.queue, binding.key)
-        found = filter_of(binding.key)
-        if found is not None:
-            (self.directory.announce if there else self.directory.withdraw)(
-                hop.namespace.name, found[0])
+
+    def defined_in(self, vhost: bytes) -> int:
+        """The number of its exchanges that are not predefined."""
+        return sum(name not in PREDECLARED for name in self._exchanges_of(vhost))
 
     def end_vhost(self, name: bytes) -> None:
         """Removes the virtual host and its exchanges; its queues have been deleted before."""
@@ -133,7 +136,7 @@ class ExchangeManager:
         self._hops.pop(name, None)
         for known in list(exchanges.exchanges):
             exchanges.delete(known)  # withdraws the topics of its bindings
-        exchanges.let_go()  # cached routes, which the garbage collector does not see, would keep the queues alive
+        exchanges.let_go()  # cached routes would keep the queues alive until the next garbage collection
 
     def queue_added(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
         """Lets the default exchange route to a new queue."""
@@ -156,7 +159,8 @@ class ExchangeManager:
     def declare(self, vhost: bytes, name: bytes, type_: bytes = b"direct", *, passive: bool = False,
                 durable: bool = False, auto_delete: bool = False, internal: bool = False,
                 arguments: bytes = b"") -> Exchange:
-        """Declares an exchange: returns the one of this name, or makes it. Raises AmqpRefused: 403, 404, 406, 503."""
+        """Declares an exchange: returns the one of this name, or makes it. Raises AmqpRefused: 403, 404, 406, 503.
+        Raises Deferred."""
         exchanges, name = self.vhosts[vhost], _cleaned(name)
         if not passive and type_ not in TYPES:
             raise AmqpRefused(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{shown(type_)}'")
@@ -174,6 +178,9 @@ class ExchangeManager:
         if name.startswith(RESERVED):
             raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
                               f"exchange name '{shown(name)}' contains reserved prefix 'amq.*'")
+        if self.definer is not None:
+            raise Deferred(partial(self.definer.define_exchange, ExchangeDefinition(
+                0, vhost, name, type_, durable, auto_delete, internal, arguments)))
         number = self._number() if durable else 0
         made = self.adopt(declared, durable, number)
         if durable:
@@ -189,7 +196,7 @@ class ExchangeManager:
         return made
 
     def delete(self, vhost: bytes, name: bytes, if_unused: bool = False) -> None:
-        """Deletes an exchange and its bindings; it need not exist. Raises AmqpRefused: 403, 406."""
+        """Deletes an exchange and its bindings; it need not exist. Raises AmqpRefused: 403, 406. Raises Deferred."""
         exchanges, name = self.vhosts[vhost], _cleaned(name)
         _not_default(name)
         if name.startswith(RESERVED):
@@ -199,6 +206,8 @@ class ExchangeManager:
             return
         if if_unused and known.outbound:  # an exchange that is only a destination counts as unused
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
+        if self.definer is not None:
+            raise Deferred(partial(self.definer.undefine_exchange, (vhost, name), known.data.id))
         self._after_unbind(vhost, self._delete(known))
 
     def _delete(self, exchange: Exchange) -> list[Binding]:
@@ -211,7 +220,7 @@ class ExchangeManager:
     def bind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"", arguments: bytes = b"",
              *, to_exchange: bool = False) -> bool:
         """Binds a queue or an exchange to an exchange. Returns whether the binding is new. Raises AmqpRefused: 403,
-        404, 406."""
+        404, 406. Raises Deferred."""
         begin, end = self._ends(vhost, source, destination, to_exchange)
         if begin is None:
             raise no_exchange(vhost, _cleaned(source))
@@ -219,12 +228,22 @@ class ExchangeManager:
             raise (no_exchange if to_exchange else no_queue)(vhost, _cleaned(destination))
         if begin.data.type == b"headers":
             _check_match(arguments)
+        if self.definer is not None:
+            bound = Binding(begin, end, routing_key, sorted_table(arguments), 0)
+            if bound in begin.outbound:
+                return False
+            raise Deferred(partial(self.definer.define_binding, vhost, begin.name, end.name, routing_key,
+                                   bound.arguments, to_exchange=to_exchange), True)
         durable = begin.durable and end.durable
         made = self.adopt_binding(begin, end, routing_key, sorted_table(arguments), self._number() if durable else 0)
         if made is not None and made.number:
-            self._record(RecordKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
-                self._number_of(begin), self._number_of(end), to_exchange, made.key, made.arguments)))
+            self._record_binding(made)
         return made is not None
+
+    def _record_binding(self, made: Binding) -> None:
+        begin, end = made.source, made.destination
+        self._record(RecordKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
+            self._number_of(begin), self._number_of(end), isinstance(end, Exchange), made.key, made.arguments)))
 
     def adopt_binding(self, source: Exchange, destination: Destination, key: bytes, arguments: bytes,
                       number: int) -> Binding | None:
@@ -233,10 +252,16 @@ class ExchangeManager:
 
     def unbind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"",
                arguments: bytes = b"", *, to_exchange: bool = False) -> bool:
-        """Removes a binding. Returns whether it existed. Raises AmqpRefused: 403."""
+        """Removes a binding. Returns whether it existed. Raises AmqpRefused: 403. Raises Deferred."""
         begin, end = self._ends(vhost, source, destination, to_exchange)
         if begin is None or end is None:
             return False
+        if self.definer is not None:
+            bound = Binding(begin, end, routing_key, sorted_table(arguments), 0)
+            if bound not in begin.outbound:
+                return False
+            raise Deferred(partial(self.definer.undefine_binding, vhost, begin.name, end.name, routing_key,
+                                   bound.arguments, to_exchange=to_exchange), True)
         gone = self.vhosts[vhost].unbind(begin, end, routing_key, sorted_table(arguments))
         if gone is None:
             return False
@@ -260,8 +285,72 @@ class ExchangeManager:
             if binding.number:
                 self.note(view_key(RecordKind.BIND, binding.number), None)
             source = binding.source
-            if source.auto_delete and not source.outbound and exchanges.exchanges.get(source.name) is source:
+            if (source.auto_delete and not source.outbound and exchanges.exchanges.get(source.name) is source
+                    and self.definer is None):
                 bindings += self._delete(source)
+
+    # ------------------------------------------------------------------ what all nodes of a cluster have
+
+    def learn_exchange(self, definition: ExchangeDefinition) -> None:
+        """An exchange is defined. One that this node has from its disk becomes it, if it is equal; else it is
+        replaced. Raises UsageError for a type that this version does not know."""
+        if definition.type not in TYPES:
+            raise UsageError(f"exchange {shown(definition.name)} has a type that is unknown: {shown(definition.type)}")
+        self.hub.namespaces.add(definition.vhost)
+        exchanges = self.add_vhost(definition.vhost)
+        record_ = ExchangeRecord(definition.vhost, definition.name, definition.type, definition.auto_delete,
+                                 definition.internal, definition.arguments, definition.id)
+        known = exchanges.exchanges.get(definition.name)
+        if known is not None:
+            was = known.data
+            if known.durable == definition.durable and record_ == msgspec.structs.replace(was, id=definition.id):
+                known.data = record_
+                if known.number and was != record_:
+                    self._record(RecordKind.EXCHANGE, known.number, self._stored(record_))
+                return
+            self._after_unbind(definition.vhost, self._delete(known))
+        number = self._number() if definition.durable else 0
+        self.adopt(record_, definition.durable, number)
+        if number:
+            self._record(RecordKind.EXCHANGE, number, self._stored(record_))
+
+    def forget_exchange(self, definition: ExchangeDefinition) -> None:
+        """It is not defined any more."""
+        known = self._exchanges_of(definition.vhost).get(definition.name)
+        if known is not None and known.data.id == definition.id:
+            self._after_unbind(definition.vhost, self._delete(known))
+
+    def learn_binding(self, definition: BindingDefinition) -> None:
+        """A binding is defined; this node may have it from its disk. It is on the disk of the node that has its queue,
+        because the others have no number for that."""
+        begin, end = self._ends_of(definition)
+        if begin is None or end is None:
+            raise UsageError(f"an end of a binding of exchange {shown(definition.source)} is not there")
+        durable = begin.durable and end.durable
+        made = self.adopt_binding(begin, end, definition.key, definition.arguments, self._number() if durable else 0)
+        if made is not None and made.number:
+            self._record_binding(made)
+
+    def forget_binding(self, definition: BindingDefinition) -> None:
+        """It is not defined any more."""
+        begin, end = self._ends_of(definition)
+        gone = None if begin is None or end is None else self.vhosts[definition.vhost].unbind(
+            begin, end, definition.key, definition.arguments)
+        if gone is not None:
+            if gone.number:
+                self._record(RecordKind.UNBIND, gone.number, None)
+            self._after_unbind(definition.vhost, [gone])
+
+    def _exchanges_of(self, vhost: bytes) -> dict[bytes, Exchange]:
+        known = self.vhosts.get(vhost)
+        return known.exchanges if known is not None else {}
+
+    def _ends_of(self, definition: BindingDefinition) -> tuple[Exchange | None, Destination | None]:
+        exchanges = self.vhosts.get(definition.vhost)
+        if exchanges is None:
+            return None, None
+        ends = exchanges.exchanges if definition.to_exchange else exchanges.queues
+        return exchanges.exchanges.get(definition.source), ends.get(definition.destination)
 
     # ------------------------------------------------------------------ what is on disk
 
@@ -281,8 +370,8 @@ class ExchangeManager:
 
     def _stored(self, declared: ExchangeRecord) -> bytes:
         namespace = self.hub.namespaces[declared.vhost].number
-        return msgspec.msgpack.encode(StoredExchange(namespace, declared.name, declared.type, declared.auto_delete,
-                                                     declared.internal, declared.arguments))
+        return StoredExchange(namespace, declared.name, declared.type, declared.auto_delete, declared.internal,
+                              declared.arguments, declared.id).encoded()
 
     def _record(self, kind: RecordKind, number: int, value: bytes | None) -> None:
         if self.hub.ledger.journal is not None:

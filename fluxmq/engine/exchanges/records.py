@@ -17,7 +17,8 @@ __all__ = ["BindingRecord", "ExchangeRecord", "StoredExchange", "view_key"]
 
 
 class ExchangeRecord(msgspec.Struct, array_like=True, frozen=True):
-    """An exchange. vhost: name of the virtual host. arguments: a field table as received, without its length."""
+    """An exchange. vhost: name of the virtual host. arguments: a field table as received, without its length. id: its
+    identity in the cluster, 0 if no other node knows it."""
 
     vhost: bytes
     name: bytes
@@ -25,10 +26,12 @@ class ExchangeRecord(msgspec.Struct, array_like=True, frozen=True):
     auto_delete: bool = False
     internal: bool = False
     arguments: bytes = b""
+    id: int = 0
 
 
 class StoredExchange(msgspec.Struct, array_like=True, frozen=True):
-    """An exchange on disk. namespace: its number in the journal; an earlier version wrote its name."""
+    """An exchange on disk. namespace: its number in the journal; an earlier version wrote its name. id: not written if
+    it is 0."""
 
     namespace: int | bytes
     name: bytes
@@ -36,6 +39,11 @@ class StoredExchange(msgspec.Struct, array_like=True, frozen=True):
     auto_delete: bool = False
     internal: bool = False
     arguments: bytes = b""
+    id: int = 0
+
+    def encoded(self) -> bytes:
+        """As MessagePack."""
+        return msgspec.msgpack.encode(self if self.id else msgspec.structs.astuple(self)[:-1])
 
 
 class BindingRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -11,7 +11,9 @@ from fluxmq._core.exchange.exchange import Destination, Exchange
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.records import BindingRecord, ExchangeRecord, StoredExchange, view_key
+from fluxmq.engine.queues.forwarding import is_under_way
 from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.parts import is_part
 from fluxmq.engine.queues.table import QueueListener
 from fluxmq.engine.stored import binding_of, exchange_of
 
@@ -27,12 +29,14 @@ class ExchangeKeeper(QueueListener):
         self._exchanges: dict[int, StoredExchange] = {}
         self._bindings: dict[int, BindingRecord] = {}
         for state in queues.queues.values():
-            manager.queue_added(*state.queue.address, state.queue)
+            if not is_under_way(state.queue.name) and not is_part(state.queue.name):
+                manager.queue_added(*state.queue.address, state.queue)
         queues.listeners.append(self)
 
     def queue_added(self, queue: Queue) -> None:
         """Makes the queue's name a routing key of the default exchange."""
-        self.manager.queue_added(*queue.address, queue)
+        if not is_under_way(queue.name) and not is_part(queue.name):
+            self.manager.queue_added(*queue.address, queue)
 
     def queue_removed(self, queue: Queue) -> None:
         """Removes the queue's bindings."""
@@ -99,7 +103,7 @@ class ExchangeKeeper(QueueListener):
         if namespace is None:
             return None
         record = ExchangeRecord(namespace.name, stored.name, stored.type, stored.auto_delete, stored.internal,
-                                stored.arguments)
+                                stored.arguments, stored.id)
         self.manager.add_vhost(namespace.name)
         known = self.manager.vhosts[record.vhost].exchanges.get(record.name)
         if known is None:

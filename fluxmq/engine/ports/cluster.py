@@ -14,7 +14,8 @@ namespace (the name of a virtual host), a client identifier, a queue within its 
 An operation that takes time works in one of three ways:
 
     the answer is None     nothing was done. The operation raises Unclaimed, its packet waits (decision 0008), the
-                           coroutine that belongs to the method is awaited, and the operation is repeated
+                           coroutine that belongs to the method is awaited, and the operation is repeated; so it is
+                           with a change of a definition, which raises Deferred (ports/definitions.py)
     a ticket               the change takes effect on this node at once. The position of a commit line, given
                            (Line.give) before the method returns, stands for the other nodes' knowledge of it. The
                            answer to the client waits for that position (decision 0006), and is a refusal if it is given
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
+from fluxmq.engine.ports.definitions import Definer
 from fluxmq.engine.sessions.state import Will
 from fluxmq.model.mqtt import ReasonCode
 
@@ -72,6 +74,11 @@ class Directory(Protocol):
     @property
     def node(self) -> str:
         """The name of this node in the cluster; "" if it has none. Never changes."""
+
+    @property
+    def definer(self) -> Definer | None:
+        """Changes the queues, exchanges and bindings that all nodes have. None: they are this node's own. Never
+        changes."""
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
         """A client has connected here. Called for each CONNECT before anything is done for it, also for a session of

@@ -1,5 +1,6 @@
-"""The ports through which the edges report failed logins and ask who is banned (`Guard`), and the admin ring shows and
-lifts bans (`BansPort`). fluxmq/access/guard.py implements both.
+"""The ports through which the edges report failed logins and ask who is banned (`Guard`), the admin ring shows and
+lifts bans (`BansPort`), and the nodes of a cluster share them (`BanTable`, `SharedBans`). fluxmq/access/guard.py
+implements all but the last, which is fluxmq/cluster/bans.py.
 
 An origin is the key of an address, as model/origins.py makes it. Connections without one are exempt.
 """
@@ -10,7 +11,7 @@ import msgspec
 
 from fluxmq._core.errors import AuthError
 
-__all__ = ["BanInfo", "BansPort", "Guard"]
+__all__ = ["BanInfo", "BanTable", "BansPort", "Guard", "SharedBan", "SharedBans"]
 
 
 class Guard(Protocol):
@@ -52,5 +53,38 @@ class BansPort(Protocol):
     def bans(self, count: int) -> Sequence[BanInfo]:
         """Current bans, ordered by their end; at most `count`."""
 
-    def lift(self, address: str, user: str | None = None) -> Sequence[BanInfo]:
-        """Ends the bans of an address, or only that of a user at it. Raises ValueError for an invalid address."""
+    async def lift(self, address: str, user: str | None = None) -> Sequence[BanInfo]:
+        """Ends the bans of an address, or only that of a user at it; in a cluster on all nodes. Raises ValueError for
+        an invalid address, QueueRefused (unavailable) if the cluster's metadata cannot be changed now."""
+
+
+class SharedBan(msgspec.Struct, frozen=True, kw_only=True):
+    """A ban of a cluster. account: None = all of the origin. until_ms: its end by the wall clock. length_ms: of all of
+    it; it never lasts longer, however wrong a clock is."""
+
+    origin: bytes
+    account: str | None
+    failures: int
+    until_ms: int
+    length_ms: int
+
+
+class BanTable(Protocol):
+    """The bans of one node."""
+
+    def learn(self, ban: SharedBan) -> None:
+        """Another node has banned, or a former life of this one. Bans that are over are left out."""
+
+    def unlearn(self, origin: bytes, account: str | None) -> None:
+        """The cluster has this ban no more: somebody has lifted it, or it is over."""
+
+
+class SharedBans(Protocol):
+    """The bans of a cluster."""
+
+    def begun(self, ban: SharedBan) -> None:
+        """This node bans: all others get to know it."""
+
+    async def lift(self, origin: bytes, account: str | None) -> Sequence[SharedBan]:
+        """Ends the bans of an origin, or only that of one account there, on all other nodes; the caller does so on this
+        one. Returns those that the cluster had. Raises QueueRefused (unavailable)."""

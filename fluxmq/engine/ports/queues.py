@@ -10,16 +10,32 @@ added without a change here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from fluxmq._core.errors import FluxError
+from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["Browsed", "Moved", "Page", "Publish", "QueueMessage", "QueueName", "QueueRefused",
-           "QueuesPort"]
+__all__ = ["Browsed", "CommandRefused", "Moved", "Page", "Publish", "QueueDivided", "QueueElsewhere", "QueueMessage",
+           "QueueName", "QueueRefused", "QueuesPort"]
 
 Refusal = Literal["not_found", "conflict", "invalid", "full", "unavailable"]
+
+
+class CommandRefused(FluxError):
+    """A command of a consumer (`$ack` and the others) was refused.
+
+    reason: the MQTT 5 reason code for PUBACK. text: one sentence for the client."""
+
+    def __init__(self, text: str, reason: int = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> None:
+        super().__init__(text)
+        self.text = text
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (self.text, self.reason)
 
 
 class QueueRefused(FluxError):
@@ -36,8 +52,38 @@ class QueueRefused(FluxError):
         self.text = text
         self.hint = hint
 
-    def __reduce__(self) -> tuple[type, tuple[Refusal, str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kind, self.text, self.hint)
+
+
+class QueueElsewhere(QueueRefused):
+    """unavailable, because another node has the messages of the queue. node: its name. away: it is not there, or does
+    not answer; else it can do what this node refused."""
+
+    def __init__(self, node: str, text: str, hint: str = "", *, away: bool = False) -> None:
+        super().__init__("unavailable", text, hint)
+        self.node = node
+        self.away = away
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), away=self.away), (self.node, self.text, self.hint)
+
+
+class QueueDivided(QueueRefused):
+    """unavailable, because the queue's partitions are queues of their own, at several nodes: each is to be asked.
+
+    whole: the queue's name; identity: its identity, as QueuesPort.identity says it. parts, identities: the same of each
+    partition, in order. lanes: logs of each partition. missing: partitions that are away, and their nodes."""
+
+    def __init__(self, whole: QueueName, identity: str, parts: list[QueueName], identities: list[str], lanes: int,
+                 missing: dict[int, str]) -> None:
+        super().__init__("unavailable", f"the partitions of queue {whole} are at several nodes, and this is for a "
+                                        f"queue of one node")
+        self.whole, self.identity, self.parts, self.identities = whole, identity, parts, identities
+        self.lanes, self.missing = lanes, missing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.whole, self.identity, self.parts, self.identities, self.lanes, self.missing)
 
 
 class QueueName(str):
@@ -119,12 +165,28 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuesPort(Protocol):
-    """The queues of a node. All but the first two methods raise QueueRefused, and StorageError when the disk fails."""
+    """The queues of a node. All but the first two methods raise QueueRefused, and StorageError when the disk fails.
+
+    What needs messages or groups of a queue that another node has raises QueueElsewhere before it has any effect, and
+    QueueDivided for one whose partitions are queues of their own: all but list_queues, describe, declare, move,
+    dead_list, and delete without conditions. Operations on dead letters are for the node that has the dead-letter
+    queue.
+    """
 
     def list_queues(self) -> list[dict[str, Any]]:
         """Each queue in short, those of "/" first, by name: name, namespace, type (classic | stream | ephemeral),
         partitions (how many), messages, bytes, ready, unsettled and delayed (messages), groups and consumers (how
-        many), dead_letters (how many)."""
+        many), dead_letters (how many), node (that has the messages; "": there is no cluster), state (running; damaged;
+        elsewhere, another node has it; away, and that one is not there; divided, its partitions are queues of their
+        own, which are listed, too, with whole (its name) and partition; partly away, some of them are). Numbers of a
+        queue of another node, and of one that is divided, are None; so is dead_letters if another node has the
+        dead-letter queue."""
+
+    def divided(self, name: str) -> QueueDivided | None:
+        """What is to be asked of each partition is said by this; None: the queue is not divided."""
+
+    def partition_for(self, name: str, message: Publish) -> int:
+        """The partition of a message of a queue that is divided; without a key, the next one."""
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         """Calls `then` once: with None as soon as all changes before this call are as durable as the configuration
@@ -133,8 +195,8 @@ class QueuesPort(Protocol):
 
     def describe(self, name: str) -> dict[str, Any]:
         """As list_queues(), and: spec (the queue as under `queues:`), partition_list (of dicts: partition, first, next,
-        messages, bytes), group_list (as groups()), dead_letter_queue (its name, or ""), counts (events by name:
-        appended, delivered, settled, …)."""
+        messages, bytes; of one that is divided node and state, and no numbers), group_list (as groups()),
+        dead_letter_queue (its name, or ""), counts (events by name: appended, delivered, settled, …)."""
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
         """Makes a queue, described as under `queues:` (name, type, topics, …), or changes the settings of an existing
@@ -144,6 +206,11 @@ class QueuesPort(Protocol):
     def delete(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
         """Deletes the queue with its groups. Returns how many messages it had. conflict: it is used (has consumers), is
         not empty, or is in the configuration."""
+
+    async def move(self, name: str, node: str, partition: int | None) -> bool:
+        """Moves the queue to a node; partition: only this one, of a queue that is divided. Returns whether that node
+        serves it; False: it takes longer, ask again. conflict: it cannot be moved; unavailable: it was not moved, or
+        nobody knows."""
 
     def purge(self, name: str) -> int:
         """Removes all messages, for every group. Returns how many."""
@@ -161,6 +228,11 @@ class QueuesPort(Protocol):
     def logs(self, name: str, position: str | None) -> tuple[str, list[dict[str, Any]]]:
         """(type of the queue, its logs): of each partition, lane, log (its number in hex), first, next (what is below
         is durable), bytes; and offset, where `position` is in it, if that is given."""
+
+    def identity(self, name: str) -> str:
+        """Of the queue, as text: no other queue of its cluster ever has it, and it keeps it on whatever node it is; one
+        that is not durable while it is on one node. "": it has none, because there is no cluster; then the numbers of
+        its logs tell it from others."""
 
     def page(self, name: str, partition: int, lane: int, start: int, stop: int, bytes_max: int) -> Page:
         """As browse(), of the offsets [start, stop) of one lane, as bytes, and only what is durable: what a reader has
@@ -180,17 +252,21 @@ class QueuesPort(Protocol):
         """Deletes a group. conflict: it has members."""
 
     def dead_list(self) -> list[dict[str, Any]]:
-        """Each queue with a dead-letter queue: queue, namespace, dead_letter_queue, messages, bytes, oldest_ms,
-        newest_ms."""
+        """Each queue with a dead-letter queue: queue, namespace, dead_letter_queue, node (that has it; "": there is no
+        cluster), state (of the dead-letter queue, as in list_queues), messages, bytes, oldest_ms, newest_ms. The
+        numbers are None if another node has it."""
 
-    def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
-        """As browse(), of the dead letters of queue `name`; their partition and offset name them for dead_replay."""
+    def dead_browse(self, name: str, position: str, count: int, bytes_max: int,
+                    partition: int | None = None) -> Browsed:
+        """As browse(), of the dead letters of queue `name`; their partition and offset name them for dead_replay.
+        partition: of a dead-letter queue that is divided; so of the next two."""
 
-    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
+    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int,
+                    partition: int | None = None) -> Moved:
         """Moves dead letters back to the queue they came from, as new messages. Each is settled there and appended here
         in one batch. selected: (partition, offset) of those to move; missing ones are skipped. None: the oldest, at
         most `count`. A call is a bounded step: while `more`, the caller calls again a little later, with the same
         selection or the rest of its count."""
 
-    def dead_purge(self, name: str) -> int:
+    def dead_purge(self, name: str, partition: int | None = None) -> int:
         """Removes all dead letters of queue `name`. Returns how many."""

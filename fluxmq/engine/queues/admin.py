@@ -1,21 +1,40 @@
-"""Queues as the admin ring asks for them: `engine.ports.queues.QueuesPort` over a QueueManager."""
+"""Queues as the admin ring asks for them: `engine.ports.queues.QueuesPort` over a QueueManager.
+
+It is one file because the port is one; most of its methods are a few lines.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from fluxmq._core.errors import StorageError
 from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.peer.parts import Parts
+from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Record
-from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
-from fluxmq.engine.ports.queues import Browsed, Moved, Page, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.ports.queues import (
+    Browsed,
+    Moved,
+    Page,
+    Publish,
+    QueueDivided,
+    QueueElsewhere,
+    QueueMessage,
+    QueueName,
+    QueueRefused,
+    QueuesPort,
+)
 from fluxmq.engine.queues.amqp.admin import declared_of, named
 from fluxmq.engine.queues.dead_letters import dead_letter_state
 from fluxmq.engine.queues.manager import NOTHING, QueueManager, QueueState
 from fluxmq.engine.queues.pages import logs_of, page_of
+from fluxmq.engine.queues.parts import is_part, part_identity, part_name, whole_of
 from fluxmq.engine.queues.properties import encode_users
 from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues.retry import UNSPECIFIED
@@ -26,8 +45,10 @@ from fluxmq.model.units import format_duration
 
 __all__ = ["QueueAdmin"]
 
+FORMAT_MQTT = 0  # of properties (memory/message.pxd)
 LOOK_STEP = 5000  # messages examined in one call of browse
 CONTENT_TYPE = 0x03
+DEAD_NUMBERS = ("messages", "bytes", "oldest_ms", "newest_ms")
 REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
     ReasonCode.QUOTA_EXCEEDED: ("full", "the queue is full"),
     ReasonCode.PACKET_TOO_LARGE: ("invalid", "the message is larger than limits.max_message_size of the queue"),
@@ -48,6 +69,23 @@ class QueueAdmin:
             raise QueueRefused("not_found", f"there is no queue {name}", "fluxmq queue list names those that are")
         return state
 
+    def _here(self, name: str) -> QueueState:
+        """A queue of which this node has the messages. Raises QueueElsewhere for another one."""
+        return self._served(self._state(name))
+
+    @staticmethod
+    def _served(state: QueueState) -> QueueState:
+        relay = state.queue.relay
+        if isinstance(relay, Parts):
+            raise _divided(state, relay)
+        if isinstance(relay, QueueRelay):
+            if relay.reachable:
+                raise QueueElsewhere(relay.owner, f"queue {state.spec.shown} is at node {relay.owner}, and only that "
+                                                  f"one can do this", f"ask node {relay.owner}")
+            raise QueueElsewhere(relay.owner, f"queue {state.spec.shown} is at node {relay.owner}, which is away",
+                                 f"start node {relay.owner}, and try again when it serves", away=True)
+        return state
+
     # ------------------------------------------------------------------ queues
 
     def list_queues(self) -> list[dict[str, Any]]:
@@ -57,10 +95,25 @@ class QueueAdmin:
 
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = dead_letter_state(self.manager, state.spec)
+        waiting = 0 if dead is None else dead.queue.waiting if dead.here else None
         return {"name": state.spec.shown, "namespace": state.spec.namespace, "type": state.spec.type,
-                "partitions": state.queue.partitions, **numbers_of(state),
-                "state": "damaged" if state.queue.damage is not None else "running",
-                "damage": state.queue.damage or "", "dead_letters": dead.queue.waiting if dead is not None else 0}
+                "partitions": state.queue.partitions,
+                # What another node has only that one knows.
+                **(numbers_of(state) if state.here else dict.fromkeys(numbers_of(state))),
+                **self._place(state), **_place_in_whole(state), "damage": state.queue.damage or "",
+                "dead_letters": waiting}
+
+    def _place(self, state: QueueState) -> dict[str, str]:
+        """Who has the messages of a queue, and whether it serves it."""
+        relay = state.queue.relay
+        if isinstance(relay, Parts):
+            me = self.manager.directory.node
+            return {"node": ", ".join(sorted({owner or me for owner in relay.owners})),
+                    "state": "partly away" if relay.missing else "divided"}
+        if isinstance(relay, QueueRelay):
+            return {"node": relay.owner, "state": "elsewhere" if relay.reachable else "away"}
+        return {"node": self.manager.directory.node,
+                "state": "running" if state.queue.damage is None else "damaged"}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         journal = self.hub.ledger.journal
@@ -76,16 +129,36 @@ class QueueAdmin:
     def describe(self, name: str) -> dict[str, Any]:
         state = self._state(name)
         queue = state.queue
-        parts = []
+        parts: list[dict[str, Any]] = []
         for partition in range(queue.partitions):
             logs = queue.logs_of(partition)
             parts.append({"partition": partition, "first": logs[0].first, "next": logs[0].next,
                           "messages": sum(log.next - log.first for log in logs),
                           "bytes": sum(log.kept_bytes for log in logs)})
+        if isinstance(queue.relay, Parts):
+            parts = [{**dict.fromkeys(parts[0]), "partition": at, **self._place_of_part(state, at)}
+                     for at in range(queue.partitions)]
         return self._short(state) | declared_of(state) | {
             "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts,
-            "group_list": self.groups(name),
+            "group_list": self.groups(name) if state.here else [],
             "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
+
+    def _place_of_part(self, state: QueueState, partition: int) -> dict[str, str]:
+        part = self.manager.part_state(state.queue.address, partition)
+        return self._place(part) if part is not None else {"node": "", "state": "away"}
+
+    def divided(self, name: str) -> QueueDivided | None:
+        state = self._state(name)
+        return _divided(state, state.queue.relay) if isinstance(state.queue.relay, Parts) else None
+
+    def partition_for(self, name: str, message: Publish) -> int:
+        state = self._state(name)
+        assert isinstance(state.queue.relay, Parts)
+        queue = state.queue.relay.part_of(b"", encode_users(message.user_properties), FORMAT_MQTT)
+        part = whole_of(queue.name) if queue is not None else None
+        if part is None:
+            raise QueueRefused("unavailable", "no node has the partition of this message at present")
+        return part.partition
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
         try:
@@ -95,25 +168,43 @@ class QueueAdmin:
         return self.manager.declare(wanted)[1]  # type: ignore[return-value]
 
     def delete(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
-        state = self._state(name)
-        used = self._short(state)["consumers"]
-        if if_unused and used:
-            raise QueueRefused("conflict", f"queue {name} has {used} consumers")
-        waiting = state.queue.waiting + self._short(state)["delayed"]
+        state = self._here(name) if if_unused or if_empty else self._state(name)
+        numbers = numbers_of(state)
+        if if_unused and numbers["consumers"]:
+            raise QueueRefused("conflict", f"queue {name} has {numbers['consumers']} consumers")
+        waiting = state.queue.waiting + numbers["delayed"]
         if if_empty and waiting:
             raise QueueRefused("conflict", f"queue {name} has {waiting} messages")
         if state.configured:
             raise QueueRefused("conflict", f"queue {name} is in the configuration, and would be made again",
                                "take it out of `queues:` and restart, or purge it")
-        return self.manager.delete(state.queue.address)
+        return self.manager.delete_for(state.queue.address, state.queue.depth)
+
+    async def move(self, name: str, node: str, partition: int | None) -> bool:
+        state = self._state(name)
+        if self.manager.mover is None:
+            raise QueueRefused("conflict", "this broker is not in a cluster")
+        if not isinstance(state.queue.relay, Parts):
+            if partition is not None:
+                raise QueueRefused("conflict", f"all partitions of queue {name} are at one node, and move together")
+            return await self.manager.mover(state.queue.address, node)
+        if partition is not None and not 0 <= partition < state.queue.partitions:
+            raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
+        there = True
+        for at in range(state.queue.partitions) if partition is None else (partition,):
+            there &= await self.manager.mover(
+                (state.queue.address[0], part_name(state.queue.address[1], at, state.queue.partitions)), node)
+        return there
 
     def purge(self, name: str) -> int:
-        return self.manager.purge(self._state(name))
+        return self.manager.purge(self._here(name))
 
     def publish(self, name: str, message: Publish) -> dict[str, Any]:
-        state = self._state(name)
+        state = self._here(name)
         queue = state.queue
-        topic = QUEUE_PREFIX + queue.name + (b"/" + message.key.encode() if message.key else b"")
+        part = whole_of(queue.name)
+        address = queue.name if part is None else part.whole
+        topic = QUEUE_PREFIX + address + (b"/" + message.key.encode() if message.key else b"")
         properties = encode_users(message.user_properties)
         if message.content_type:
             raw = message.content_type.encode()
@@ -140,7 +231,7 @@ class QueueAdmin:
     # ------------------------------------------------------------------ looking in
 
     def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None) -> Browsed:
-        return self._browse(self._state(name), position, count, bytes_max, partition, "")
+        return self._browse(self._here(name), position, count, bytes_max, partition, "")
 
     def _browse(self, state: QueueState, position: str, count: int, bytes_max: int, partition: int | None,
                 origin: str) -> Browsed:
@@ -181,16 +272,23 @@ class QueueAdmin:
         return Browsed(found, "at:" + ",".join(map(str, at)), loading and not found)
 
     def logs(self, name: str, position: str | None) -> tuple[str, list[dict[str, Any]]]:
-        state = self._state(name)
+        state = self._here(name)
         return state.spec.type, logs_of(self.manager, state, position)
 
+    def identity(self, name: str) -> str:
+        state = self._here(name)
+        if not state.id:
+            return ""
+        # One that is not durable is made anew, with its identity, when its node is gone.
+        return f"{state.id:016x}" if state.queue.durable else f"{state.id:016x}@{self.manager.directory.node}"
+
     def page(self, name: str, partition: int, lane: int, start: int, stop: int, bytes_max: int) -> Page:
-        return page_of(self.manager, self._state(name), partition, lane, start, stop, bytes_max)
+        return page_of(self.manager, self._here(name), partition, lane, start, stop, bytes_max)
 
     # ------------------------------------------------------------------ groups
 
     def groups(self, name: str) -> list[dict[str, Any]]:
-        state = self._state(name)
+        state = self._here(name)
         return [self._group(state, group, pattern) for (_, pattern), group in sorted(state.groups.items())]
 
     def _group(self, state: QueueState, group: Group, pattern: bytes) -> dict[str, Any]:
@@ -222,7 +320,7 @@ class QueueAdmin:
         return whole[0]
 
     def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
-        state = self._state(name)
+        state = self._here(name)
         _, found = self._find_group(state, group)
         if partition is not None and partition >= state.queue.partitions:
             raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
@@ -240,7 +338,7 @@ class QueueAdmin:
         return list(self._group(state, found, b"")["positions"])
 
     def delete_group(self, name: str, group: str) -> None:
-        state = self._state(name)
+        state = self._here(name)
         key, found = self._find_group(state, group)
         members = len(self._group(state, found, key[1])["members"])
         if members:
@@ -249,48 +347,86 @@ class QueueAdmin:
 
     # ------------------------------------------------------------------ dead letters
 
-    def _dead(self, name: str) -> QueueState | None:
-        """The queue with its dead letters; None: it has had none yet."""
+    def _dead(self, name: str, partition: int | None) -> QueueState | None:
+        """The queue with its dead letters, or this partition of it if that is divided; None: it has had none yet.
+        Raises QueueElsewhere, QueueDivided."""
         state = self._state(name)
         if not state.spec.dead_letter_queue:
             raise QueueRefused("not_found", f"queue {name} keeps no dead letters", "dlq.enabled says that it does")
-        return dead_letter_state(self.manager, state.spec)
+        dead = dead_letter_state(self.manager, state.spec)
+        if dead is None:
+            if not isinstance(state.queue.relay, Parts):  # of which it was defined with the queue
+                self._served(state)  # its node may have made one that this node does not know yet
+            return None
+        if partition is not None and isinstance(dead.queue.relay, Parts):
+            part = self.manager.part_state(dead.queue.address, partition)
+            if part is None:
+                raise QueueRefused("not_found", f"queue {dead.spec.shown} has no partition {partition}")
+            dead = part
+        return self._served(dead)
 
     def dead_list(self) -> list[dict[str, Any]]:
         found = []
         for state in self.manager.queues.values():
             dead = dead_letter_state(self.manager, state.spec)
-            if dead is None:
+            if dead is None or is_part(state.queue.name):
                 continue
-            ends = [record.time_ms for log in dead.queue.logs if log.next > log.first
-                    for record in (log.at_or_above(log.first), log.get(log.next - 1)) if record is not None]
             found.append({"queue": state.spec.shown, "namespace": state.spec.namespace,
-                          "dead_letter_queue": dead.spec.shown,
-                          "messages": dead.queue.waiting, "bytes": sum(log.kept_bytes for log in dead.queue.logs),
-                          "oldest_ms": min(ends, default=0), "newest_ms": max(ends, default=0)})
+                          "dead_letter_queue": dead.spec.shown, **self._place(dead),
+                          **(self._dead_numbers(dead.queue) if dead.here else dict.fromkeys(DEAD_NUMBERS))})
         return found
 
-    def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
-        dead = self._dead(name)
+    @staticmethod
+    def _dead_numbers(queue: Queue) -> dict[str, int]:
+        ends = [record.time_ms for log in queue.logs if log.next > log.first
+                for record in (log.at_or_above(log.first), log.get(log.next - 1)) if record is not None]
+        return dict(zip(DEAD_NUMBERS, (queue.waiting, sum(log.kept_bytes for log in queue.logs),
+                                       min(ends, default=0), max(ends, default=0)), strict=True))
+
+    def dead_browse(self, name: str, position: str, count: int, bytes_max: int,
+                    partition: int | None = None) -> Browsed:
+        dead = self._dead(name, partition)
         return Browsed([], position) if dead is None else self._browse(dead, position, count, bytes_max, None,
                                                                              self._state(name).spec.name)
 
-    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
-        dead = self._dead(name)
+    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int,
+                    partition: int | None = None) -> Moved:
+        dead = self._dead(name, partition)
         return Moved(0) if dead is None else self._replay.step(self._state(name), dead, selected, count)
 
-    def dead_purge(self, name: str) -> int:
-        dead = self._dead(name)
+    def dead_purge(self, name: str, partition: int | None = None) -> int:
+        dead = self._dead(name, partition)
         if dead is None:
             return 0
+        own = self._state(name).spec
         others = sorted(state.spec.shown for state in self.manager.queues.values()
-                        if dead_letter_state(self.manager, state.spec) is dead and state is not self._state(name))
+                        if state.spec.dead_letter_queue == own.dead_letter_queue
+                        and state.spec.namespace == own.namespace and state is not self._state(name)
+                        and not is_part(state.queue.name))
         if others:
-            raise QueueRefused("conflict", f"the dead letters of {', '.join(others)} are in {dead.spec.shown} too",
-                               f"fluxmq queue purge {dead.spec.shown} throws away all of them")
+            shown = msgspec.structs.replace(own, name=own.dead_letter_queue).shown
+            raise QueueRefused("conflict", f"the dead letters of {', '.join(others)} are in {shown} too",
+                               f"fluxmq queue purge {shown} throws away all of them")
         waiting = dead.queue.waiting
         self.manager.purge(dead)
         return waiting
+
+
+def _divided(state: QueueState, relay: Parts) -> QueueDivided:
+    spec, count = state.spec, state.queue.partitions
+    namespace = spec.namespace
+    parts = [QueueName(namespace, part_name(spec.raw, at, count).decode("utf-8", "surrogateescape"))
+             for at in range(count)]
+    return QueueDivided(QueueName(namespace, spec.name), f"{state.id:016x}", parts,
+                        [f"{part_identity(state.id, at):016x}" for at in range(count)], state.queue.lanes,
+                        relay.missing)
+
+
+def _place_in_whole(state: QueueState) -> dict[str, Any]:
+    """Of which queue it is a partition."""
+    part = whole_of(state.queue.name)
+    return {} if part is None else {"whole": msgspec.structs.replace(
+        state.spec, name=part.whole.decode("utf-8", "surrogateescape")).shown, "partition": part.partition}
 
 
 def retry_of(retry: Retry) -> dict[str, Any]:

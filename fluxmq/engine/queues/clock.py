@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from fluxmq._core.queue.queue import QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.forwarding import is_under_way
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 
-__all__ = ["LOOKS_MAX", "QueueClock"]
+__all__ = ["LOOKS_MAX", "QueueClock", "unused"]
 
 LOOKS_MAX = 2000  # checks in one turn of the loop: some 15 ms
 RETENTION_EVERY_MS = 5000
@@ -57,10 +58,13 @@ class QueueClock:
                 self.manager.sums.measure(queue, found.groups.values())
         if not self._began:
             self._began = True
-            for state in self.manager.queues.values():
+            for state in list(self.manager.queues.values()):
+                if is_under_way(state.queue.name):
+                    self.manager.forwarder.found(state.queue)
                 # A start set these times before the clock was resumed. Most of these queues need no timer; those that
                 # need other work after a start are marked dirty.
-                if state.queue.kind == QUEUE_STREAM or idle_max_ms(state) is not None:
+                # Those of other nodes have none here: their owner applies limits and ages.
+                if state.here and (state.queue.kind == QUEUE_STREAM or idle_max_ms(state) is not None):
                     state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
                     state.idle_since_ms = now
                     states[state] = None
@@ -71,7 +75,7 @@ class QueueClock:
                 state.due_at = None
                 states[state] = None
         for state in states:
-            if self.manager.states.get(state.queue) is state:
+            if state.here and self.manager.states.get(state.queue) is state:  # it has not moved to another node
                 self._plan(state, now, self._look(state, now))
         self.behind = bool(self._dirty) or bool(self._heap and self._heap[0][0] <= now)
         return self.behind
@@ -98,12 +102,13 @@ class QueueClock:
             waits.append(self._commit(state))
             if queue.damage is None:  # a damaged queue loses no messages but settled ones
                 waits.append(self._retention(state, now))
-        elif (idle_ms := idle_max_ms(state)) is not None and unused(state):
+        elif (idle_ms := idle_max_ms(state)) is not None and state.here and unused(state):
             wait = state.idle_since_ms + idle_ms - now
             if wait <= 0:
                 kind = "queue" if state.declared is not None else "ephemeral queue"
                 self.manager.log("info", "", f"{kind} deleted: it was unused", {"queue": state.spec.shown})
-                self.manager.delete(queue.address)
+                self.manager.end(queue.address, lambda: unused(state) and (
+                    state.idle_since_ms + idle_ms <= self.manager.hub.steady_ms))
                 return None
             waits.append(wait)
         if queue.expiry_ms:
@@ -121,7 +126,7 @@ class QueueClock:
         if wait > 0:
             return wait
         # all of them: a commit of the first must not skip the others
-        if any([reader.auto_commit() for reader in state.queue.readers]):
+        if any([self.manager.reads.auto_commit(state.queue, reader) for reader in state.queue.readers]):
             state.commit_due_ms = self.manager.hub.mono_ms + self._auto_commit_ms
         return None  # further acknowledgements mark the queue dirty
 

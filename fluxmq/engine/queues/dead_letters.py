@@ -9,26 +9,29 @@ from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
+from fluxmq.engine.queues.parts import whole_of
 from fluxmq.engine.queues.positions import NOTHING
 from fluxmq.engine.queues.properties import DEATHS, death_properties
-from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
+from fluxmq.model.queues import DEAD_LETTER_SUFFIX, QueueSpec, new_dead_letter_queue
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues.state import QueueState
     from fluxmq.engine.queues.table import QueueTable
 
-__all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_state", "make_room", "note_dead_letter", "note_death"]
+__all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_spec", "dead_letter_state", "make_room",
+           "note_dead_letter", "note_death"]
 
 
 def dead_letter_queue(table: QueueTable, spec: QueueSpec) -> Queue:
-    """The dead-letter queue of a queue; made now if it does not exist."""
+    """The dead-letter queue of a queue of a single node; made now if it does not exist."""
     state = dead_letter_state(table, spec)
-    if state is not None:
-        return state.queue
-    # A dead-letter queue has no limits and no dead letters of its own, because its messages wait for an operator. The
-    # namespace's limit of queues does not count: without this queue the messages would be lost.
-    return table.make(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False),
-                                  namespace=spec.namespace))
+    # The namespace's limit of queues does not count: without this queue the messages would be lost.
+    return state.queue if state is not None else table.make(dead_letter_spec(spec))
+
+
+def dead_letter_spec(spec: QueueSpec) -> QueueSpec:
+    """The dead-letter queue of a queue, as new_dead_letter_queue()."""
+    return new_dead_letter_queue(spec.namespace, spec.dead_letter_queue)
 
 
 def dead_letter_state(table: QueueTable, spec: QueueSpec) -> QueueState | None:
@@ -81,19 +84,27 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
         return
     name = state.spec.dead_letter_queue
     message = log.get(offset)
+    part = whole_of(state.queue.name)
+    queue = state.spec.name if part is None else part.whole.decode("utf-8", "surrogateescape")
     table.log("info", f"dead {state.spec.name}", "dead letter", {
         "queue": state.spec.shown, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
     if not name or message is None or name == state.spec.name:
         return
-    target = dead_letter_queue(table, state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     envelope = message.envelope
-    headers = death_properties(queue=state.spec.name, partition=state.queue.partition_at(at), offset=offset,
+    headers = death_properties(queue=queue, partition=state.queue.partition_at(at) if part is None else part.partition,
+                               offset=offset,
                                topic=envelope.topic_name(), group=group, deliveries=deliveries, reason=reason,
                                time_ms=message.time_ms, now_ms=table.hub.now_ms)
-    target.append_message(envelope.moved_to(QUEUE_PREFIX + target.name), message.payload,
-                          properties=envelope.with_headers(headers), qos=message.qos,
-                          forced=True, format=message.format)
+    address = state.spec.address[0], name.encode("utf-8", "surrogateescape")
+    topic, properties = envelope.moved_to(QUEUE_PREFIX + address[1]), envelope.with_headers(headers)
+    if table.definer is not None and (address not in table.queues or table.forwarder.awaits(address)):
+        table.forwarder.forward_when_made(address, topic, message.payload, properties, message.qos, message.format)
+    elif (target := dead_letter_queue(table, state.spec)).relay is not None:
+        table.forwarder.forward(target, topic, message.payload, properties, message.qos, message.format)
+    else:
+        target.append_message(topic, message.payload, properties=properties, qos=message.qos, forced=True,
+                              format=message.format)
     note_dead_letter(table, state)
 
 

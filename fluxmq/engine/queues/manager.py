@@ -6,27 +6,40 @@ is one file because every operation changes the same tables: queues, their group
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
+import msgspec
+
 from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
-from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.memory.namespace import ROOT, Namespace
+from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq._core.peer.parts import Parts
+from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.handover import Reserve, reserve_claimed
 from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq._core.queue.session_member import TopicFilter
 from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.ports.definitions import Deferred, QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
-from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue
+from fluxmq.engine.queues.away import AwayQueues
+from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue, dead_letter_spec
+from fluxmq.engine.queues.forwarding import Forwarder, is_under_way
+from fluxmq.engine.queues.parts import is_part, part_name, whole_of
 from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
-from fluxmq.engine.queues.records import GroupRecord, record
+from fluxmq.engine.queues.records import GroupRecord, is_moving, record
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms
 from fluxmq.engine.queues.settings import QueueSettings, filters_of
-from fluxmq.engine.queues.state import QueueState
+from fluxmq.engine.queues.state import Coming, QueueState
+from fluxmq.engine.queues.streams import StreamReads
 from fluxmq.engine.queues.table import QueueTable
 from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec, name_problem
@@ -34,7 +47,20 @@ from fluxmq.model.queues import QueueSpec, name_problem
 __all__ = ["KINDS", "NOTHING", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
+SET_ASIDE_CHARACTERS = 150  # of the name of a queue that gets another one
+RELAYS_FROM = 1 << 63  # numbers of queues that other nodes have: never on the disk
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
+
+
+def is_hidden(name: bytes) -> bool:
+    """Whether a queue of this name is one of the broker's own, which clients cannot name."""
+    return is_under_way(name) or is_moving(name) or is_part(name)
+
+
+def set_part(group: Group, queue: Queue) -> None:
+    """Says of the group of a partition's queue which partition that is."""
+    if (part := whole_of(queue.name)) is not None:
+        group.part, group.parts = part.partition, part.partitions
 
 
 class QueueManager(QueueTable):
@@ -45,26 +71,52 @@ class QueueManager(QueueTable):
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
         super().__init__(hub, on_log, cluster=cluster)
         self.auto = auto_create
+        self.write_policy = "forward"  # or "reject": what comes to a publish for a queue of another node
         self.dead_names = DeadNames()
+        self.forwarder = Forwarder(self)
+        self._relays = 0  # made so far
+        self.spare_lines: list[Line] = []  # of relays that are gone: QueueRelay
+        self.away = AwayQueues(hub, self.log)
+        self._unreached: set[QueueState] = set()  # queues of nodes to which there is no way yet
+        self.mover: Callable[[tuple[bytes, bytes], str], Awaitable[bool]] | None = None  # of the cluster
+        self.arrivals: dict[int, Coming] = {}  # by identity: copies of queues that may come here
+        self.make_anew: Callable[[QueueState], None]  # see moves.py
+        self.on_reserved: Callable[[Queue, list[tuple[Group, Reserve]]], None] = lambda queue, kept: None
+        self.make_parts: Callable[[Queue], Parts]  # of Wholes
         self.settings = QueueSettings(self)
+        self.reads = StreamReads(self)
 
     # ------------------------------------------------------------------ declare and delete
 
     def find(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
-        """The queue of this name; made now if it is a dead-letter queue or the configuration says so."""
+        """The queue of this name; made now if it is a dead-letter queue or the configuration says so. Raises Deferred
+        in a cluster if it is to be made, or may be about to be deleted."""
         state = self.queues.get((namespace, name))
         if state is not None:
-            return state.queue
+            self.await_end(state)
+            return None if is_hidden(name) else state.queue
         whose = self.dead_names.find((namespace, name), self.queues)
         if whose is None:
             return self.auto_create(name, namespace)
+        if self.definer is not None:
+            raise Deferred(partial(self.definer.define_queue, dead_letter_spec(whose), None, near=whose.address))
         try:
             return dead_letter_queue(self, whose)
         except QueueRefused:
             return None
 
+    def find_now(self, name: bytes, namespace: bytes) -> Queue | None:
+        """As find; but nothing can wait, so where the cluster must decide the queue is not made, or found as it is."""
+        state = self.queues.get((namespace, name))
+        if state is not None and state.queue.ending:
+            return state.queue
+        try:
+            return self.find(name, namespace)
+        except Deferred:
+            return None
+
     def auto_create(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
-        """Makes a queue that a client uses without declaring it, if the configuration says so."""
+        """Makes a queue that a client uses without declaring it, if the configuration says so. Raises Deferred."""
         if (state := self.queues.get((namespace, name))) is not None:
             return state.queue
         text = name.decode("utf-8", "replace")
@@ -84,12 +136,15 @@ class QueueManager(QueueTable):
         """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed"). line: see make.
 
         Raises QueueRefused: conflict, for what cannot change; not_found: there is no such namespace; full: it has as
-        many queues as it may.
+        many queues as it may. Raises Deferred.
         """
         state = self.queues.get(spec.address)
         if state is None:
             if line is None:
                 self.check_room(spec)
+            if self.definer is not None:
+                self._namespace(spec)
+                raise Deferred(partial(self.definer.define_queue, spec, None), "created")
             return self.make(spec, line=line), "created"
         if state.spec == spec:
             return state.queue, "unchanged"
@@ -101,23 +156,24 @@ class QueueManager(QueueTable):
                 raise QueueRefused("conflict", f"queue {spec.name} is there with {key} {getattr(state.spec, key)}, "
                                                f"which cannot become {getattr(spec, key)}",
                                    f"use another name, or delete it first: fluxmq queue delete {spec.name}")
+        if self.definer is not None:
+            raise Deferred(partial(self.definer.redefine_queue, spec, state.id), "changed")
         self.change(state, spec)
         self.record_queue(state)
         return state.queue, "changed"
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Applies the limits and patterns of `spec`; in FIXED it equals the present settings."""
-        former = state.spec.topics
         if state.queue.following:
             state.spec = spec
         else:
             self.dead_names.remove(state)
             state.spec = spec
-            self.dead_names.add(state)
+            if not is_hidden(state.queue.name):
+                self.dead_names.add(state)
         self.settings.configure(state)
         if not state.queue.following:
-            self.hub.targets.add_queue(state.queue, filters_of(spec))
-            self._announce_topics(state.queue.namespace.name, former, spec.topics)
+            self.hub.targets.add_queue(state.queue, [] if is_hidden(state.queue.name) else filters_of(spec))
             state.queue.notify()
 
     def check_room(self, spec: QueueSpec) -> None:
@@ -128,13 +184,19 @@ class QueueManager(QueueTable):
             raise QueueRefused("full", f"queue limit in vhost '{namespace.text}' ({namespace.queues_max}) is reached",
                                "delete a queue, or raise limits.queues of the namespace")
 
-    def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
-        """line: the commit line of the queue; None: the Replicator decides. Raises QueueRefused: unavailable, when
-        another node owns the queue or its owner is unknown; not_found, when there is no such namespace."""
+    def _namespace(self, spec: QueueSpec) -> Namespace:
         namespace = self.hub.namespaces.get(spec.address[0])
         if namespace is None:
             raise QueueRefused("not_found", f"there is no namespace {spec.namespace}",
                                "fluxmq namespace list names those that are")
+        return namespace
+
+    def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None,
+             identity: int = 0) -> Queue:
+        """line: the commit line of the queue; None: the Replicator decides. identity: in the cluster; 0: no other node
+        knows the queue. Raises QueueRefused: unavailable, when another node owns the queue or its owner is unknown;
+        not_found, when there is no such namespace."""
+        namespace = self._namespace(spec)
         volatile = spec.type == "ephemeral"
         owner = self.directory.claim_queue(*spec.address)
         if owner.node != self.directory.node:
@@ -145,14 +207,233 @@ class QueueManager(QueueTable):
         logs = [Log(self.hub.ledger, self.number(line), lane=lane, volatile=volatile, line=line)
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
         queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
-        state = self.adopt(spec, queue, declared)
+        state = self.adopt(spec, queue, declared, identity)
         self.record_queue(state)
+        for listener in self.listeners:
+            listener.queue_made(queue)
         return queue
 
-    def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
+    def learn_queue(self, definition: QueueDefinition, owner: str | None) -> None:
+        """A queue is defined, of this node or another; or its settings or its owner have changed. See Learner. Raises
+        UsageError if this node has another queue of this name."""
+        state = self.queues.get(definition.address)
+        if state is None:
+            self._make_defined(definition, owner)
+        elif state.id != definition.id:
+            raise UsageError(f"this node has another queue {definition.spec.shown}")
+        else:
+            if state.spec != definition.spec:
+                self.change(state, definition.spec)
+                if state.here:
+                    self.record_queue(state)
+            if not state.here and state.moving is None and not definition.divided:
+                self.set_owner(state, owner)
+
+    def turn_queue(self, definition: QueueDefinition, owner: str | None) -> bool:
+        """See Learner."""
+        state = self.queues.get(definition.address)
+        if state is None or state.id != definition.id:
+            return False
+        if owner == self.directory.node:
+            arrival = self.arrivals.get(state.id)
+            if not state.here and arrival is not None and arrival.whole:
+                del self.arrivals[state.id]
+                self.on_reserved(state.queue, arrival.adopt(state))
+            elif not state.here and state.spec.type == "ephemeral":
+                self.make_anew(state)  # its owner is gone, and so is what a copy of it was worth
+            else:
+                return False
+        elif state.moving is None or not state.moving.is_relay:
+            return False
+        else:
+            state.moving.done()
+        return True
+
+    def settle_copy(self, identity: int, definition: QueueDefinition | None) -> None:
+        """See Stored."""
+        state = next(state for state in self.queues.values() if state.id == identity and is_moving(state.queue.name))
+        if definition is None:
+            self.delete(state.queue.address)
+        else:
+            self.rename(state, definition.spec, definition.declared, identity)
+
+    def rename(self, former: QueueState, spec: QueueSpec, declared: Declared | None, identity: int,
+               following: bool = False) -> QueueState:
+        """Another name for a queue that was loaded from the disk; it has no consumers."""
+        self.forget(former, kept=True)
+        queue = Queue(self.hub.ledger, former.queue.number, spec.raw, KINDS[spec.type], former.queue.logs,
+                      former.queue.lanes, former.queue.namespace)
+        queue.following = following
+        queue.delays = former.queue.delays
+        state = self.adopt(spec, queue, declared, identity)
+        state.retry_policies, state.producers = former.retry_policies, former.producers
+        for key, group in former.groups.items():
+            group.home = queue
+            set_part(group, queue)
+            if key[1]:
+                group.filter = self.filter(queue, key[1])
+            state.groups[key] = group
+            self.settings.configure_group(state, group)
+            if queue.kind != QUEUE_STREAM:
+                queue.add_group(group)
+        if queue.delays is not None:
+            queue.delays.group.home = queue
+        return state
+
+    def count_here(self, state: QueueState, here: bool) -> None:
+        """The messages of a queue are here from now on, or not any more."""
+        state.here = here
+        self.durables += state.queue.durable if here else -state.queue.durable
+        self.kinds[state.spec.type] += 1 if here else -1
+        if here:
+            self.away.discard(state)
+            self._name(state)
+            if state.queue.kind == QUEUE_STREAM:
+                self.streams[state] = None
+        else:
+            self.streams.pop(state, None)
+            self.changed.discard(state)
+            self.sums.forget(state.queue)
+
+    def derive(self, state: QueueState) -> None:
+        """The state of a queue whose messages have come."""
+        delays = state.queue.delays
+        if delays is not None:
+            delays.restart()
+            for pairs in self.disk.due_pairs(delays.log.number):
+                delays.restore_pairs(pairs)
+            delays.restored()
+        state.queue.restored()
+        self.sums.measure(state.queue, state.groups.values())
+        state.queue.notify()
+
+    def _make_defined(self, definition: QueueDefinition, owner: str | None) -> None:
+        self.hub.namespaces.add(definition.address[0])
+        if definition.divided:
+            self._make_whole(definition)
+        elif owner == self.directory.node:
+            self.make(definition.spec, definition.declared, identity=definition.id)
+        else:
+            self.set_owner(self.make_relay(definition.spec, definition.declared, definition.id), owner)
+
+    def make_relay(self, spec: QueueSpec, declared: Declared | None, identity: int) -> QueueState:
+        """A queue of the cluster whose messages another node has, or nobody yet: set_owner() says who. identity: its
+        number in the cluster. Its namespace exists."""
+        ledger = self.hub.ledger
+        number, logs = self.relay_logs(spec)
+        queue = Queue(ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes,
+                      self._namespace(spec), elsewhere=True)
+        QueueRelay(queue, self.spare_lines)
+        return self.adopt(spec, queue, declared, identity, here=False)
+
+    def _make_whole(self, definition: QueueDefinition) -> None:
+        """A queue whose partitions are queues of their own."""
+        spec = definition.spec
+        number, logs = self.relay_logs(spec)
+        queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, self._namespace(spec),
+                      elsewhere=True)
+        self.make_parts(queue)
+        self.adopt(spec, queue, None, definition.id, here=False)
+
+    def part_state(self, address: tuple[bytes, bytes], partition: int) -> QueueState | None:
+        """A partition of the queue of this address, which is a queue of its own; None: this node does not know it."""
+        whole = self.queues.get(address)
+        return None if whole is None else self.queues.get(
+            (address[0], part_name(address[1], partition, whole.spec.partitions)))
+
+    def relay_logs(self, spec: QueueSpec) -> tuple[int, list[Log]]:
+        """The number and the logs of a relay."""
+        self._relays += 1
+        return RELAYS_FROM + self._relays, [Log(self.hub.ledger, at, lane=at % spec.lanes, volatile=True)
+                                            for at in range(spec.partitions * spec.lanes)]
+
+    def set_owner(self, state: QueueState, node: str | None) -> None:
+        """Who serves a queue whose messages are not here. None: the node that has them is away. Its consumers are to be
+        attached anew."""
+        relay = state.queue.relay
+        assert isinstance(relay, QueueRelay)
+        hop = None
+        self._unreached.discard(state)
+        if node is not None:
+            try:
+                hop = self.peers.hop(node)
+            except UsageError:  # it is not known here yet
+                self._unreached.add(state)
+        assert hop is None or isinstance(hop, PeerOutbox)
+        if hop is not None and hop is relay.outbox and node == relay.owner and relay.reachable:
+            return  # only its settings have changed: its consumers are attached
+        if node is None and self.definer is not None:
+            node = self.definer.home_of(state.queue.address)
+        former = relay.outbox
+        has_moved = node != relay.owner and former is not None and former.gone is None and hop is not None
+        relay.set_owner(node or relay.owner, hop)
+        if state.spec.type == "ephemeral" and not has_moved:  # it is made anew elsewhere, empty
+            relay.forget_held()
+        relay.refuses = self._refusal_of(relay.owner) if self.write_policy == "reject" else None
+        if hop is None:
+            self.away.add(state, relay.owner, at_once=former is not None)
+        else:
+            self.away.discard(state)
+        for listener in self.listeners:
+            listener.owner_changed(state.queue)
+
+    def _refusal_of(self, owner: str) -> str:
+        """What publishers of a queue of this node are told where they must go there."""
+        address = self.peers.reference(owner)
+        return (f"the queue is at node {owner}{f' ({address})' if address else ''}: publish there "
+                f"(cluster.raft.write_policy is reject)")
+
+    def node_appeared(self, node: str) -> None:
+        """There is a way to a node, which may serve queues already."""
+        for state in list(self._unreached):
+            relay = state.queue.relay
+            if isinstance(relay, QueueRelay) and relay.owner == node:
+                self.set_owner(state, node)
+
+    def forget_queue(self, definition: QueueDefinition) -> None:
+        """A queue is not defined any more: it is deleted here."""
+        state = self.queues.get(definition.address)
+        if state is not None and state.id == definition.id:
+            self.delete(definition.address)
+
+    def identify(self, address: tuple[bytes, bytes], identity: int) -> None:
+        """The queue is defined in the cluster, with this identity."""
+        state = self.queues[address]
+        state.id = identity
+        self._name(state)
+        self.record_queue(state)
+
+    def _name(self, state: QueueState) -> None:
+        """Lets other nodes name the queue by its identity."""
+        state.queue.identity = state.id
+        if state.id and state.here and not is_moving(state.queue.name):  # a copy is not the queue before settle_copy
+            self.hub.owned[state.id] = state.queue
+
+    def set_aside(self, address: tuple[bytes, bytes], why: str) -> None:
+        """Keeps a queue of this node's disk that is not the one of its name in the cluster: under another name, by
+        which it is found from the next start on, and which no other node knows before."""
+        state = self.queues[address]
+        spec, declared = state.spec, state.declared
+        self.forget(state, kept=True)
+        base = "queue" if is_moving(state.queue.name) else spec.name[:SET_ASIDE_CHARACTERS]
+        if (part := whole_of(state.queue.name)) is not None:
+            base = f"{part.whole.decode('utf-8', 'surrogateescape')[:SET_ASIDE_CHARACTERS]}.part-{part.partition}"
+        name = f"{base}.moved-{state.queue.number}"
+        state.id, state.spec = 0, msgspec.structs.replace(spec, name=name)
+        if declared is not None:
+            state.declared = msgspec.structs.replace(declared, name=state.spec.raw)
+        self.states[state.queue] = state  # for the checkpoints
+        self.record_queue(state)
+        self.log("warning", "", f"a queue was set aside: {why}. Its messages are there again as queue {name} when this "
+                                f"node is started the next time", {"queue": spec.shown, "as": name, "why": why})
+
+    def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None, identity: int = 0, *,
+              here: bool = True) -> QueueState:
         """Activates a queue that is new, or was loaded from disk or from another node; one that follows stays
-        passive."""
+        passive. identity, here: as in QueueState."""
         state = QueueState(spec, queue, declared)
+        state.id, state.here = identity, here
+        self._name(state)
         if queue.following:
             self.settings.configure(state)
         else:
@@ -167,26 +448,55 @@ class QueueManager(QueueTable):
         state.retention_due_ms = now + queue.number * 7919 % 5000
         self.queues[queue.address] = state
         self.states[queue] = state
-        queue.namespace.queues += 1
-        self.durables += queue.durable
-        self.kinds[spec.type] += 1
-        if queue.kind == QUEUE_STREAM:
-            self.streams[state] = None
-        if spec.dlq.topic:
+        hidden = is_hidden(queue.name)
+        queue.namespace.queues += not is_part(queue.name)
+        if state.here:
+            self.durables += queue.durable
+            self.kinds[spec.type] += 1
+            if queue.kind == QUEUE_STREAM:
+                self.streams[state] = None
+        if spec.dlq.topic and not hidden:
             self.dead_names.add(state)
         self.settings.configure(state)
-        self.hub.targets.add_queue(queue, filters_of(spec))
-        self._announce_topics(state.queue.namespace.name, (), spec.topics)
+        self.hub.targets.add_queue(queue, [] if hidden else filters_of(spec))
         queue.notify()
         for listener in self.listeners:
             listener.queue_added(queue)
 
-    def _announce_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
-        """Announces the topics that a queue captures, so that other nodes forward them; its own address is no topic."""
-        for topic in set(topics).difference(former):
-            self.directory.announce(namespace, topic.encode())
-        for topic in set(former).difference(topics):
-            self.directory.withdraw(namespace, topic.encode())
+    def end(self, address: tuple[bytes, bytes], unused: Callable[[], bool] = lambda: True) -> None:
+        """Deletes a queue that is not used any more; nobody waits for it. In a cluster the node that has its messages
+        decides. While the definitions may lose the queue, it takes no messages and no consumers; if it is certain that
+        they have not, it serves on, and is asked again whether it is `unused`."""
+        state = self.queues[address]
+        if self.definer is None or not state.id:
+            self.delete(address)
+        elif state.here:
+            self.definer.end_queue(address, state.id, partial(self._ending, state, unused))
+
+    def _ending(self, state: QueueState, unused: Callable[[], bool], ending: bool) -> bool:
+        """See Definer.end_queue."""
+        queue = state.queue
+        if self.states.get(queue) is not state or not state.here or state.moving is not None:
+            return False
+        queue.ending = ending and unused()
+        if ending and not queue.ending:
+            queue.notify()  # the clock is to look again
+        return queue.ending
+
+    def await_end(self, state: QueueState) -> None:
+        """Raises Deferred while it is not certain whether the queue is deleted because nobody used it."""
+        if state.queue.ending and self.definer is not None:
+            raise Deferred(partial(self.definer.await_end, state.id))
+
+    def delete_for(self, address: tuple[bytes, bytes], answer: int) -> int:
+        """Deletes a queue because a client asks for it. answer: what it is told in the end. Raises Deferred."""
+        state = self.queues[address]
+        if is_hidden(address[1]):
+            raise QueueRefused("conflict", f"queue {state.spec.shown} is the broker's own",
+                               "it ends with what it is for")
+        if self.definer is not None and state.id:
+            raise Deferred(partial(self.definer.undefine_queue, address, state.id), answer)
+        return self.delete(address)
 
     def delete(self, address: tuple[bytes, bytes]) -> int:
         """Deletes a queue with its groups and messages. Returns how many messages it had."""
@@ -207,22 +517,27 @@ class QueueManager(QueueTable):
         state.owner = None  # cached routes may keep the queue for a while, but must not keep its connection
         return depth
 
-    def forget(self, state: QueueState) -> None:
-        """Removes the queue from the tables, and from the view at the next checkpoint."""
+    def forget(self, state: QueueState, *, kept: bool = False) -> None:
+        """Removes the queue from the tables, and from the view at the next checkpoint. kept: not from the view."""
         self.queues.pop(state.queue.address, None)
+        self.hub.owned.pop(state.queue.identity, None)
+        self._unreached.discard(state)
+        self.away.discard(state)
         if self.states.pop(state.queue, None) is not None:
-            state.queue.namespace.queues -= 1
-            self.durables -= state.queue.durable
-            self.kinds[state.spec.type] -= 1
-            self.streams.pop(state, None)
-            self.sums.forget(state.queue)
+            state.queue.namespace.queues -= not is_part(state.queue.name)
+            if state.here:
+                self.durables -= state.queue.durable
+                self.kinds[state.spec.type] -= 1
+                self.streams.pop(state, None)
+                self.sums.forget(state.queue)
             self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.targets.remove_queue(state.queue)
-        self._announce_topics(state.queue.namespace.name, state.spec.topics, ())
         self.directory.release_queue(*state.queue.address)
         for listener in self.listeners:
             listener.queue_removed(state.queue)
+        if kept or not state.here:
+            return
         groups, logs, delays = [*state.groups.values()], state.logs, state.queue.delays
         if delays is not None:
             groups.append(delays.group)
@@ -263,6 +578,8 @@ class QueueManager(QueueTable):
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
+        if queue.relay is not None:
+            return group or self._relay_group(state, name, pattern)
         single = state.arguments is not None and state.arguments.single
         mode = "single" if single else mode or ("exclusive" if exclusive else "shared")
         if group is not None and not group.members and group.mode != mode:
@@ -281,11 +598,25 @@ class QueueManager(QueueTable):
                     by_offset.seek(group, log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
         return group
 
+    def _relay_group(self, state: QueueState, name: bytes, pattern: bytes) -> Group:
+        """A group of a queue that another node owns: the owner has its settings, and where it is in the queue."""
+        single = state.arguments is not None and state.arguments.single
+        group = Group(self.hub.ledger, 0, name, mode="single" if single else "shared", volatile=True)
+        group.relay = state.queue.relay
+        set_part(group, state.queue)
+        stream = state.queue.kind == QUEUE_STREAM
+        group.add_cursors(state.queue.logs, state.queue.lanes, stream)
+        state.groups[name, pattern] = group
+        if not stream:
+            state.queue.add_group(group)
+        return group
+
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
         queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
                       line=queue.line)
         group.home = queue
+        set_part(group, queue)
         if record_.retry_policy == UNSPECIFIED:
             self.settings.configure_group(state, group)
         else:
@@ -337,14 +668,32 @@ class QueueManager(QueueTable):
             record(self.hub.ledger, RecordKind.GROUP_END, group.number, line=group.line)
         state.queue.notify()
 
-    @staticmethod
-    def filter(queue: Queue, pattern: bytes) -> Any:
+    def filter(self, queue: Queue, pattern: bytes) -> Any:
         """The filter of a subscription below `$queue/<name>/`; None: it matches everything."""
+        if (part := whole_of(queue.name)) is not None:  # the messages have the address of the whole queue
+            queue = Queue(self.hub.ledger, 0, part.whole, QUEUE_CLASSIC, [Log(self.hub.ledger, 0, volatile=True)])
         return TopicFilter(queue, pattern) if pattern not in (b"", b"#") else None
 
     def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
         """The backoff of a message in this group after this number of deliveries."""
         return backoff_ms(self.states[queue].effective_retry(group), deliveries)
+
+    def keep_claims(self) -> list[tuple[Group, Reserve]]:
+        """At the start of a node, before others know that it has these queues: what was given out is kept for consumers
+        of other nodes, which may hold it. Returns what let_go() takes."""
+        kept = [(group, reserve_claimed(group)) for state in self.states.values()
+                if state.id and state.here and not state.queue.following and state.queue.kind != QUEUE_STREAM
+                for group in state.groups.values()]
+        return [(group, one) for group, one in kept if one is not None]
+
+    @staticmethod
+    def let_go(kept: list[tuple[Group, Reserve]]) -> None:
+        """What is kept for consumers and was not named by them is ready."""
+        for group, one in kept:
+            if one.group is group:
+                group.leave(one)
+                if isinstance(group.home, Queue):
+                    group.home.notify()
 
     def left(self, queue: Queue, group: Group | None) -> None:
         """Called when a consumer has left."""

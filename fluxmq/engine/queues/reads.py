@@ -11,7 +11,7 @@ are kept, until a start finds the queue repaired (`Queue.damage` has the reason)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
@@ -75,7 +75,8 @@ class QueueReader(Disk):
             self._sequential[log.number] = (covers, size)
             log.load(min(first, offset), covers, blocks)
         except StorageError as error:
-            self.stop(queue, error)
+            if log in queue.logs:  # else the queue has moved to another node, and its files are deleted
+                self.stop(queue, error)
             return
         finally:
             self.manager.hub.awaited -= 1
@@ -100,6 +101,17 @@ class QueueReader(Disk):
             self.manager.hub.awaited -= 1
         go_on(queue)
 
+    async def read_part(self, log: Log, offset: int, size: int) -> tuple[int, bytes]:
+        """See Disk."""
+        if self.segments is None:
+            return log.flushed, b""
+        _, covers, blocks = await self._from_disk(self.segments.read, log.number, offset, size)
+        return (max(covers, offset + 1), b"".join(blocks)) if blocks else (log.flushed, b"")
+
+    def due_pairs(self, log: int) -> Iterable[bytes]:
+        """See Disk."""
+        return self.segments.due_pairs(log) if self.segments is not None else ()
+
     def measure(self, queue: Queue, log: Log) -> bool:
         """Asks the segments for the log's size, a part of which was estimated."""
         if self.segments is not None and log.number not in self._measured and queue.damage is None:
@@ -112,7 +124,8 @@ class QueueReader(Disk):
         try:
             log.restore_sizes(first, end, await self._from_disk(self.segments.spans, log.number, first, end))
         except StorageError as error:
-            self.stop(queue, error)
+            if log in queue.logs:
+                self.stop(queue, error)
         finally:
             self._measured.discard(log.number)
             queue.notify()  # so that the clock applies the retention again

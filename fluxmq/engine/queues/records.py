@@ -14,7 +14,15 @@ from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "record"]
+__all__ = ["MOVING", "GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "is_moving", "record"]
+
+
+MOVING = "$moving-"  # and the identity of the queue, in hex: the name of a copy that is not the queue yet
+
+
+def is_moving(name: bytes) -> bool:
+    """Whether a queue of this name is a copy that has come from another node, or a part of one (moves.py)."""
+    return name.startswith(MOVING.encode())
 
 
 # Fields that cannot be negative are checked by their decoder, at no cost; msgpack has nothing above a u64.
@@ -31,7 +39,8 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 class QueueRecord(msgspec.Struct, array_like=True):
     """A queue. spec or declared: its declaration as under `queues:`, or by AMQP. logs: partition-major. delay: number
     of its delay log and of the group that settles there; 0 = none. namespace: its number in the line of the record;
-    spec and declared are written as if it were "/". An earlier version wrote the name into `declared`."""
+    spec and declared are written as if it were "/". An earlier version wrote the name into `declared`. identity: in the
+    cluster; 0, and not written: no other node knows it."""
 
     spec: QueueSpec | None
     logs: list[LogRecord]
@@ -39,6 +48,11 @@ class QueueRecord(msgspec.Struct, array_like=True):
     delay_group: Count = 0
     declared: Declared | None = None
     namespace: Count = 0
+    identity: Count = 0
+
+    def encoded(self) -> bytes:
+        """As MessagePack."""
+        return msgspec.msgpack.encode(self if self.identity else msgspec.structs.astuple(self)[:-1])
 
     def declaration(self) -> QueueSpec:
         """The queue's declaration as under `queues:`. Raises CorruptError."""

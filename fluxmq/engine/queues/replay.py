@@ -111,12 +111,19 @@ class Replay:
 
     def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
         """Moves one dead letter back, without its death's user properties. False: the queue takes no more; raises
-        QueueRefused if it has not taken any."""
+        QueueRefused if it has not taken any. To a queue of another node it goes as dead letters do, whatever the limits
+        of that queue: it is there once."""
         envelope = record.envelope
         topic = envelope.moved_to(envelope.get(b"x-death-topic", QUEUE_PREFIX + state.queue.name))
-        reason = state.queue.append_message(
-            topic, record.payload, qos=record.qos, properties=envelope.with_headers([], DEATH),
-            priority=envelope.priority(), partition_key=envelope.partition_key(), format=record.format)
+        properties = envelope.with_headers([], DEATH)
+        if state.here:
+            reason = state.queue.append_message(
+                topic, record.payload, qos=record.qos, properties=properties, priority=envelope.priority(),
+                partition_key=envelope.partition_key(), format=record.format)
+        elif self.manager.forwarder.forward(state.queue, topic, record.payload, properties, record.qos, record.format):
+            reason = 0
+        else:
+            reason = ReasonCode.QUOTA_EXCEEDED
         if reason:
             if moved:
                 return False

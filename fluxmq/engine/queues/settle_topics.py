@@ -10,16 +10,19 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import FluxError
+from fluxmq._core.peer.parts import Parts
+from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq.engine.ports.queues import CommandRefused
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["CommandRefused", "Consumer", "settle"]
+__all__ = ["BACKOFF_DEFAULT", "Consumer", "NotHeld", "settle"]
 
+BACKOFF_DEFAULT = -1  # as a delay: what the owner of the queue says (queue/relay.pxd)
 VERBS = ("$ack", "$nack", "$reject", "$extend", "$commit")
 DELAY_MS_MAX = 366 * 24 * 3600 * 1000
 LEASE_MS_MAX = 7 * 24 * 3600 * 1000
@@ -28,29 +31,23 @@ REASON_LENGTH_MAX = 1000
 
 class Consumer(msgspec.Struct):
     """A subscription to a queue while its client is connected. group: None for a stream without `consumer-group`.
-    members: one, or for a stream a reader for each partition."""
+    members: one, or for a stream a reader for each partition; none while it is opened at another node. reading: what
+    StreamReads.open has returned."""
 
     queue: Queue
     group: Any
     members: list[Any]
+    reading: Any = None
 
 
-class CommandRefused(FluxError):
-    """reason: the MQTT 5 reason code for PUBACK. text: one sentence for the client."""
-
-    def __init__(self, text: str, reason: int = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> None:
-        super().__init__(text)
-        self.text = text
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return type(self), (self.text, self.reason)
+class NotHeld(Exception):
+    """The client does not hold the message here, and another node has the queue: that one decides."""
 
 
 def settle(manager: QueueManager, queue: Queue, consumers: list[Consumer], verb: str,
            properties: dict[str, str]) -> None:
-    """Executes a command, or raises CommandRefused. consumers: the client's consumers of this queue. properties: the
-    user properties of the PUBLISH.
+    """Executes a command, or raises CommandRefused; NotHeld for a queue of another node. consumers: the client's
+    consumers of this queue. properties: the user properties of the PUBLISH.
 
     Everything is recorded when this returns, so that the acknowledgement waits for it.
     """
@@ -67,25 +64,33 @@ def settle(manager: QueueManager, queue: Queue, consumers: list[Consumer], verb:
         group = f" in the group {properties['group-id']}" if properties.get("group-id") else ""
         raise CommandRefused(f"this client does not consume the queue{group}")
     log, offset = _message(queue, properties)
+    if isinstance(queue.relay, QueueRelay) and not queue.relay.reachable:
+        raise CommandRefused(f"the queue is at node {queue.relay.owner}, which is away", ReasonCode.UNSPECIFIED_ERROR)
     if verb == "$commit":
-        _commit(consumers, log, offset)
+        _commit(manager, queue, consumers, log, offset)
         return
     act = _action(manager, queue, verb, properties)
+    done: list[tuple[Any, list[int]]] = []  # members, and offsets of what they held
     if _boolean(properties, "upto"):
         for one in consumers:
             for member in one.members:
-                for at in by_offset.held_upto(one.group, log.number, offset, member):
+                done.append((member, by_offset.held_upto(one.group, log.number, offset, member)))
+                for at in done[-1][1]:
                     claim = by_offset.claim_of(one.group, log.number, at)
                     assert claim is not None
                     act(one.group, log.number, at, claim[0])
     else:
-        _one(consumers, log, offset, verb, act)
+        done += _one(queue, consumers, log, offset, verb, act)
     for one in consumers:
         one.group.flush_records()
+    if isinstance(queue.relay, QueueRelay | Parts):
+        for member, offsets in done:
+            queue.relay.await_owner(member, queue.logs.index(log), offsets)
 
 
-def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> None:
-    """Executes a command about a single message."""
+def _one(queue: Queue, consumers: list[Consumer], log: Log, offset: int, verb: str,
+         act: Any) -> list[tuple[Any, list[int]]]:
+    """Executes a command about a single message. Returns who held it, and its offset; [] if none of them did."""
     free = None
     elsewhere = False
     for one in consumers:
@@ -95,10 +100,12 @@ def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) 
         deliveries, holder = claim
         if holder in one.members:
             act(one.group, log.number, offset, deliveries)
-            return
+            return [(holder, [offset])]
         elsewhere = elsewhere or holder is not None
         if holder is None and verb != "$extend":
             free = free or (one.group, deliveries)
+    if queue.relay is not None:
+        raise NotHeld
     if free is not None:  # the claim had expired, but no other consumer has claimed the message since
         act(free[0], log.number, offset, free[1])
     elif elsewhere:
@@ -107,6 +114,7 @@ def _one(consumers: list[Consumer], log: Log, offset: int, verb: str, act: Any) 
         raise CommandRefused("this client does not have this message to settle")
     elif verb != "$ack":
         raise CommandRefused("this message is settled already")
+    return []
 
 
 def _action(manager: QueueManager, queue: Queue, verb: str, properties: dict[str, str]) -> Any:
@@ -115,6 +123,8 @@ def _action(manager: QueueManager, queue: Queue, verb: str, properties: dict[str
         return lambda group, log, offset, deliveries: by_offset.settle_at(group, log, offset)
     if verb == "$nack":
         delay = _number(properties, "delay", DELAY_MS_MAX) if "delay" in properties else None
+        if delay is None and queue.relay is not None:
+            delay = BACKOFF_DEFAULT
         return lambda group, log, offset, deliveries: by_offset.give_back_at(
             group, log, offset, manager.backoff_ms(queue, group, deliveries) if delay is None else delay, True)
     if verb == "$reject":
@@ -124,13 +134,13 @@ def _action(manager: QueueManager, queue: Queue, verb: str, properties: dict[str
     return lambda group, log, offset, deliveries: by_offset.extend(group, log, offset, lease)
 
 
-def _commit(consumers: list[Consumer], log: Log, offset: int) -> None:
+def _commit(manager: QueueManager, queue: Queue, consumers: list[Consumer], log: Log, offset: int) -> None:
     readers = [reader for one in consumers if one.group is not None for reader in one.members if reader.log is log]
     if not readers:
         raise CommandRefused("$commit needs a subscription with consumer-group: there is no position to remember")
     if offset >= log.next:
         raise CommandRefused(f"there is no message {offset}; the next one will be {log.next}")
-    readers[0].commit(offset + 1)
+    manager.reads.commit(queue, readers[0], offset + 1)
 
 
 def _message(queue: Queue, properties: dict[str, str]) -> tuple[Log, int]:

@@ -3,26 +3,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Protocol
 
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, effective
 from fluxmq.model.queue_arguments import Declared, read_arguments
 from fluxmq.model.queues import QueueSpec, Retry
 
-__all__ = ["QueueState"]
+__all__ = ["Coming", "Going", "QueueState"]
 
 # Shared default for state that few queues have: there may be a hundred thousand queues.
 NONE: Mapping[object, object] = MappingProxyType({})
+
+
+class Going(Protocol):
+    """A queue that is about to move to another node (moves.Departure)."""
+
+    @property
+    def is_relay(self) -> bool:
+        """Whether this node serves the queue no more."""
+
+    def done(self) -> None:
+        """The other node has the queue."""
+
+
+class Coming(Protocol):
+    """A copy of a queue of another node (moves.Arrival)."""
+
+    whole: bool
+
+    def adopt(self, state: QueueState) -> list[tuple[Group, Reserve]]:
+        """The queue is of this node now. state: of its relay. Returns who holds what consumers of other nodes held."""
 
 
 class QueueState:
     """What the engine keeps with a Queue."""
 
     __slots__ = ("arguments", "commit_due_ms", "configured", "dead_lettered", "declared", "died", "due_at", "groups",
-                 "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms",
-                 "retry_policies", "spec")
+                 "had_consumer", "here", "id", "idle_since_ms", "moving", "owner", "producers", "queue", "retained",
+                 "retention_due_ms", "retry_policies", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
@@ -31,6 +53,9 @@ class QueueState:
         self.declared = declared
         self.arguments = read_arguments(declared) if declared is not None else None
         self.owner: object = None  # of an exclusive queue: its connection
+        self.id = 0  # identity in the cluster; 0: no other node knows it
+        self.here = True  # this node has its messages
+        self.moving: Going | None = None  # it is about to move to another node
         self.had_consumer = False  # an AMQP consumer
         self.groups: dict[tuple[bytes, bytes], Group] = {}
         # Of groups whose consumers set one. Change this and the fields below only by note_retry_policy() and the like.

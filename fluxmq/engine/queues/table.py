@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -16,6 +16,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.queue.stats import QueueSums
@@ -38,9 +39,23 @@ class Disk:
     def read_due(self, queue: Queue) -> None:
         """Called when delayed messages are due that are only on disk."""
 
+    async def read_part(self, log: Log, offset: int, size: int) -> tuple[int, bytes]:
+        """About so many bytes of a log that are only on disk, from an offset on: (the offset behind them, messages).
+        Raises StorageError."""
+        return log.flushed, b""
+
+    def due_pairs(self, log: int) -> Iterable[bytes]:
+        """Due times and offsets of delayed messages in segments (Delays.restore_pairs). Raises StorageError."""
+        return ()
+
     def measure(self, queue: Queue, log: Log) -> bool:
         """Determines a log's size, a part of which was estimated. False: it cannot."""
         return False
+
+    def evict(self) -> int:
+        """Evicts messages that are found elsewhere, so that the cache keeps its size. Returns the number of chunks
+        examined."""
+        return 0
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
         """The offset of the first message of this time or later."""
@@ -54,11 +69,18 @@ class QueueListener:
     def queue_added(self, queue: Queue) -> None:
         """The queue can be found by its name from now on."""
 
+    def queue_made(self, queue: Queue) -> None:
+        """The queue is new, and has been recorded: what is recorded of it now comes behind that. Not called for a queue
+        that was loaded."""
+
     def queue_removed(self, queue: Queue) -> None:
         """The queue cannot be found any more: it was deleted, or another node owns it."""
 
     def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
         """The queue has been deleted; members: its consumers."""
+
+    def owner_changed(self, queue: Queue) -> None:
+        """Another node has the messages of this queue now, or it is away, or back: consumers must be attached anew."""
 
     def queue_stopped(self, queue: Queue, members: list[Member]) -> None:
         """The queue is damaged."""
@@ -74,13 +96,32 @@ class AmqpDeadLetters(Protocol):
         """Dead-letters a message that a full queue refused."""
 
 
+class DeadLetterForwarder(Protocol):
+    """Dead letters for queues of other nodes."""
+
+    def forward(self, target: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int,
+                format_: int, /) -> bool:
+        """Takes a dead letter for a queue of another node. Returns whether it has it."""
+
+    def forward_when_made(self, target: tuple[bytes, bytes], topic: bytes, payload: bytes, properties: bytes, qos: int,
+                          format_: int, /) -> bool:
+        """The same, for a dead-letter queue that the cluster does not have."""
+
+    def awaits(self, target: tuple[bytes, bytes], /) -> bool:
+        """Whether letters for this queue are under way because it was not there."""
+
+    def found(self, queue: Queue) -> None:
+        """What is in this queue, from the disk, is under way to other nodes."""
+
+
 class QueueTable(ABC):
     """Machine. on_log, cluster: as Broker's."""
 
     def __init__(self, hub: Hub, on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *,
                  cluster: Cluster) -> None:
         self.hub = hub
-        self.directory, _, self.replicator = cluster
+        self.directory, self.peers, self.replicator = cluster
+        self.definer = self.directory.definer
         self.queues: dict[tuple[bytes, bytes], QueueState] = {}  # by namespace and name
         self.durables = 0  # number of durable queues
         self.states: dict[Queue, QueueState] = {}
@@ -92,6 +133,7 @@ class QueueTable(ABC):
         self.amqp_dead_letters: AmqpDeadLetters | None = None
         self.refused_unknown = 0  # publishes to unknown queues
         self.sums = QueueSums(hub.ledger)
+        self.forwarder: DeadLetterForwarder  # of QueueManager
         self.counted: Counter[str] = Counter()  # further counts: died_<reason>, dead_lettered
         self.kinds: Counter[str] = Counter()  # queues by type
         self.streams: dict[QueueState, None] = {}
@@ -111,6 +153,18 @@ class QueueTable(ABC):
     @abstractmethod
     def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
         """A new queue."""
+
+    @abstractmethod
+    def group(self, queue: Queue, name: bytes) -> Group:
+        """The group of this name; it is made if it does not exist."""
+
+    @abstractmethod
+    def position(self, queue: Queue, log: Log, text: str, group: Group | None) -> int:
+        """Where a stream's new reader begins."""
+
+    @abstractmethod
+    def left(self, queue: Queue, group: Group | None) -> None:
+        """Called when a consumer has left."""
 
     @staticmethod
     def members_of(state: QueueState) -> list[Member]:
@@ -137,7 +191,8 @@ class QueueTable(ABC):
     def record_queue(self, state: QueueState) -> None:
         self.note_changed(state)
         if state.queue.durable:
-            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state), state.queue.line)
+            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state).encoded(),
+                   state.queue.line)
 
     def queue_record(self, state: QueueState) -> QueueRecord:
         logs, delays = [LogRecord(log.number, log.lane) for log in state.queue.logs], state.queue.delays
@@ -148,7 +203,11 @@ class QueueTable(ABC):
             namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
             spec = msgspec.structs.replace(spec, namespace="/")
             declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
-        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace)
+        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace, state.id)
+
+    @abstractmethod
+    def identify(self, address: tuple[bytes, bytes], identity: int) -> None:
+        """The queue is defined in the cluster, with this identity."""
 
     def read_on(self, queue: Queue) -> None:
         """Reads what is needed from disk."""

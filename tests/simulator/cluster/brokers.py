@@ -43,6 +43,7 @@ from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.node import ClusterNode, Phase, Settings
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
+from fluxmq.engine.definitions import EngineDefinitions
 
 __all__ = ["BrokerProcess", "Brokers", "Client"]
 
@@ -86,7 +87,7 @@ class BrokerProcess:
             process.start()
         driver = process.driver
         self.cluster = ClusterNode(
-            Settings(self.name, ttl_s=brokers.ttl_s),
+            Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared),
             brokers.store_of(process), SimTransport(process, brokers.network, f"{self.name}:7948"), driver,
             clock_s=process.now, on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
             new_name=lambda: f"cluster that {self.name} has named")
@@ -95,13 +96,17 @@ class BrokerProcess:
                          lambda level, text, fields: self.log.append((level, text, fields)), driver,
                          self.cluster.services)
         self.node.woken = True
-        self.node.before_recovery = lambda: self.cluster.attach(self.node.broker)
+        self.node.before_recovery = self._attach
         self.node.start()
         self.node.hub.wake = lambda: driver.soon(self.turn)
         driver.start(self._write())
         driver.start(self._tick())
         self.started = driver.start(self.cluster.start(Registration(
             address=f"{self.name}:7948", identity=f"disk of {self.name}", clients={"mqtt": f"{self.name}:1883"})))
+
+    def _attach(self) -> None:
+        self.cluster.attach(self.node.broker)
+        self.cluster.attach_stored(EngineDefinitions(self.node.manager, self.node.exchanges))
 
     @property
     def serving(self) -> bool:
@@ -149,6 +154,10 @@ class BrokerProcess:
             self.start()
 
 
+def _user(users: dict[str, str]) -> list[tuple[str, Any]]:
+    return [("user_property", (name.replace("_", "-"), value)) for name, value in users.items()]
+
+
 class Client:
     """An MQTT client: its bytes, and what it got. It acknowledges what it receives."""
 
@@ -167,7 +176,7 @@ class Client:
         self.unreleased: set[int] = set()  # packet identifiers of QoS 2 messages that it has received
 
     def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None,
-                will: Will | None = None) -> None:
+                will: Will | None = None, receive_maximum: int = 0) -> None:
         self.at = at or self.at
         broker = self.brokers.processes[self.at]
         if not broker.process.alive or broker.cluster.phase is not Phase.SERVING:
@@ -175,8 +184,10 @@ class Client:
             return
         self.pipe, self.life = broker.node.accept_mqtt(), broker.process.life
         self.got = [packet for packet in self.got if not isinstance(packet, Connack)]
-        self.send(Connect(client_id=self.name, clean_start=clean_start, will=will,
-                          properties=[("session_expiry_interval", expiry_s)] if expiry_s else []))
+        properties: list[tuple[str, Any]] = [("session_expiry_interval", expiry_s)] if expiry_s else []
+        if receive_maximum:
+            properties.append(("receive_maximum", receive_maximum))
+        self.send(Connect(client_id=self.name, clean_start=clean_start, will=will, properties=properties))
 
     def leave(self) -> None:
         """Breaks the connection."""
@@ -196,9 +207,10 @@ class Client:
             self.pipe.to_broker += packet.encode(V5)
             self.brokers.processes[self.at].process.driver.soon(self.brokers.processes[self.at].turn)
 
-    def subscribe(self, filter_: str, qos: int = 0) -> int:
+    def subscribe(self, filter_: str, qos: int = 0, **users: str) -> int:
+        """users: user properties, with _ for -."""
         self.packet_id += 1
-        self.send(Subscribe(packet_id=self.packet_id, filters=[(filter_, qos)]))
+        self.send(Subscribe(packet_id=self.packet_id, filters=[(filter_, qos)], properties=_user(users)))
         return self.packet_id
 
     def unsubscribe(self, filter_: str) -> int:
@@ -206,11 +218,12 @@ class Client:
         self.send(Unsubscribe(packet_id=self.packet_id, filters=[filter_]))
         return self.packet_id
 
-    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> int:
+    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False, **users: str) -> int:
+        """users: user properties, with _ for -."""
         if qos:
             self.packet_id += 1
         self.send(Publish(topic=topic, payload=payload, qos=qos, packet_id=self.packet_id if qos else None,
-                          retain=retain))
+                          retain=retain, properties=_user(users)))
         return self.packet_id
 
     def read(self) -> None:
@@ -263,13 +276,14 @@ class Client:
 
 
 class Brokers:
-    """store_of: makes the metadata store of a process, for each of its lives. watch_of: the watch of its member of
-    etcd, which runs. writer_s: how often a journal is written; rarely makes a long history fast."""
+    """shared: as Settings'. store_of: makes the metadata store of a process, for each of its lives. watch_of: the watch
+    of its member of etcd, which runs. writer_s: how often a journal is written; rarely makes a long history fast."""
 
     def __init__(self, seed: int, names: list[str], store_of: Callable[[Process], MetadataStore], *, ttl_s: int = 10,
                  world: Machines | None = None, network: Network | None = None,
                  watch_of: Callable[[Process], LeaderWatch | None] = lambda process: None,
-                 writer_s: float = WRITER_S) -> None:
+                 writer_s: float = WRITER_S, shared: bool = True) -> None:
+        self.shared = shared
         self.world = world or Machines(seed)
         self.network = network or Network(self.world)
         self.store_of = store_of
@@ -287,7 +301,7 @@ class Brokers:
         for broker in self.processes.values():
             for error in broker.process.driver.crashed:
                 assert isinstance(error, ProtocolError | StoreError | CallFailed | asyncio.CancelledError), repr(error)
-            assert not broker.node.crashes if hasattr(broker, "node") else True
+            assert not (hasattr(broker, "node") and broker.node.crashes), broker.node.crashes
 
     def start(self, *names: str) -> None:
         """Starts these, or all, and waits until they serve."""

@@ -2,7 +2,7 @@
 wrong. One test file has each kind, with what it expects."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from simulator.cluster import (
@@ -11,14 +11,18 @@ from simulator.cluster import (
     test_brokers,
     test_kept,
     test_later_connects,
+    test_queue_histories,
     test_repetitions,
     test_retained,
     test_shares,
+    test_stream_histories,
     test_takeover,
     test_wills,
 )
 
-__all__ = ["KINDS", "ORDER"]
+__all__ = ["KINDS", "MIXES"]
+
+QUEUES = "queues: "         # how the names of kinds with queues of the cluster begin
 
 KINDS: dict[str, Callable[[int], object]] = {
     "adopter dies": test_adoption.test_an_adopter_dies_in_the_middle,
@@ -37,6 +41,10 @@ KINDS: dict[str, Callable[[int], object]] = {
     "old owner dies": partial(test_takeover.test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged, who="old"),
     "publisher is adopted": test_repetitions.test_a_publisher_whose_session_is_adopted_is_heard_once,
     "publisher's node dies": test_repetitions.test_a_publisher_whose_node_dies_between_two_packets_is_heard_once,
+    **{QUEUES + level: partial(test_queue_histories.run, faults=faults)
+       for level, faults in test_queue_histories.LEVELS.items()},
+    **{QUEUES + level: partial(test_stream_histories.run, faults=faults)
+       for level, faults in test_stream_histories.LEVELS.items()},
     "quorum": quorum_history.play,
     "receiver restarts": test_repetitions.test_a_receiver_that_restarts_gets_each_message_once,
     "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
@@ -45,6 +53,15 @@ KINDS: dict[str, Callable[[int], object]] = {
 }
 
 # In one round of a mix; of others one. Several defects show in few of the histories of these kinds, and in no others.
-TIMES = {"quorum": 6, "wills": 3}
-ORDER = [name for _, name in sorted(((turn + 0.5) / TIMES.get(name, 1), name)
-                                    for name in KINDS for turn in range(TIMES.get(name, 1)))]
+TIMES = {"quorum": 6, "wills": 3, QUEUES + "nodes": 4, QUEUES + "all": 4}
+
+
+def mix(names: Iterable[str]) -> list[str]:
+    """These kinds, in the order in which they are played in turn."""
+    return [name for _, name in sorted(((turn + 0.5) / TIMES.get(name, 1), name)
+                                       for name in names for turn in range(TIMES.get(name, 1)))]
+
+
+# What is played in turn. Queues are by themselves, so that neither half takes the other's place among 300 histories.
+MIXES = {"sessions": mix(name for name in KINDS if not name.startswith(QUEUES)),
+         "queues": mix(name for name in KINDS if name.startswith(QUEUES))}

@@ -1,6 +1,6 @@
-"""Plays histories of a cluster, of all kinds in turn (ORDER), until one goes wrong.
+"""Plays histories of a cluster, of all kinds of a mix in turn (MIXES), until one goes wrong.
 
-    python tests/simulator/cluster/play.py SEED [--count N] [--only KIND]
+    python tests/simulator/cluster/play.py SEED [--count N] [--mix sessions|queues | --only KIND]
 
 History number i is of one kind and begins with SEED + i. Status 1: one went wrong.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from simulator.cluster.histories import KINDS, ORDER
+from simulator.cluster.histories import KINDS, MIXES
 
 
 def reason(error: BaseException) -> str:
@@ -30,9 +30,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
     parser.add_argument("--count", type=int, default=1, metavar="N")
+    parser.add_argument("--mix", choices=sorted(MIXES), default="sessions")
     parser.add_argument("--only", choices=sorted(KINDS), metavar="KIND", help="one of: " + ", ".join(KINDS))
     options = parser.parse_args()
-    names = [options.only] if options.only else ORDER
+    names = [options.only] if options.only else MIXES[options.mix]
     for number in range(options.count):
         name = names[number % len(names)]
         try:

@@ -12,8 +12,8 @@ from simulator.cluster.brokers import Brokers, Client
 from fluxmq.cluster.keys import node_key
 
 
-def cluster(*names: str, seed: int = 1) -> Brokers:
-    brokers = Brokers(seed, list(names), lambda process: store.seen_by(process.driver))
+def cluster(*names: str, seed: int = 1, shared: bool = True) -> Brokers:
+    brokers = Brokers(seed, list(names), lambda process: store.seen_by(process.driver), shared=shared)
     store = MetadataInMemory(brokers.world.events)
 
     def end_lease_of(name: str) -> None:

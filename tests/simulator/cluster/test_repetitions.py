@@ -16,6 +16,7 @@ from fluxmq.engine.sessions.transfer import Departure
 
 NAMES = ("one", "two", "three")
 ID = 1
+GIVEN_UP_S = 35.0       # behind route_publish_timeout
 
 
 class Publisher(Client):
@@ -223,6 +224,26 @@ def test_what_was_refused_does_not_count_as_the_next_message_under_its_identifie
     assert until(brokers, publisher, Pubrec)
     brokers.run_for(1.0)
     assert sorted(received(reader)) == [b"next", b"refused"]
+
+
+@pytest.mark.parametrize("to", NAMES)
+def test_what_was_given_up_after_its_client_had_left_is_heard_once(to: str) -> None:
+    """A node that has it did not acknowledge it in time, and the client does not know that."""
+    brokers = serving(*NAMES)
+    readers = [persistent(brokers, at, f"s-{at}") for at in NAMES]
+    publisher = publisher_at(brokers, "one")
+    brokers.network.stall("two", "one")
+    publisher.offer(b"x")
+    brokers.run_for(0.1)
+    publisher.leave()
+    brokers.run_for(GIVEN_UP_S)
+    brokers.network.heal()
+    brokers.run_for(1.0)
+    comes_back(brokers, publisher, [to])
+    publisher.offer(b"x", again=True)
+    brokers.run_until(lambda: publisher.has(Pubrec))
+    brokers.run_for(1.0)
+    assert [[payload for _, payload in reader.messages] for reader in readers] == [[b"x"]] * 3
 
 
 def test_a_node_that_does_not_hear_that_a_message_was_refused_takes_the_next_one() -> None:

@@ -16,11 +16,16 @@ from unittest.mock import patch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from simulator.cluster import quorum_history, test_repetitions, test_takeover, test_wills
+from simulator.cluster import quorum_history, test_queue_histories, test_repetitions, test_takeover, test_wills
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.network import Pipe
 
 __all__ = ["HISTORIES", "told"]
+
+
+def queues(number: int) -> None:
+    test_queue_histories.run(number, test_queue_histories.LEVELS["all"])
+
 
 # Of those in which the order in which a node sends to several others has shown.
 HISTORIES: Sequence[Callable[[int], object]] = (
@@ -29,6 +34,7 @@ HISTORIES: Sequence[Callable[[int], object]] = (
     test_wills.test_each_session_gets_a_will_once_whoever_dies_and_comes_back_meanwhile,
     test_takeover.test_a_client_that_hops_under_load_misses_nothing,
     quorum_history.play,
+    queues,
 )
 
 

@@ -88,8 +88,13 @@ class DeadLetterer:
         for queue in found:
             if reason != "rejected" and is_cycle(text(queue.name), headers["x-death"]):
                 continue
-            if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
-                                    priority=fields.get("priority", 0), format=FORMAT_AMQP091) == 0:
+            address = bytes((len(target),)) + target + keys[0]
+            if queue.relay is not None:
+                taken = self.table.forwarder.forward(queue, address, payload, written, QOS, FORMAT_AMQP091)
+            else:
+                taken = queue.append_message(address, payload, properties=written, qos=QOS,
+                                             priority=fields.get("priority", 0), format=FORMAT_AMQP091) == 0
+            if taken:
                 note_dead_letter(self.table, state)
         if self.on_published is not None:
             for one in keys:

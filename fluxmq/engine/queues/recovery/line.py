@@ -24,6 +24,7 @@ from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.state import replay, restore_state
@@ -90,7 +91,7 @@ class QueueLine:
                       namespace)
         queue.following = self.following
         self.manager.is_taken(self.line, number)
-        state = self.queues[number] = self.manager.adopt(spec, queue, record.declared)
+        state = self.queues[number] = self.manager.adopt(spec, queue, record.declared, record.identity)
         for one, log in zip(record.logs, logs, strict=True):
             self.logs[one.number] = state, log
         self._adopt_delays(state, record)
@@ -187,7 +188,10 @@ class QueueLine:
             if len(body) != 8:
                 raise CorruptError(f"a record of kind {kind} has {8 + len(body)} bytes")
             if found is not None:
-                found[1].trim(int.from_bytes(body, "big"))
+                first = int.from_bytes(body, "big")
+                if first > found[1].next and first >> LANE_SHIFT == found[1].lane:
+                    found[1].replay(b"", first)     # a log that came from another node begins there
+                found[1].trim(first)
                 found[0].queue.mark_dirty()
         else:
             raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
@@ -220,10 +224,21 @@ class QueueLine:
                 self.passed_over.update((*(one.number for one in record.logs), record.delay))
                 return
             state = self._adopt(number, record, spec, namespace)
+        elif spec.address != state.queue.address:
+            state = self._rename(number, state, record, spec)
         else:
             self.manager.change(state, spec)
+            state.id = record.identity
             self._adopt_delays(state, record)
         self.manager.note_changed(state)
+
+    def _rename(self, number: int, former: QueueState, record: QueueRecord, spec: QueueSpec) -> QueueState:
+        """The queue was set aside (QueueManager.set_aside): what was loaded of it has another name from here on."""
+        state = self.queues[number] = self.manager.rename(former, spec, record.declared, record.identity,
+                                                          self.following)
+        for log in state.logs:
+            self.logs[log.number] = state, log
+        return state
 
     def _replay_group(self, number: int, record: GroupRecord) -> None:
         state = self.queues.get(record.queue)

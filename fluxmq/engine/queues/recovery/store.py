@@ -297,7 +297,7 @@ class QueueKeeper:
     def _export_queue(self, made: QueueExport, state: QueueState, changed: bool) -> int:
         manager, queue, work = self.manager, state.queue, WORK_OF_A_QUEUE
         if changed:
-            made.puts.append((key("q", queue.number), msgspec.msgpack.encode(manager.queue_record(state))))
+            made.puts.append((key("q", queue.number), manager.queue_record(state).encoded()))
             if state.producers:
                 producers = {name: (highest, bits.to_bytes(-(-bits.bit_length() // 8), "big"))
                              for name, (highest, bits) in state.producers.items()}

@@ -1,0 +1,88 @@
+"""Operators' requests about queues of other nodes: the call "operation", both sides (engine/ports/operations.py).
+
+    the node that got it ── OperationCall ─► the node that has the queue: Handler
+                         ◄── OperationAnswer, and the body in parts
+
+The answer is that of the other node's own admin interface. It is made as a whole before it is sent, so an operator who
+gives up ends nothing in the middle.
+"""
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fluxmq.cluster.messages import OperationAnswer, OperationCall, encode, operation_answer_of, operation_of
+from fluxmq.cluster.peers import caller_of
+from fluxmq.cluster.ports import CallFailed
+from fluxmq.engine.ports.operations import Handler, Operation, Outcome
+from fluxmq.engine.ports.queues import QueueElsewhere
+
+if TYPE_CHECKING:
+    from fluxmq.cluster.node import ClusterNode
+
+__all__ = ["OPERATION", "NodeOperations"]
+
+OPERATION = "operation"  # method of Transport.call
+PART_BYTES = 1 << 20
+OUTCOME_BYTES_MAX = 64 << 20  # what the command line takes, too: a list of 200 000 queues
+READS = ("GET", "HEAD")
+
+
+class NodeOperations:
+    """Both sides: `engine.ports.operations.Operations`."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+        self._handler: Handler | None = None
+
+    def answer_by(self, handler: Handler) -> None:
+        """See the port."""
+        self._handler = handler
+
+    async def ask(self, node: str, operation: Operation, limit_s: float) -> Outcome:
+        """See the port."""
+        peers = self._node.peers
+        peer = peers.peers.get(node) if peers is not None else None
+        if peers is None or peer is None:
+            raise QueueElsewhere(node, f"node {node} is away", f"start node {node}, and try again when it serves",
+                                 away=True)
+        call = OperationCall(**peers.asks(peer), **msgspec.structs.asdict(operation))
+        parts: list[bytes] = []
+        try:
+            async for part in self._node.transport.call(peers.address_of(peer), OPERATION, encode(call), limit_s):
+                parts.append(part)
+            return _joined(parts)
+        except (CallFailed, msgspec.MsgspecError) as error:
+            reached = not isinstance(error, CallFailed) or error.reached
+            done = "; it may have been done" if reached and operation.method not in READS else ""
+            raise QueueElsewhere(node, f"node {node} has not answered: {error}{done}",
+                                 "fluxmq cluster members says whether it serves", away=True) from None
+
+    async def answer(self, body: bytes) -> AsyncIterator[bytes]:
+        """Of the call. Raises CallFailed."""
+        try:
+            call = operation_of(body)
+        except msgspec.MsgspecError as error:
+            raise CallFailed(f"not an operation: {error}", reached=False) from None
+        caller_of(self._node.peers, call)
+        if self._handler is None:
+            raise CallFailed(f"node {self._node.settings.name} takes no operations of other nodes", reached=False)
+        outcome = await self._handler(Operation(call.method, call.target, call.body, call.pages), call.node)
+        size = len(outcome.body)
+        if size > OUTCOME_BYTES_MAX:
+            raise CallFailed(f"its answer has {size} bytes, over {OUTCOME_BYTES_MAX}")
+        yield encode(OperationAnswer(status=outcome.status, content_type=outcome.content_type, size=size))
+        for at in range(0, size, PART_BYTES):
+            yield outcome.body[at:at + PART_BYTES]
+
+
+def _joined(parts: list[bytes]) -> Outcome:
+    """Raises CallFailed, MsgspecError."""
+    if not parts:
+        raise CallFailed("the answer is empty")
+    head, body = operation_answer_of(parts[0]), b"".join(parts[1:])
+    if len(body) != head.size:
+        raise CallFailed(f"the answer has {len(body)} bytes of {head.size}")
+    return Outcome(head.status, head.content_type, body)

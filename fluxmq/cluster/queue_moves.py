@@ -1,0 +1,495 @@
+"""A queue moves to another node. docs/internals/cluster-queues.md, "Moves".
+
+    old owner                                            new owner
+    call "take-queue" ────────────────────────────────►  a copy begins (engine/queues/moves: Arrival)
+      "queue-copy": the log, while the queue is served ─► ◄─ call
+      "queue-rest": the queue rests, becomes a relay ───► ◄─ call; all of it is on the disk
+    ◄─────────────────────────────────────────────────── answer
+    one transaction: queue-data names the new owner ──── the feed ──► the relay there becomes the owner, and claims
+    call "queue-here" ────────────────────────────────►  the answer: it has become the owner
+    the way to it is open again                          what others held is theirs, or free after a while
+
+The transaction decides. It compares that neither node has started again since, so a copy that a start finds is the
+queue, or will never be. Until it is sent, either side may give the move up; when it is sent, the old owner waits until
+it knows.
+
+It is one file because the two sides are one protocol.
+"""
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fluxmq._core.errors import FluxError
+from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq._core.peer.queue_member import PeerMember
+from fluxmq.cluster.definition_values import QueueData, data_of, definition_key, encode_data
+from fluxmq.cluster.definitions import Definitions
+from fluxmq.cluster.keys import QUEUE_DATA, QUEUE_OWNER, node_key, queue_key
+from fluxmq.cluster.membership import Membership
+from fluxmq.cluster.messages import QueueCall, encode, queue_call_of
+from fluxmq.cluster.peers import Peer, Peers, caller_of
+from fluxmq.cluster.ports import CallFailed, Change, Compare, Log, StoreError, Transport
+from fluxmq.cluster.writer import Writer
+from fluxmq.engine.ports.driver import Driver, Promise, Work
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.moves import Arrival, Departure, why_it_stays
+
+if TYPE_CHECKING:
+    from fluxmq._core.hub.hub import Hub
+    from fluxmq._core.queue.group import Group
+    from fluxmq._core.queue.handover import Reserve
+    from fluxmq._core.queue.queue import Queue
+    from fluxmq.engine.broker import Broker
+    from fluxmq.engine.queues.manager import QueueManager
+    from fluxmq.engine.queues.relays import Host
+    from fluxmq.engine.queues.state import QueueState
+
+__all__ = ["COPY", "HERE", "MOVE", "REST", "TAKE_QUEUE", "QueueMoves"]
+
+Address = tuple[bytes, bytes]
+# methods of Transport.call
+TAKE_QUEUE, COPY, REST, HERE, MOVE = "take-queue", "queue-copy", "queue-rest", "queue-here", "move-queue"
+COPY_S = 24 * 3600.0  # of a whole queue
+REST_S = 5.0  # how long a queue may rest before the transaction is sent
+KEEP_S = 5.0  # before it rests: until the old owner has what the new one's clients have published
+QUIET_S = 1.0  # of it: until the nodes of its consumers have what was sent to them
+HERE_S = 5.0
+ASK_S = 10.0  # before an operator is told that it takes longer
+RETRY_S = 0.2
+LOOK_S = 0.002
+RESERVED_S = 5.0  # how long messages are kept for consumers that held them
+DURABLE_BYTES = 4 << 20  # of a copy that are not on the disk yet
+
+
+class _Going:
+    """A queue that leaves; at its old owner. failed: why it was given up before the transaction was sent. sent: it may
+    be at the other node; refused: it is certainly not."""
+
+    def __init__(self, state: QueueState, departure: Departure, peer: Peer, number: int) -> None:
+        self.state = state
+        self.departure = departure
+        self.peer = peer
+        self.number = number
+        self.resting = False
+        self.sent = self.refused = False
+        self.revision = 0  # of queue-data, which the transaction compares
+        self.failed = ""
+
+
+class QueueMoves:
+    """Both sides, of one life of a node. serving: the nodes that serve clients, this one too."""
+
+    def __init__(self, *, definitions: Definitions, membership: Membership, peers: Callable[[], Peers | None],
+                 writer: Writer, transport: Transport, driver: Driver, serving: Callable[[], list[str]],
+                 next_identity: Callable[[], int], broker: Callable[[], Broker], log: Log) -> None:
+        self._broker = broker
+        self._definitions = definitions
+        self._membership = membership
+        self._peers = peers
+        self._writer = writer
+        self._transport = transport
+        self._driver = driver
+        self._serving = serving
+        self._next_identity = next_identity
+        self._log = log
+        self._going: dict[int, _Going] = {}  # by identity
+        self._coming: dict[int, tuple[Arrival, str, int]] = {}  # by identity: the copy, its node, the move
+        self._asked: dict[tuple[Address, str], Work[QueueRefused | None]] = {}
+        self._closed = False
+        self._manager: QueueManager | None = None
+
+    def attach(self, manager: QueueManager) -> None:
+        """The engine's queues."""
+        self._manager = manager
+        manager.on_reserved, manager.mover = self._on_reserved, self.ask
+
+    def close(self) -> None:
+        """Nothing is tried again."""
+        self._closed = True
+
+    @property
+    def manager(self) -> QueueManager:
+        assert self._manager is not None
+        return self._manager
+
+    @property
+    def _hosts(self) -> dict[str, Host]:
+        return self._broker().hosts.protocols
+
+    @property
+    def _hub(self) -> Hub:
+        return self.manager.hub
+
+    # ------------------------------------------------------------------ an operator
+
+    async def ask(self, address: Address, node: str) -> bool:
+        """Moves a queue, or waits for the move that has begun. Returns whether it is there; False: it takes longer, ask
+        again. The move goes on if nobody asks any more. Raises as move()."""
+        work = self._asked.get((address, node))
+        if work is None:
+            work = self._asked[address, node] = self._driver.start(self._told(address, node))
+        until = self._driver.now() + ASK_S
+        while not work.done() and self._driver.now() < until:
+            await self._driver.sleep(LOOK_S)
+        if not work.done():
+            return False
+        if self._asked.get((address, node)) is work:
+            del self._asked[address, node]
+        if (refused := work.result()) is not None:
+            raise refused
+        return True
+
+    async def _told(self, address: Address, node: str) -> QueueRefused | None:
+        try:
+            await self.move(address, node)
+        except QueueRefused as refused:
+            return refused
+        return None
+
+    async def move(self, address: Address, node: str) -> None:
+        """Moves a queue. Raises QueueRefused: not_found; conflict: it cannot be moved; unavailable: it was not moved,
+        or nobody knows yet."""
+        state = self.manager.queues.get(address)
+        home = self._definitions.home_of(address)
+        if state is None or home is None:
+            raise QueueRefused("not_found", f"there is no queue {address[1].decode('utf-8', 'replace')}")
+        shown = state.spec.shown
+        if home.node == node:
+            return
+        peers = self._peers()
+        if peers is None or node not in self._serving() or (
+                node != self._membership.name and node not in peers.peers):
+            raise QueueRefused("unavailable", f"node {node} does not serve",
+                               "fluxmq cluster status names those that do")
+        if state.here or state.moving is not None:
+            await self._move_from_here(state, peers.peers[node])
+            return
+        owner = peers.peers.get(home.node)
+        if owner is None:
+            raise QueueRefused("unavailable", f"queue {shown} is at node {home.node}, which is away")
+        call = QueueCall(**peers.call_to(owner, address), identity=state.id, to=node)
+        try:
+            async for _ in self._transport.call(peers.address_of(owner), MOVE, encode(call), COPY_S):
+                pass
+        except CallFailed as error:
+            raise QueueRefused("unavailable", str(error)) from None
+        until = self._driver.now() + HERE_S
+        while (home := self._definitions.home_of(address)) is not None and home.node != node \
+                and self._driver.now() < until:
+            await self._driver.sleep(LOOK_S)
+
+    async def move_all(self) -> dict[str, str]:
+        """This node leaves: its queues go to the nodes with the fewest. Returns those that stay, and why."""
+        stay: dict[str, str] = {}
+        for state in list(self.manager.queues.values()) if self._manager is not None else ():
+            if not state.here or not state.id:
+                continue
+            others = [name for name in self._serving() if name != self._membership.name]
+            why = why_it_stays(state) if others else "no other node serves"
+            if not why:
+                count = self._definitions.placed
+                try:
+                    await self.move(state.queue.address, min(others, key=lambda name: (count[name], name)))
+                except QueueRefused as refused:
+                    why = refused.text
+            if why and self.manager.queues.get(state.queue.address) is state:
+                stay[state.spec.shown] = why
+        return stay
+
+    async def ordered(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "move-queue": an operator has asked another node. Raises CallFailed."""
+        call, address, _, _ = self._read(body)
+        state = self.manager.queues.get(address)
+        if state is None or not state.here or state.id != call.identity:
+            raise CallFailed("the queue is not at this node any more: try again", reached=False)
+        try:
+            await self.move(address, call.to)
+        except QueueRefused as refused:
+            raise CallFailed(refused.text) from None
+        return
+        yield b""
+
+    def _read(self, body: bytes) -> tuple[QueueCall, Address, Peers, Peer]:
+        try:
+            call = queue_call_of(body)
+        except msgspec.MsgspecError as error:
+            raise CallFailed(f"not a call about a queue: {error}", reached=False) from None
+        peers, peer = caller_of(self._peers(), call)
+        return call, (call.namespace, call.client_id), peers, peer
+
+    # ------------------------------------------------------------------ the old owner
+
+    async def _move_from_here(self, state: QueueState, peer: Peer) -> None:
+        shown = state.spec.shown
+        why = why_it_stays(state) or ("" if state.id else "it belongs to its node")
+        if why:
+            raise QueueRefused("conflict", f"queue {shown} cannot be moved: {why}")
+        until = self._driver.now() + HERE_S
+        while self._definitions.owner_of(state.queue.address) != self._membership.name:     # it has just come
+            if not state.here or self._driver.now() > until or self._closed:
+                raise QueueRefused("unavailable", f"queue {shown} is not served by this node yet: try again")
+            await self._driver.sleep(LOOK_S)
+        if why := why_it_stays(state):
+            raise QueueRefused("conflict", f"queue {shown} cannot be moved: {why}")
+        departure = Departure(self.manager, state, self._broker().relays, self._hosts)
+        going = _Going(state, departure, peer, self._next_identity())
+        state.moving = going.departure
+        self._going[state.id] = going
+        began = self._driver.now()
+        self._log("info", "", "a queue begins to move", {"queue": shown, "node": peer.name})
+        try:
+            await self._hand_over(going)
+        except (CallFailed, QueueRefused) as error:
+            going.refused = True
+            why = going.failed or (error.text if isinstance(error, QueueRefused) else str(error))
+            self._log("warning", why, "a queue was not moved", {"queue": shown, "node": peer.name, "why": why})
+            raise QueueRefused("unavailable", f"queue {shown} stays at node {self._membership.name}: {why}") from None
+        finally:
+            if self._going.get(state.id) is going:  # else another move has begun, after _limit
+                del self._going[state.id]
+            if not self._closed and (not going.sent or going.refused):
+                if state.moving is going.departure:  # else _limit has done it
+                    going.departure.undo()
+                self._driver.start(self._tell(going, kept=True))
+        self._log("info", "", "a queue has moved", {"queue": shown, "node": peer.name,
+                                                    "seconds": round(self._driver.now() - began, 3)})
+        await self._tell(going, kept=False)
+        going.departure.resume()
+
+    async def _hand_over(self, going: _Going) -> None:
+        """Until it is certain that the queue is at the other node. Raises CallFailed, QueueRefused: it is here."""
+        async for _ in self._call(going.peer, TAKE_QUEUE, going.state.queue.address, going.state.id, going.number,
+                                  COPY_S):
+            pass
+        if going.failed or going.departure.contents is None:
+            raise CallFailed(going.failed or f"node {going.peer.name} has not asked for the queue")
+        going.sent = True
+        await self._commit(going)
+        while going.state.moving is going.departure and not self._closed:
+            if self.manager.queues.get(going.state.queue.address) is not going.state:
+                return      # it was deleted
+            data = self._definitions.data.get(going.state.queue.address)
+            if data is not None and data.revision > going.revision and data.value.node == self._membership.name:
+                raise QueueRefused("unavailable", f"node {going.peer.name} is gone, and it was placed here anew")
+            await self._driver.sleep(LOOK_S)
+
+    def _call(self, peer: Peer, method: str, address: Address, identity: int, number: int, limit_s: float, *,
+              kept: bool = False) -> AsyncIterator[bytes]:
+        peers = self._peers()
+        assert peers is not None
+        call = QueueCall(**peers.call_to(peer, address), identity=identity, move=number, kept=kept)
+        return self._transport.call(peers.address_of(peer), method, encode(call), limit_s)
+
+    async def _commit(self, going: _Going) -> None:
+        """The transaction. Raises QueueRefused when it is certain that it was not done, and never will be."""
+        definitions, address, node = self._definitions, going.state.queue.address, going.peer.node
+        placed = QueueData(node.name, node.registration.identity, going.state.id)
+        while not self._closed:
+            queue, data, owner = (table.get(address) for table in (
+                definitions.queues, definitions.data, definitions.owners))
+            if queue is None or data is None or owner is None or queue.value.id != going.state.id or (
+                    owner.value.node != self._membership.name):
+                raise QueueRefused("unavailable", "it was deleted, or is not this node's any more")
+            if data.value == placed:
+                return
+            going.revision = data.revision
+            try:
+                result = await self._writer.change(
+                    [Compare(definition_key(address), queue.revision),
+                     Compare(queue_key(QUEUE_DATA, *address), data.revision),
+                     Compare(queue_key(QUEUE_OWNER, *address), owner.revision),
+                     Compare(node_key(node.name), node.epoch)],
+                    [Change(queue_key(QUEUE_DATA, *address), encode_data(placed))])
+            except StoreError:
+                await self._driver.sleep(RETRY_S)   # it may have been done: the same again says so
+                continue
+            if result.done:
+                return
+            found = result.found
+            if found[1] is not None and data_of(found[1].value) == placed:
+                return
+            if found[3] is None or found[3].revision != node.epoch:
+                raise QueueRefused("unavailable", f"node {node.name} was started again meanwhile")
+            if found[2] is None or found[2].revision != owner.revision:
+                raise QueueRefused("unavailable", "it is not this node's any more")
+            await self._driver.sleep(LOOK_S)        # other settings, perhaps: the feed shows them
+
+    async def _tell(self, going: _Going, *, kept: bool) -> None:
+        """Tells the other node what came of the move, until it knows or is gone."""
+        peers, address = self._peers(), going.state.queue.address
+        while not self._closed and peers is not None and peers.peers.get(going.peer.name) is going.peer:
+            try:
+                async for _ in self._call(going.peer, HERE, address, going.state.id, going.number, HERE_S, kept=kept):
+                    pass
+                return
+            except CallFailed:
+                await self._driver.sleep(RETRY_S)
+
+    def _find(self, body: bytes) -> _Going:
+        call, _, _, peer = self._read(body)
+        going = self._going.get(call.identity)
+        if going is None or going.number != call.move or going.peer is not peer or going.failed:
+            raise CallFailed("the queue does not move from here", reached=False)
+        return going
+
+    async def copy(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "queue-copy": parts of the queue. Raises CallFailed."""
+        going = self._find(body)
+        try:
+            async for part in going.departure.parts():
+                if going.failed:
+                    raise CallFailed(going.failed)
+                yield part
+        except QueueRefused as error:
+            raise CallFailed(error.text) from None
+        except FluxError as error:
+            raise CallFailed(str(error)) from None
+
+    async def rest(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "queue-rest": the rest of the queue, which waits from now on. Raises CallFailed."""
+        going = self._find(body)
+        if going.resting:
+            raise CallFailed("the queue rests already", reached=False)
+        going.resting = True
+        self._driver.start(self._limit(going))
+        queue = going.state.queue
+        queue.resting = True
+        await self._quiet(queue, going.departure)
+        if going.failed or going.state.moving is not going.departure:
+            raise CallFailed(going.failed or "the move was given up")
+        outbox = going.peer.outbox
+        assert isinstance(outbox, PeerOutbox)
+        try:
+            parts = going.departure.rest(going.peer.name, outbox)
+        except QueueRefused as error:
+            raise CallFailed(error.text) from None
+        for part in parts:
+            yield part
+
+    async def _limit(self, going: _Going) -> None:
+        await self._driver.sleep(REST_S)
+        if not going.sent and going.state.moving is going.departure and not self._closed:
+            going.failed = f"node {going.peer.name} has not stored the queue within {REST_S:g} s"
+            going.departure.undo()
+
+    async def _quiet(self, queue: Queue, departure: Departure) -> None:
+        """Until the nodes of its consumers have what they were given, so that they can say what they hold."""
+        until = self._driver.now() + QUIET_S
+        await self.durable()
+        await self._driver.sleep(LOOK_S)
+        outboxes = {member.outbox: member.outbox.cut() - 1 for group in queue.groups
+                    for member in [*group.members, *group.pullers] if isinstance(member, PeerMember)}
+        while self._driver.now() < until and any(
+                outbox.gone is None and outbox.acknowledged_upto < upto for outbox, upto in outboxes.items()):
+            await self._driver.sleep(LOOK_S)
+
+    async def durable(self) -> None:
+        """Returns when everything that was recorded on this node so far is on its disk."""
+        promise: Promise[None] = self._driver.promise()
+        self._hub.when_gathered(lambda: promise.set_result(None), self._hub.commits.local)
+        self._hub.wake_up()
+        await promise
+
+    # ------------------------------------------------------------------ the new owner
+
+    async def take(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "take-queue": nothing, when the whole queue is on this node's disk. Raises CallFailed."""
+        call, address, _, peer = self._read(body)
+        former = self._coming.pop(call.identity, None)
+        if former is not None:      # an owner makes one move of a queue at a time
+            self._drop(call.identity, former[0])
+        arrival = Arrival(self.manager, self._hosts)
+        self._coming[call.identity] = arrival, peer.name, call.move
+        self.manager.arrivals[call.identity] = arrival
+        try:
+            for method, limit_s in ((COPY, COPY_S), (REST, REST_S)):
+                if method == REST:
+                    await self._keep_publishes(call.identity, arrival)
+                fed = 0
+                async for part in self._call(peer, method, address, call.identity, call.move, limit_s):
+                    self._check(call.identity, arrival)
+                    arrival.feed(part)
+                    self._hub.wake_up()
+                    fed += len(part)
+                    if fed >= DURABLE_BYTES:
+                        fed = 0
+                        await self.durable()
+                await self.durable()
+            self._check(call.identity, arrival)
+            if not arrival.whole:
+                raise CallFailed("a part of the queue is missing")
+        except BaseException as error:
+            found = self._coming.get(call.identity)
+            if found is not None and found[0] is arrival and not self._closed:
+                del self._coming[call.identity]
+                self._drop(call.identity, arrival)
+            if isinstance(error, QueueRefused):
+                raise CallFailed(error.text) from None
+            if isinstance(error, FluxError) and not isinstance(error, CallFailed):
+                raise CallFailed(str(error)) from None
+            raise
+        return
+        yield b""
+
+    async def _keep_publishes(self, identity: int, arrival: Arrival) -> None:
+        """Until what this node's clients have published is at the old owner; what they publish from now on waits."""
+        until = self._driver.now() + KEEP_S
+        self._check(identity, arrival)      # else nobody would end it
+        arrival.keep()
+        while arrival.fenced:
+            if self._driver.now() > until:
+                raise CallFailed(f"what was published before was not stored within {KEEP_S:g} s")
+            await self._driver.sleep(LOOK_S)
+            self._check(identity, arrival)
+
+    def _check(self, identity: int, arrival: Arrival) -> None:
+        found = self._coming.get(identity)
+        if found is None or found[0] is not arrival:
+            raise CallFailed("the move was given up")
+
+    def _drop(self, identity: int, arrival: Arrival) -> None:
+        if self.manager.arrivals.get(identity) is arrival:
+            del self.manager.arrivals[identity]
+            arrival.abandon()
+
+    async def here(self, body: bytes) -> AsyncIterator[bytes]:
+        """Answers the call "queue-here": nothing, when this node serves the queue; or, if it was kept, has forgotten
+        its copy. Raises CallFailed."""
+        call, address, _, _ = self._read(body)
+        found = self._coming.get(call.identity)
+        if found is not None and found[2] == call.move and call.kept:
+            del self._coming[call.identity]
+            self._drop(call.identity, found[0])
+        until = self._driver.now() + HERE_S
+        while not call.kept and (state := self.manager.queues.get(address)) is not None \
+                and state.id == call.identity and not state.here:
+            if self._driver.now() > until or self._closed:
+                raise CallFailed("this node has not heard of it yet", reached=False)
+            await self._driver.sleep(LOOK_S)
+        if not call.kept:
+            self._coming.pop(call.identity, None)
+        return
+        yield b""
+
+    def on_gone(self, peer: Peer) -> None:
+        """A node's lease has ended. Copies of its queues that are not this node's by now never will be: its transaction
+        compares the owner's key, which had that lease."""
+        self._driver.start(self._forget_copies(peer.name))
+
+    async def _forget_copies(self, node: str) -> None:
+        await self._driver.sleep(0)     # what the feed has reported with it is known then
+        for identity, (arrival, former, _) in list(self._coming.items()):
+            if former == node and not self._closed:
+                del self._coming[identity]
+                self._drop(identity, arrival)
+
+    def _on_reserved(self, queue: Queue, kept: list[tuple[Group, Reserve]]) -> None:
+        self._driver.start(self._let_go(queue, kept))
+
+    async def _let_go(self, queue: Queue, kept: list[tuple[Group, Reserve]]) -> None:
+        await self._driver.sleep(RESERVED_S)
+        if queue.relay is None:
+            self.manager.let_go(kept)

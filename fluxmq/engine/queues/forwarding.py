@@ -1,0 +1,201 @@
+"""Dead letters for queues of other nodes, and for queues that the cluster does not have yet.
+
+    a message dies ─► the queue under way, in the batch that ends it ─► on disk ─► the owner of the target ─► settled
+                                                                           └─► this node, if it is the owner
+
+The queue under way is a queue of this node like others, which no other node knows: so nothing is lost when either node
+restarts, and the order is kept. Each message has an origin (its number there), by which the target's owner knows it if
+it comes again: it is there once. The owner forgets the origin when it hears that the message was settled here.
+
+A dead-letter queue that the broker makes is defined in the cluster first: two nodes may need the same one.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fluxmq._core.peer.parts import Parts
+from fluxmq._core.peer.queue_relay import QueueRelay
+from fluxmq._core.queue import by_offset
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq.model.queues import DeadLetters, QueueSpec, new_dead_letter_queue
+
+if TYPE_CHECKING:
+    from fluxmq._core.queue.group import Group
+    from fluxmq.engine.queues.table import QueueTable
+
+__all__ = ["UNDER_WAY", "Forwarder", "is_under_way"]
+
+UNDER_WAY = "$under-way-"  # and the name of its origins, in hex
+GROUP = b"default"
+AT_ONCE = 1000  # how many are with their targets' owners
+AGAIN_MS = 1000  # before one that was refused is sent again
+
+
+def is_under_way(name: bytes) -> bool:
+    """Whether a queue of this name is for messages that are under way."""
+    return name.startswith(UNDER_WAY.encode())
+
+
+class _Letter(msgspec.Struct, array_like=True, frozen=True):
+    """target, identity: of the queue that it is for; identity 0: a dead-letter queue that is made if there is none."""
+
+    target: tuple[bytes, bytes]
+    identity: int
+    topic: bytes
+    properties: bytes
+    payload: bytes
+    qos: int
+    format: int
+
+
+class Forwarder:
+    """Machine. One per node."""
+
+    def __init__(self, table: QueueTable) -> None:
+        self._table = table
+        self._queue: Queue | None = None
+        self._group: Group | None = None
+        self._name = 0
+        self._awaited: Counter[tuple[bytes, bytes]] = Counter()  # letters with identity 0, by target
+        self._making: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}  # those that wait for the definition
+
+    def awaits(self, target: tuple[bytes, bytes]) -> bool:
+        """Whether letters that were forwarded when there was no such queue are under way: others come behind them."""
+        return target in self._awaited
+
+    def forward_when_made(self, target: tuple[bytes, bytes], topic: bytes, payload: bytes, properties: bytes, qos: int,
+                          format_: int) -> bool:
+        """Takes a letter for a dead-letter queue that the cluster does not have. Returns whether it has it."""
+        taken = self._append(_Letter(target, 0, topic, properties, payload, qos, format_))
+        self._awaited[target] += taken
+        return taken
+
+    def forward(self, target: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int, format_: int) -> bool:
+        """Takes a dead letter for a queue of another node. Returns whether it has it."""
+        if isinstance(target.relay, Parts):  # decided once, so that the letter is there once
+            target = target.relay.part_of(topic, properties, format_) or target
+        return self._append(_Letter(target.address, target.identity, topic, properties, payload, qos, format_))
+
+    def _append(self, letter: _Letter) -> bool:
+        queue = self._queue
+        if queue is None or queue not in self._table.states:
+            self._forget()
+            queue = self._make()
+        return queue.append_message(b"", msgspec.msgpack.encode(letter), forced=True) == 0
+
+    def _forget(self) -> None:
+        """An operator may have deleted the queue, with its letters."""
+        self._queue = self._group = None
+        self._awaited.clear()
+        for waiting in self._making.values():
+            waiting.clear()
+
+    def found(self, queue: Queue) -> None:
+        """This node has such a queue from its disk: what is in it goes on."""
+        if self._queue is not None:
+            return
+        self._name = int(queue.name[len(UNDER_WAY):], 16)
+        self._queue = queue
+        group = self._group = self._table.states[queue].groups.get((GROUP, b"")) or self._table.group(queue, GROUP)
+        group.join(PyMember(self._deliver, None, AT_ONCE))
+
+    def _make(self) -> Queue:
+        known = next((state.queue for state in self._table.queues.values() if is_under_way(state.queue.name)), None)
+        if known is not None:
+            self.found(known)
+            return known
+        name = self._table.hub.next_identity() or 1
+        spec = QueueSpec(name=f"{UNDER_WAY}{name:x}", dlq=DeadLetters(enabled=False))
+        queue = self._table.make(spec)
+        self.found(queue)
+        return queue
+
+    def _deliver(self, log: int, offset: int, deliveries: int) -> bool:
+        # Not in the middle of a pump: it may end there.
+        self._table.hub.publish_later(partial(self._send_when_on_disk, log, offset))
+        return True
+
+    def _send_when_on_disk(self, log: int, offset: int) -> None:
+        # A node that dies with the letter in memory makes it anew, perhaps with the origin of another one.
+        hub = self._table.hub
+        hub.when_gathered(partial(self._send, log, offset), hub.commits.local)
+
+    def _send(self, log_number: int, offset: int) -> None:
+        assert self._queue is not None
+        log = self._queue.logs[0]
+        message = log.get(offset)
+        if message is None:  # it must be read from the disk again
+            self._again(log_number, offset)
+            return
+        letter = msgspec.msgpack.decode(message.payload, type=_Letter)
+        state = self._table.queues.get(letter.target)
+        if letter.identity == 0 and letter.target in self._making:  # the queue may be there, and not everywhere yet
+            self._making[letter.target].append((log_number, offset))
+            return
+        if state is None and letter.identity == 0 and self._table.hub.namespaces.get(letter.target[0]):
+            self._make_target(letter.target, log_number, offset)
+            return
+        if state is None or letter.identity not in (0, state.queue.identity):
+            self._table.log("warning", "dead letter", "a dead letter is dropped: its queue was deleted",
+                            {"queue": letter.target[1].decode("utf-8", "replace")})
+            self._settle(log_number, offset, letter)
+            return
+        if isinstance(state.queue.relay, Parts):  # it was not known which partition gets it: the letter begins anew
+            if state.queue.relay.part_of(letter.topic, letter.properties, letter.format) is None or not self.forward(
+                    state.queue, letter.topic, letter.payload, letter.properties, letter.qos, letter.format):
+                self._again(log_number, offset)
+            else:
+                self._settle(log_number, offset, letter)
+            return
+        relay, since = state.queue.relay, self._table.hub.commits.mark
+        if not isinstance(relay, QueueRelay):  # it is here, so both records are in one batch
+            reason = state.queue.put_letter(letter.topic, letter.payload, letter.properties, letter.qos, letter.format)
+            if reason == 0:
+                self._settle(log_number, offset, letter)
+        else:
+            reason = relay.publish_once(letter.topic, letter.payload, letter.properties, name=self._name,
+                                        use=offset + 1, qos=letter.qos, format=letter.format)
+            if reason == 0:
+                self._table.hub.when_durable(partial(self._arrived, log_number, offset, letter, relay), since,
+                                             lambda why: self._again(log_number, offset))
+        if reason:
+            self._again(log_number, offset)
+
+    def _make_target(self, target: tuple[bytes, bytes], log_number: int, offset: int) -> None:
+        spec = new_dead_letter_queue(*(part.decode("utf-8", "surrogateescape") for part in target))
+        if self._table.definer is None:  # the node has left its cluster
+            self._table.make(spec)
+            self._send(log_number, offset)
+            return
+        self._making[target] = [(log_number, offset)]
+        self._table.definer.make_known(spec, partial(self._made, target))
+
+    def _made(self, target: tuple[bytes, bytes]) -> None:
+        """The dead-letter queue is defined."""
+        for log_number, offset in self._making.pop(target):
+            self._send(log_number, offset)
+
+    def _arrived(self, log_number: int, offset: int, letter: _Letter, relay: QueueRelay) -> None:
+        since = self._table.hub.commits.mark
+        self._settle(log_number, offset, letter)
+        self._table.hub.when_durable(lambda: relay.release(self._name, offset + 1), since, lambda why: None)
+
+    def _settle(self, log_number: int, offset: int, letter: _Letter) -> None:
+        if self._group is not None and self._queue is not None:
+            by_offset.settle_at(self._group, log_number, offset)
+            self._group.flush_records()
+            self._queue.notify()
+        if letter.identity == 0 and letter.target in self._awaited:
+            self._awaited[letter.target] -= 1
+            if self._awaited[letter.target] == 0:
+                del self._awaited[letter.target]
+
+    def _again(self, log_number: int, offset: int) -> None:
+        if self._group is not None and self._queue is not None:
+            by_offset.give_back_at(self._group, log_number, offset, AGAIN_MS, False)
+            self._queue.notify()

@@ -1,0 +1,126 @@
+"""`fluxmq queue move` on three real nodes, with publishers and consumers of AMQP, and messages in segments."""
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from cluster.test_operations import HERE, OWNER, THIRD, Desk, queue_of
+from kit.amqp_wire import Content, Wire, wire
+from kit.cluster import Cluster
+
+from fluxmq.app.admin_client import AdminError
+
+COUNT = 2000
+
+
+def test_a_queue_moves_with_all_that_is_in_it(cluster: Cluster) -> None:
+    """The command is given at a node that has the queue neither before nor afterwards."""
+    name, desk = queue_of(cluster, "moving"), Desk(cluster, HERE)
+    publisher = wire(cluster, HERE)
+    publisher.call(1, "confirm.select")
+    holders = [wire(cluster, number) for number in range(3)]
+    for number, holder in enumerate(holders):
+        holder.call(1, "basic.qos", prefetch_count=10)
+        holder.call(1, "basic.consume", queue=name, consumer_tag=f"c{number}")
+    sent = 0
+
+    def publish(count: int) -> None:
+        nonlocal sent
+        confirmed = sent
+        for _ in range(count):
+            publisher.publish(1, "", name, b"%05d" % sent)
+            sent += 1
+        while confirmed < sent:
+            confirmed = publisher.expect(1, "basic.ack")["delivery_tag"]
+
+    publish(COUNT)
+    held: list[list[Content]] = [[holder.expect_content(1) for _ in range(10)] for holder in holders]
+    for to in (THIRD, HERE, OWNER):
+        assert desk.say("move", name, cluster.names[to]) == f"{name} is at node {cluster.names[to]}\n"
+        row = desk.rows()[name]
+        assert (row["node"], row["state"]) == (cluster.names[to], "running")
+        publish(50)
+    got = Counter(bytes(content.body) for of_one in held for content in of_one)
+    assert set(got.values()) == {1}
+    publisher.close()
+    for holder, of_one in zip(holders, held, strict=True):
+        holder.send(1, "basic.ack", delivery_tag=of_one[-1].arguments["delivery_tag"], multiple=True)
+    last = holders[0]
+    for holder in holders[1:]:
+        holder.close()
+    while len(got) < sent:
+        content = last.expect_content(1)
+        got[bytes(content.body)] += not content.arguments["redelivered"]
+        last.send(1, "basic.ack", delivery_tag=content.arguments["delivery_tag"], multiple=False)
+    assert set(got) == {b"%05d" % number for number in range(sent)}
+    assert max(got.values()) == 1
+    last.close()
+
+
+def test_a_stream_moves_under_its_readers(cluster: Cluster) -> None:
+    """On each node one at the tail, and one that begins with the first message after each move."""
+    name, desk = queue_of(cluster, "flowing", "--type", "stream"), Desk(cluster, HERE)
+    publisher = wire(cluster, THIRD)
+    publisher.call(1, "confirm.select")
+    sent = confirmed = 0
+
+    def publish(count: int) -> None:
+        nonlocal sent, confirmed
+        for _ in range(count):
+            publisher.publish(1, "", name, b"%05d" % sent)
+            sent += 1
+        while confirmed < sent:
+            confirmed = publisher.expect(1, "basic.ack")["delivery_tag"]
+
+    def reader(number: int, offset: str) -> Wire:
+        found = wire(cluster, number)
+        found.call(1, "basic.qos", prefetch_count=100)
+        found.call(1, "basic.consume", queue=name, consumer_tag="c", arguments={"x-stream-offset": offset})
+        return found
+
+    def read(one: Wire, first: int, behind: int) -> None:
+        for number in range(first, behind):
+            content = one.expect_content(1, "basic.deliver")
+            assert content.body == b"%05d" % number
+            one.send(1, "basic.ack", delivery_tag=content.arguments["delivery_tag"], multiple=False)
+
+    publish(COUNT)
+    tail = [reader(number, "next") for number in range(3)]
+    for to in (THIRD, HERE, OWNER):
+        past = [reader(number, "first") for number in range(3)]
+        for one in past:
+            read(one, 0, 50)
+        assert desk.say("move", name, cluster.names[to]) == f"{name} is at node {cluster.names[to]}\n"
+        assert desk.rows()[name]["node"] == cluster.names[to]
+        before = sent
+        publish(50)
+        for one in past:
+            read(one, 50, sent)
+            one.close()
+        for one in tail:
+            read(one, before, sent)
+    for one in (*tail, publisher):
+        one.close()
+
+
+def test_a_queue_in_memory_moves(cluster: Cluster) -> None:
+    name, desk = queue_of(cluster, "airy", "--type", "ephemeral"), Desk(cluster, HERE)
+    client = wire(cluster, OWNER)
+    client.call(1, "confirm.select")
+    for number in range(100):
+        client.publish(1, "", name, b"%d" % number)
+    client.expect(1, "basic.ack")
+    assert desk.say("move", name, cluster.names[THIRD]) == f"{name} is at node {cluster.names[THIRD]}\n"
+    client.call(1, "basic.consume", queue=name, consumer_tag="c", no_ack=True)
+    assert [client.expect_content(1).body for _ in range(100)] == [b"%d" % number for number in range(100)]
+    client.close()
+
+
+def test_what_cannot_move_says_why(cluster: Cluster) -> None:
+    desk, client = Desk(cluster, HERE), wire(cluster, HERE)
+    client.call(1, "queue.declare", queue="staying", exclusive=True)
+    for name, target, why in (("staying", cluster.names[THIRD], "it is exclusive to a connection of its node"),
+                              ("staying", "nobody", "does not serve")):
+        with pytest.raises(AdminError, match=why):
+            desk.asked("POST", "queues", name, "move", body={"node": target})
+    client.close()

@@ -1,0 +1,108 @@
+"""Who is told that the queues of a node are away, and that they are back."""
+from __future__ import annotations
+
+from typing import Any
+
+from oracle.mqtt import Suback
+from simulator.cluster.amqp import Amqp
+from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.test_brokers import serving, subscribed
+from simulator.cluster.test_definitions import do
+from simulator.cluster.test_kept_claims import die
+from simulator.cluster.test_queues import NAMES, reasons, share
+
+from fluxmq.model.queues import QueueSpec
+
+TOPIC = "$SYS/broker/queues/away/"
+
+
+def logged(brokers: Brokers, at: str) -> list[tuple[str, int | None]]:
+    """(level, number of queues) of what a node has said of queues of node one."""
+    return [(level, fields.get("queues")) for level, text, fields in brokers.processes[at].log
+            if fields.get("node") == "one" and "queues" in text]
+
+
+def told(client: Client, node: str = "one") -> list[bytes]:
+    found = [payload for topic, payload in client.messages if topic == TOPIC + node]
+    return [payload for number, payload in enumerate(found) if not number or found[number - 1] != payload]
+
+
+def world() -> Brokers:
+    """Two queues at node one, and one at each other."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    for at, name in (("two", "b"), ("three", "c"), ("one", "d")):
+        do(brokers, at, lambda node, name=name: node.manager.declare(QueueSpec(name=name)))  # type: ignore[misc]
+        assert brokers.processes[at].node.manager.queues[b"/", name.encode()].here
+    brokers.run_for(2.0)
+    return brokers
+
+
+def test_clients_and_operators_are_told_once_on_each_node() -> None:
+    brokers = world()
+    early = {at: subscribed(brokers, at, f"early-{at}", TOPIC + "+") for at in ("two", "three")}
+    die(brokers, "one")
+    brokers.run_for(1.5)
+    late = subscribed(brokers, "two", "late", TOPIC + "one")
+    brokers.run_for(0.5)
+    assert [told(client) for client in (*early.values(), late)] == [[b"2"]] * 3
+    assert [logged(brokers, at) for at in ("two", "three")] == [[("warning", 2)]] * 2
+    brokers.start("one")
+    brokers.run_for(2.0)
+    for client in (*early.values(), late):
+        assert told(client)[0] == b"2" and told(client)[-1] == b"0"
+    assert [logged(brokers, at) for at in ("two", "three")] == [[("warning", 2), ("info", None)]] * 2
+    assert not logged(brokers, "one") and not told(early["two"], "two") and not told(early["two"], "three")
+
+
+def test_a_new_queue_of_another_node_is_no_news() -> None:
+    brokers = world()
+    watcher = subscribed(brokers, "two", "w", TOPIC + "+")
+    for number in range(6):
+        do(brokers, "three", lambda node, number=number: node.manager.declare(  # type: ignore[misc]
+            QueueSpec(name=f"new{number}")))
+        brokers.run_for(0.4)
+    assert watcher.messages == []
+
+
+def test_who_was_refused_tries_again_when_it_is_told() -> None:
+    """The refusal names the node, whose topic says when it is back."""
+    brokers = world()
+    reader, publisher = (subscribed(brokers, "two", name, TOPIC + "one") for name in ("r", "p"))
+    die(brokers, "one")
+    packet_id = reader.subscribe("$queue/q", 1)
+    brokers.run_until(lambda: reader.acknowledged(packet_id))
+    suback: Any = reader.of(Suback)[-1]
+    assert suback.reasons == [0x80] and "at node one, which is away" in dict(suback.properties)["reason_string"]
+    publisher.publish("$queue/q", b"refused", 1)
+    brokers.run_until(lambda: list(reasons(publisher).values()) == [0x80])
+    other = Amqp(brokers, "three")
+    other.method("basic.consume", queue="q")
+    refused = other.ask("channel.close")
+    assert refused["reply_code"] == 404 and "at node one, which is away" in refused["reply_text"]
+    brokers.start("one")
+    brokers.run_until(lambda: all(told(client)[-1:] == [b"0"] for client in (reader, publisher)))
+    packet_id = reader.subscribe("$queue/q", 1)
+    brokers.run_until(lambda: reader.acknowledged(packet_id))
+    assert reader.of(Suback)[-1].reasons == [1]
+    publisher.publish("$queue/q", b"taken", 1)
+    brokers.run_until(lambda: reader.messages[-1][1] == b"taken")
+    other.method("channel.close-ok")
+    other.method("channel.open")
+    other.ask("channel.open-ok")
+    other.consume("q")
+
+
+def test_queues_that_are_deleted_or_made_anew_are_not_away() -> None:
+    brokers = world()
+    do(brokers, "one", lambda node: node.manager.declare(QueueSpec(name="e", type="ephemeral")))
+    watcher = subscribed(brokers, "two", "w", TOPIC + "one")
+    die(brokers, "one")
+    brokers.run_for(3.0)
+    for at in ("two", "three"):
+        assert len(brokers.processes[at].node.manager.away) == 2        # not "e"
+    for name in (b"q", b"d"):
+        do(brokers, "three", lambda node, name=name: (b"/", name) in node.manager.queues  # type: ignore[misc]
+           and node.manager.delete_for((b"/", name), 0))
+    brokers.run_for(0.5)
+    assert told(watcher)[-1] == b"0" and len(brokers.processes["two"].node.manager.away) == 0
