@@ -14,6 +14,7 @@ from fluxmq.bench.load.amqp_runner import run_amqp
 from fluxmq.bench.load.brokers import BrokerError, Needs, start_broker
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.options import OptionsError
+from fluxmq.bench.load.rabbitmq_cluster import RabbitCluster
 from fluxmq.bench.load.table import latency_line
 
 __all__ = ["amqp", "render_amqp"]
@@ -57,16 +58,28 @@ def render_amqp(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run_started(given: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Runs against a RabbitMQ that is started for the run and stopped after it."""
-    with tempfile.TemporaryDirectory(prefix="fluxmq-amqp-", dir=folder) as name, \
-            start_broker("rabbitmq", Needs(folder=Path(name))) as broker:
-        return run_amqp(AmqpOptions(**given | {"addr": broker.addresses["amqp"], "broker_pid": broker.pid}))
+def run_started(given: dict[str, Any], folder: Path | None, nodes: int) -> dict[str, Any]:
+    """Runs against a RabbitMQ that is started for the run and stopped after it. Of several nodes the first has the
+    queues, publishers connect to the second, consumers to the third."""
+    with tempfile.TemporaryDirectory(prefix="fluxmq-amqp-", dir=folder) as name:
+        if nodes == 1:
+            with start_broker("rabbitmq", Needs(folder=Path(name))) as broker:
+                return run_amqp(AmqpOptions(**given | {"addr": broker.addresses["amqp"], "broker_pid": broker.pid}))
+        with RabbitCluster(Path(name), nodes) as cluster:
+            addresses = [cluster.address(number % nodes) for number in range(3)]
+            return run_amqp(AmqpOptions(**given | {"queue_addr": addresses[0], "addr": addresses[1],
+                                                   "sub_addrs": (addresses[2],)}))
 
 
 @click.command()
 @click.option("--addr", help="HOST:PORT of the broker.  [default: 127.0.0.1:5672]")
 @click.option("--start", is_flag=True, help="Start the installed RabbitMQ for this run, and stop it again.")
+@click.option("--nodes", type=click.IntRange(1, 9), default=1, show_default=True,
+              help="With --start: this many nodes as a cluster. The queue is on the first, publishers connect to the "
+              "second, consumers to the third.")
+@click.option("--queue-addr", help="HOST:PORT of the node on which queues are declared. Default: --addr.")
+@click.option("--sub-addr", "sub_addrs", multiple=True, help="HOST:PORT that consumers connect to; may be repeated: "
+              "they take turns. Default: --addr.")
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="With --start: where it keeps its data. Default: the temporary directory.")
 @click.option("--row", type=click.Choice(sorted(AMQP_ROWS)),
@@ -103,7 +116,8 @@ def run_started(given: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 @click.option("--broker-pid", type=int, help="Process id of the broker, to read its CPU time and memory.")
 @click.option("--smoke", is_flag=True, help="A run of a fraction of a second, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
-def amqp(start: bool, folder: Path | None, row: str | None, smoke: bool, as_json: bool, **options: Any) -> None:
+def amqp(start: bool, nodes: int, folder: Path | None, row: str | None, smoke: bool, as_json: bool,
+         **options: Any) -> None:
     """Publish and consume over AMQP 0-9-1, and report how fast it went.
 
     Queues are declared for the run and deleted after it. A closed loop (the default) keeps --window messages in flight;
@@ -116,7 +130,9 @@ def amqp(start: bool, folder: Path | None, row: str | None, smoke: bool, as_json
     if options["durable"] is not None:
         given["persistent"] = options["durable"]
     try:
-        figures = run_started(given, folder) if start else run_amqp(AmqpOptions(**given))
+        if nodes > 1 and not start:
+            raise OptionsError("--nodes is of the RabbitMQ that --start starts")
+        figures = run_started(given, folder, nodes) if start else run_amqp(AmqpOptions(**given))
     except (OptionsError, LoadError, BrokerError, OSError) as error:
         fail(error)
     click.echo(json.dumps(figures, indent=2) if as_json else render_amqp(figures))

@@ -23,6 +23,8 @@ class AmqpOptions:
     messages that one publisher sends at a time, 0 for as many as its window allows.
     ack_every: consumers acknowledge every so many messages at once; 0: automatic acknowledgement, prefetch has no
     meaning then. stall: seconds without progress after which a closed loop writes off what is in flight.
+    sub_addrs: nodes of a cluster that consumers connect to, one after the other; queue_addr: the one on which the
+    queues are declared. Empty: where publishers connect.
     """
 
     addr: str = "127.0.0.1:5672"
@@ -53,6 +55,8 @@ class AmqpOptions:
     connect_timeout: float = 20.0
     broker_pid: int | None = None
     prefix: str = "bench"
+    sub_addrs: tuple[str, ...] = ()
+    queue_addr: str = ""
 
     def check(self) -> None:
         """Raise OptionsError unless the options make sense together."""
@@ -83,7 +87,12 @@ class AmqpOptions:
     def connection(self) -> LoadOptions:
         """The connection's options, as the sockets of this package take them."""
         return LoadOptions(addr=self.addr, transport=self.transport, cafile=self.cafile, insecure=self.insecure,
-                           connect_timeout=self.connect_timeout)
+                           connect_timeout=self.connect_timeout,
+                           sub_addrs=self.sub_addrs + ((self.queue_addr,) if self.queue_addr else ()))
+
+    def subscriber_addr(self, consumer: int) -> str:
+        """Where a consumer connects."""
+        return self.sub_addrs[consumer % len(self.sub_addrs)] if self.sub_addrs else self.addr
 
     @property
     def checked(self) -> bool:

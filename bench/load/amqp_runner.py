@@ -34,7 +34,7 @@ def run_amqp(options: AmqpOptions) -> dict[str, Any]:
     raise_descriptor_limit(options.pubs + options.subs + SPARE_DESCRIPTORS)
     context = client_context(options.connection())
     with ExitStack() as stack:
-        plan = Plan(options, Session(options, context))
+        plan = Plan(options, Session(options, context, addr=options.queue_addr))
         stack.callback(plan.delete)
         plan.declare()
         engine = AmqpEngine(
@@ -86,13 +86,13 @@ class Plan:
         options = self.options
         sources = SourceAddresses(options.connection().host)
 
-        def session() -> Session:
-            one = Session(options, context, sources.next())
+        def session(addr: str) -> Session:
+            one = Session(options, context, sources.next(), addr=addr)
             stack.callback(one.sock.close)
             return one
 
         for i in range(options.subs):
-            one = session()
+            one = session(options.subscriber_addr(i))
             # A reader of a stream gets what is published from now on.
             arguments = {"x-stream-offset": "next"} if options.queue == "stream" else {}
             one.consume(self.queues[i % len(self.queues)], prefetch=options.prefetch,
@@ -100,7 +100,7 @@ class Plan:
             engine.attach_consumer(*one.hand_over())
         payload = bytes(HEAD_SIZE)[:options.size] + b"x" * (options.size - HEAD_SIZE)
         for i in range(options.pubs):
-            one = session()
+            one = session(options.addr)
             if options.confirms:
                 one.call(m.ConfirmSelect())
             packet, payload_at = publication(

@@ -28,20 +28,21 @@ class SessionError(OSError):
 class Session:
     """A connection whose handshake is done and whose channel is open.
 
-    channel_max: the highest channel that will be opened. server: its name and version. delivered: messages received;
-    confirmed: number of the publish confirmed last. Raises OSError if the connection fails, SessionError if the broker
-    refuses it.
+    channel_max: the highest channel that will be opened. addr: HOST:PORT, "" for that of the options. server: the
+    broker's name and version. delivered: messages received; confirmed: number of the publish confirmed last. Raises
+    OSError if the connection fails, SessionError if the broker refuses it.
     """
 
     def __init__(self, options: AmqpOptions, context: ssl.SSLContext | None,
-                 source: tuple[str, int] | None = None, channel_max: int = CHANNEL) -> None:
+                 source: tuple[str, int] | None = None, channel_max: int = CHANNEL, addr: str = "") -> None:
         self.options = options
+        self.addr = addr or options.addr
         self.delivered = self.confirmed = 0
         self.refusal = ""
         # No heartbeats: the engine has no timer for them, and a dead broker is noticed by its silence.
         self.machine = AmqpMachine(AmqpLogin(options.username, options.password, options.vhost, "fluxmq bench",
                                              channel_max=channel_max), self)
-        self.sock: socket.socket = open_socket(options.connection(), context, source)
+        self.sock: socket.socket = open_socket(options.connection(), context, source, self.addr)
         try:
             self.sock.settimeout(options.connect_timeout)
             self.until(lambda: self.machine.open)
@@ -85,7 +86,7 @@ class Session:
 
     def until(self, done: Callable[[], bool]) -> None:
         """Sends and receives until `done`, without reading further frames. Raises SessionError."""
-        addr, machine = self.options.addr, self.machine
+        addr, machine = self.addr, self.machine
         try:
             self.send()
             while not done():

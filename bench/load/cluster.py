@@ -10,10 +10,12 @@ from typing import Any
 
 from fluxmq.bench.load.brokers import Needs, start_broker
 from fluxmq.bench.load.cluster_nodes import ClusterNodes
-from fluxmq.bench.load.cluster_rows import CLUSTER_ROWS, Bench, ClusterOptions, Figures, Goal, Row
+from fluxmq.bench.load.cluster_parts import Bench, ClusterOptions, Figures, Goal, Row
+from fluxmq.bench.load.cluster_rows import CLUSTER_ROWS
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.machine import describe, describe_machine
 from fluxmq.bench.load.options import OptionsError
+from fluxmq.bench.load.rabbitmq_cluster import RabbitCluster
 from fluxmq.cluster.etcd.binary import find_binary
 
 __all__ = ["ClusterOptions", "render_cluster", "run_cluster"]
@@ -28,19 +30,30 @@ class Clusters(ExitStack):
         self.say = say
         self._bench: Bench | None = None
         self._ttl = 0.0
+        self._beside = ExitStack()      # RabbitMQ, which runs only beside rows that ask for it
 
-    def bench(self, ttl: float) -> Bench:
+    def bench(self, row: Row) -> Bench:
+        ttl = row.ttl or self.options.ttl
         if self._bench is None or self._ttl != ttl:
             self.end()
-            own, one = (Path(self.enter_context(tempfile.TemporaryDirectory(dir=self.options.folder)))
-                        for _ in range(2))
-            nodes = self.enter_context(ClusterNodes(own, ttl=ttl))
-            single = self.enter_context(start_broker("fluxmq", Needs(folder=one)))
+            nodes = self.enter_context(ClusterNodes(self.folder(self), ttl=ttl))
+            needs = Needs(folder=self.folder(self), transports=("tcp", "amqp"))
+            single = self.enter_context(start_broker("fluxmq", needs))
+            self._beside = self.enter_context(ExitStack())
             self._bench, self._ttl = Bench(self.options, nodes, single), ttl
+        if not row.rabbitmq:
+            self._bench.rabbitmq = None
+            self._beside.close()
+        elif self._bench.rabbitmq is None:
+            self._bench.rabbitmq = self._beside.enter_context(RabbitCluster(self.folder(self._beside)))
         return self._bench
 
+    def folder(self, stack: ExitStack) -> Path:
+        """An empty directory, removed with the stack."""
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.options.folder)))
+
     def end(self) -> None:
-        """Stops the nodes."""
+        """Stops everything."""
         self._bench = None
         self.close()
 
@@ -49,10 +62,10 @@ class Clusters(ExitStack):
         rounds: list[Figures] = []
         error = ""
         try:
-            bench = self.bench(ttl)
-            for number in range(self.options.rounds):
+            bench = self.bench(row)
+            for bench.number in range(self.options.rounds):
                 rounds.append(row.run(bench))
-                self.say(f"  {row.key}: round {number + 1} of {self.options.rounds}: {words(rounds[-1])}")
+                self.say(f"  {row.key}: round {bench.number + 1} of {self.options.rounds}: {words(rounds[-1])}")
         except (LoadError, OSError, RuntimeError) as failure:
             error = f"{type(failure).__name__}: {failure}"
             self.say(f"  {row.key}: {error}")

@@ -36,6 +36,7 @@ class ClusterNodes:
         for number, port in enumerate(peers):
             self._fixed.append({
                 "server.mqtt.tcp.plain.addr": f"127.0.0.1:{free_port()}",
+                "server.amqp091.plain.addr": f"127.0.0.1:{free_port()}",
                 "server.health_enabled": "true", "server.health_addr": f"127.0.0.1:{free_port()}",
                 "cluster.enabled": "true", "cluster.node_id": f"node-{number}", "cluster.lease_ttl": f"{self.ttl:g}",
                 "cluster.etcd.bind_addr": f"127.0.0.1:{port}", "cluster.etcd.client_addr": f"127.0.0.1:{free_port()}",
@@ -85,6 +86,10 @@ class ClusterNodes:
     def address(self, number: int) -> str:
         """Of MQTT, HOST:PORT; known also while the node is not running."""
         return self._fixed[number]["server.mqtt.tcp.plain.addr"]
+
+    def amqp_address(self, number: int) -> str:
+        """Of AMQP, likewise."""
+        return self._fixed[number]["server.amqp091.plain.addr"]
 
     def view(self, number: int) -> dict[str, Any]:
         """GET /cluster of a node."""

@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from fluxmq.bench.load.cluster_nodes import ClusterNodes
+from fluxmq.bench.load.cluster_parts import Bench
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.mqtt_session import READ_SIZE, MqttSession
 from fluxmq.bench.load.storms import StormOptions, run_storm
@@ -32,22 +33,7 @@ SAMPLE_SECONDS = 0.2
 CLIENTS, AT_ONCE = 5000, 20
 
 
-class _Options(Protocol):
-    warmup: float
-
-
-class _Bench(Protocol):
-    """A Bench of cluster_rows.py."""
-
-    @property
-    def options(self) -> _Options: ...
-    @property
-    def nodes(self) -> ClusterNodes: ...
-
-    def scaled(self, count: int) -> int: ...
-
-
-def retained(bench: _Bench) -> dict[str, float]:
+def retained(bench: Bench) -> dict[str, float]:
     """Clients connect to node 0: with nothing beside, beside messages that are not retained, beside retained ones."""
     alone = connects(bench)
     with Publisher(bench, retain=False) as plain:
@@ -65,7 +51,7 @@ def retained(bench: _Bench) -> dict[str, float]:
             "written_s": time.monotonic() - begin}
 
 
-def connects(bench: _Bench) -> dict[str, float]:
+def connects(bench: Bench) -> dict[str, float]:
     """Time from connect to CONNACK, µs. Each client has a session that is new: etcd must have its owner first."""
     found: dict[str, float] = run_storm(StormOptions(addr=bench.nodes.address(0), connections=bench.scaled(CLIENTS),
                                                      at_once=AT_ONCE))["latency_us"]
@@ -76,7 +62,7 @@ class Publisher:
     """A process that publishes to node 0 until its context is left, and for some time before it is entered. rate:
     achieved, messages/s, then."""
 
-    def __init__(self, bench: _Bench, *, retain: bool) -> None:
+    def __init__(self, bench: Bench, *, retain: bool) -> None:
         self.rate = 0.0
         self._warmup = bench.options.warmup
         address, topics = bench.nodes.address(0), bench.scaled(TOPICS)

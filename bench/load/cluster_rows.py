@@ -13,12 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from fluxmq.bench.load.brokers import Broker
-from fluxmq.bench.load.cluster_nodes import ClusterNodes
+from fluxmq.bench.load.cluster_parts import TTL_MIN, Bench, Figures, Goal, Row, faults
+from fluxmq.bench.load.cluster_queues import Roles, queue_rows
 from fluxmq.bench.load.cluster_retained import retained
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.mqtt_session import MqttSession
@@ -27,70 +25,11 @@ from fluxmq.bench.load.procinfo import cpu_between, memory, read_cpu
 from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.storms import StormOptions, run_storm
 
-__all__ = ["CLUSTER_ROWS", "TTL_MIN", "Bench", "ClusterOptions", "Figures", "Goal", "Row"]
+__all__ = ["CLUSTER_ROWS"]
 
-Figures = dict[str, float]
 PATIENCE_SECONDS = 120.0
 FILTERS_PER_SUBSCRIBE = 500
 PUBLISH_SECONDS = 0.005     # between messages of the publisher beside a failure
-
-
-@dataclass(slots=True, kw_only=True)
-class ClusterOptions:
-    """only: keys of rows, empty for all. rounds: of each row. duration, warmup: seconds of a load. ttl: of the nodes'
-    leases, seconds. scale: what counts of clients, messages and subscriptions are multiplied by."""
-
-    only: tuple[str, ...] = ()
-    rounds: int = 5
-    duration: float = 5.0
-    warmup: float = 1.0
-    ttl: float = 10.0
-    scale: float = 1.0
-    folder: Path = field(default_factory=Path)
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Goal:
-    """A figure that is at least, or at most, `bound`; with plus_ttl the leases' time to live is added to it."""
-
-    figure: str
-    bound: float
-    at_least: bool = False
-    plus_ttl: bool = False
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Row:
-    """run: one round. ttl: overrides the options'."""
-
-    key: str
-    work: str
-    run: Callable[[Bench], Figures]
-    goals: tuple[Goal, ...]
-    ttl: float = 0.0
-
-
-class Bench:
-    """Three nodes and a single broker, while rows run."""
-
-    def __init__(self, options: ClusterOptions, nodes: ClusterNodes, one: Broker) -> None:
-        self.options = options
-        self.nodes = nodes
-        self.one = one
-
-    def scaled(self, count: int) -> int:
-        return max(1, int(count * self.options.scale))
-
-    def load(self, subscribers: tuple[int, ...], **load: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Publishers at node 0, subscribers at these nodes; and the same load on the single broker."""
-        timed = load | {"duration": self.options.duration, "warmup": self.options.warmup}
-        addresses = tuple(self.nodes.address(number) for number in subscribers)
-        ours = run_load(LoadOptions(addr=self.nodes.address(0), sub_addrs=addresses, **timed))
-        return ours, run_load(LoadOptions(addr=self.one.addresses["tcp"], **timed))
-
-
-def faults(figures: dict[str, Any]) -> Figures:
-    return {what: float(count) for what in ("lost", "duplicates", "reordered") if (count := figures["total"][what])}
 
 
 def throughput(**load: Any) -> Callable[[Bench], Figures]:
@@ -312,7 +251,6 @@ def takeover(bench: Bench) -> Figures:
             "complete_p99_ms": 1e3 * max(complete)}
 
 
-TTL_MIN = 3.0
 CLUSTER_ROWS = (
     Row(key="across-1", work="1 → 1 across two nodes, QoS 0", run=throughput(),
         goals=(Goal(figure="rate", bound=700_000, at_least=True),)),
@@ -342,10 +280,12 @@ CLUSTER_ROWS = (
         goals=(Goal(figure="seconds", bound=5.0),)),
     Row(key="reconnect", work="18 000 clients of a killed node connect to the others", run=reconnect,
         goals=(Goal(figure="seconds", bound=20.0),)),
+    *(row for row in queue_rows(Roles()) if not row.ttl),
     Row(key="failover", work="a node is killed", run=failover(False), ttl=TTL_MIN,
         goals=(Goal(figure="seconds", bound=1.5, plus_ttl=True),)),
     Row(key="failover-etcd", work="a node is killed whose etcd member leads", run=failover(True), ttl=TTL_MIN,
         goals=(Goal(figure="seconds", bound=4.0, plus_ttl=True),)),
+    *(row for row in queue_rows(Roles()) if row.ttl),
 )
 
 

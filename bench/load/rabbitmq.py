@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, free_port, ready, spawn, wait_listening
 
-__all__ = ["RabbitMQ", "find_rabbitmq", "start"]
+__all__ = [
+    "NOT_INSTALLED",
+    "START_SECONDS",
+    "RabbitMQ",
+    "find_rabbitmq",
+    "node_name",
+    "spawn_node",
+    "start",
+    "start_epmd",
+]
 
 # Debian's /usr/sbin/rabbitmq-server is a wrapper that changes user and directory; this is the script it calls.
 DEBIAN_PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/lib/erlang/bin"))
 START_SECONDS = 60.0
+NOT_INSTALLED = "rabbitmq is not installed (Debian package: rabbitmq-server)"
 # Default settings except addresses, and without a log line for every connection.
 CONFIG = "listeners.tcp.1 = 127.0.0.1:{port}\nlog.file.level = warning\nlog.console = false\n"
 
@@ -43,11 +54,15 @@ class RabbitMQ(Broker):
             self.epmd.stop()
 
 
+def node_name(dist_port: int) -> str:
+    return f"fluxmq-bench-{dist_port}@localhost"
+
+
 def environment(folder: Path, dist_port: int, epmd_port: int) -> dict[str, str]:
     """Environment that isolates the node. HOME has the cookie; the last variable makes the script exec the server."""
     return {
         "HOME": str(folder), "ERL_EPMD_PORT": str(epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODENAME": f"fluxmq-bench-{dist_port}@localhost", "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_NODENAME": node_name(dist_port), "RABBITMQ_DIST_PORT": str(dist_port),
         "RABBITMQ_CONF_ENV_FILE": str(folder / "no-such-file"),
         "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
@@ -69,19 +84,27 @@ def start_epmd(program: str, needs: Needs) -> Broker:
     return ready(epmd, own, lambda: wait_listening(epmd, own))
 
 
+def spawn_node(program: str, needs: Needs, epmd: Broker, dist_port: int,
+               lines: str = "") -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    """Starts a node in its folder, without waiting for it; returns its process and addresses. lines: more of
+    rabbitmq.conf."""
+    port = free_port()
+    (needs.folder / "rabbitmq.conf").write_text(CONFIG.format(port=port) + lines)
+    (needs.folder / "enabled_plugins").write_text("[].\n")
+    given = environment(needs.folder, dist_port, int(epmd.addresses["epmd"].rpartition(":")[2]))
+    command = ["env", *(f"{name}={value}" for name, value in given.items()), program]
+    return spawn(command, needs, quiet=True), {"amqp": f"127.0.0.1:{port}"}
+
+
 def start(needs: Needs) -> RabbitMQ:
     """RabbitMQ as it ships, without plugins. Raises BrokerError, also when it is not installed."""
     programs = find_rabbitmq()
     if programs is None:
-        raise BrokerError("rabbitmq is not installed (Debian package: rabbitmq-server)")
+        raise BrokerError(NOT_INSTALLED)
     epmd = start_epmd(programs[1], needs)
     try:
-        port = free_port()
-        (needs.folder / "rabbitmq.conf").write_text(CONFIG.format(port=port))
-        (needs.folder / "enabled_plugins").write_text("[].\n")
-        given = environment(needs.folder, free_port(), int(epmd.addresses["epmd"].rpartition(":")[2]))
-        command = ["env", *(f"{name}={value}" for name, value in given.items()), programs[0]]
-        broker = RabbitMQ("rabbitmq", spawn(command, needs, quiet=True), {"amqp": f"127.0.0.1:{port}"}, epmd=epmd)
+        process, addresses = spawn_node(programs[0], needs, epmd, free_port())
+        broker = RabbitMQ("rabbitmq", process, addresses, epmd=epmd)
     except BaseException:
         epmd.stop()
         raise

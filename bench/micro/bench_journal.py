@@ -46,11 +46,18 @@ def measure_append(size: int, rounds: int) -> float:
                 best = min(best, spent / records)
             journal.submit()
             while journal.backlog():
-                select.select([journal.event_fd], [], [])
+                wait_readable(journal)
                 journal.poll()
         journal.close()
         writer.join()
     return best
+
+
+def wait_readable(journal: Journal) -> None:
+    """Until the writer has signalled. poll(), because select() takes no descriptor above 1023."""
+    signals = select.poll()
+    signals.register(journal.event_fd, select.POLLIN)
+    signals.poll()
 
 
 def group_commit(directory: Path, seconds: float, size: int, mode: str = "fsync",
@@ -74,7 +81,7 @@ def group_commit(directory: Path, seconds: float, size: int, mode: str = "fsync"
                 in_batch[number] = count + free, since
                 outstanding += free
                 journal.submit()
-            select.select([journal.event_fd], [], [])
+            wait_readable(journal)
             before = journal.durable
             journal.poll()
             for number in range(before + 1, journal.durable + 1):

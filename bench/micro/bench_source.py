@@ -24,7 +24,7 @@ from fluxmq.client.options import ConnectOptions
 from fluxmq.spark.session import session
 from fluxmq.spark.source.columns import SCHEMA
 from fluxmq.spark.source.data_source import FluxDataSource, FluxReader, register
-from fluxmq.spark.source.plan import LogRange
+from fluxmq.spark.source.place import LogRange
 from fluxmq.spark.source.sink import Target, messages_of, publish_all
 
 __all__ = ["main"]
