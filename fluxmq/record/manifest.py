@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from fluxmq._core.errors import FluxError
-from fluxmq.record.options import BrokerAbout, RecordOptions
+from fluxmq.record.options import BrokerAbout, ClusterAbout, RecordOptions
 
 __all__ = ["MANIFEST", "Broker", "Machine", "Manifest", "Part", "RecordingError", "new_manifest", "read_manifest",
            "sync_directory", "write_manifest"]
@@ -63,6 +63,7 @@ class Manifest(Struct, kw_only=True):
     id: str = ""
     source: str = "broker"
     broker: Broker = field(default_factory=Broker)
+    cluster: ClusterAbout = ClusterAbout()
     config_digest: str = ""
     machine: Machine = field(default_factory=Machine)
     options: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +84,7 @@ def new_manifest(options: RecordOptions, about: BrokerAbout, *, source: str = "b
     machine = Machine(system=f"{platform.system()} {platform.release()} {platform.machine()}",
                       processors=os.cpu_count() or 0, memory=memory)
     return Manifest(id=str(uuid.uuid4()), source=source, broker=Broker(name=about.name, version=about.version),
-                    config_digest=about.config_digest, machine=machine,
+                    cluster=about.cluster, config_digest=about.config_digest, machine=machine,
                     options=msgspec.json.decode(msgspec.json.encode(options)), started=time.time_ns())
 
 

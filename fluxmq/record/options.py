@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["PAYLOADS", "PROTOCOLS", "BrokerAbout", "Progress", "RecordOptions"]
+__all__ = ["PAYLOADS", "PROTOCOLS", "BrokerAbout", "ClusterAbout", "Progress", "RecordOptions"]
 
 PAYLOADS = ("full", "hash", "size")
 PROTOCOLS = ("mqtt", "amqp091")
@@ -35,12 +35,22 @@ class RecordOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cap_bytes: int = 0
 
 
+class ClusterAbout(Struct, frozen=True, kw_only=True):
+    """Which node of which cluster is recorded. id: of the cluster; empty: the broker is by itself, or had not joined.
+    node: its name. nodes: names of all that had a lease when the recording began, this one too."""
+
+    id: str = ""
+    node: str = ""
+    nodes: tuple[str, ...] = ()
+
+
 class BrokerAbout(Struct, frozen=True, kw_only=True):
     """Which broker is recorded. config_digest: SHA-256 of `config show`, hexadecimal; empty: of a capture."""
 
     name: str = "fluxmq"
     version: str = ""
     config_digest: str = ""
+    cluster: ClusterAbout = ClusterAbout()
 
 
 class Progress(Struct, frozen=True, kw_only=True):

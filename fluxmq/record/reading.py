@@ -27,6 +27,11 @@ class Recording:
         self.schema = SCHEMA
 
     @property
+    def nodes(self) -> list["Recording"]:
+        """The recordings that it consists of, one for each node of a cluster (merging.py): this one."""
+        return [self]
+
+    @property
     def rows(self) -> int:
         return sum(self.part_rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -41,10 +42,11 @@ def _drop(made: asyncio.Future[tuple[int, Tap]]) -> None:
 
 
 class Recording:
-    """One, from begin() to end(). descriptor: of its ring, open until end()."""
+    """One, from begin() to end(). descriptor: of its ring, open until end(). broker: which one is recorded."""
 
     def __init__(self, recorder: Recorder, tap: Tap, descriptor: int) -> None:
         self._recorder = recorder
+        self.broker = recorder.about()
         self.tap = tap
         self.descriptor = descriptor
         self.capacity = os.fstat(descriptor).st_size
@@ -55,7 +57,7 @@ class Recording:
     def about(self) -> dict[str, Any]:
         """See AttachedRecording."""
         return {"ring": f"/proc/{os.getpid()}/fd/{self.descriptor}", "pid": os.getpid(),
-                "about": msgspec.to_builtins(self._recorder.about)}
+                "about": msgspec.to_builtins(self.broker)}
 
     def end(self) -> None:
         """The reader has gone, or is to finish: nothing more is recorded. While the broker stops, what it still says
@@ -65,9 +67,10 @@ class Recording:
 
 
 class Recorder(RecordPort):
-    """poller: whose connections. about: of this broker. ring_bytes: default size of rings."""
+    """poller: whose connections. about: of this broker, asked for at the start of each recording, because a node has
+    its cluster only when it has joined. ring_bytes: default size of rings."""
 
-    def __init__(self, poller: Poller, about: BrokerAbout, ring_bytes: int) -> None:
+    def __init__(self, poller: Poller, about: Callable[[], BrokerAbout], ring_bytes: int) -> None:
         self.about = about
         self.stopping = False
         self._poller = poller

@@ -114,7 +114,7 @@ class Supervisor:
                 [sys.executable, "-P", "-m", "fluxmq.record.writer", "--ring", str(self._ring), "--alive", str(alive),
                  "--dir", str(directory),
                  "--options", msgspec.json.encode(recording_options(self._record, cap)).decode(),
-                 "--about", msgspec.json.encode(self._recorder.about).decode()],
+                 "--about", msgspec.json.encode(recording.broker).decode()],
                 pass_fds=(self._ring, alive), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 start_new_session=True)  # Ctrl+C at the terminal must only reach the broker
         except BaseException:

@@ -134,7 +134,7 @@ class Link:
         row = self.rows.record(CONNECTED, self.lane, op, None, self.clock(), due=due, unfinished=True)
         try:
             self.connection = await self.options.open_connection(
-                self.options.address, ConnectOptions(
+                self.address, ConnectOptions(
                     client_id=self.client.name, version=version, clean_start=request.clean_start,
                     keep_alive_s=request.keep_alive_s, username=self.options.username, password=self.options.password,
                     will=will, session_expiry_s=request.session_expiry_s, properties=request.properties),

@@ -40,8 +40,8 @@ __all__ = [
     "copy_of_topic",
     "publish_detail",
     "read_connect",
+    "read_opening",
     "read_properties",
-    "read_setup",
     "read_subscriptions",
     "read_unsubscriptions",
     "wire_properties",
@@ -190,11 +190,11 @@ def read_connect(detail: str | None, properties: str | None, version: int, copy:
         _read_will(will, copy) if isinstance(will, dict) else None, request if version >= 5 else Properties())
 
 
-def read_setup(detail: str | None, version: int, copy: int) -> tuple[ConnectRequest, list[tuple[str, int]]]:
-    """Of an ACCEPTED row at the start: how to connect, and the subscriptions that were there."""
-    found = _loaded(detail)
-    request = read_connect(detail, None, version, copy)
-    return request, _subscriptions(found.get("subscriptions"), copy)
+def read_opening(detail: str | None, properties: str | None, version: int,
+                 copy: int) -> tuple[ConnectRequest, list[tuple[str, int]]]:
+    """Of a CONNECT row, and of an ACCEPTED row at the start, which has the subscriptions that were there: how to
+    connect, and these subscriptions."""
+    return read_connect(detail, properties, version, copy), _subscriptions(_loaded(detail).get("subscriptions"), copy)
 
 
 def _subscriptions(found: Any, copy: int) -> list[tuple[str, int]]:

@@ -25,12 +25,13 @@ def _to_nobody(_why: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class PlayOptions:
-    """address: of the broker, as Connection.open takes it; amqp_address: where AMQP clients go. run: tag of the traces,
-    unsigned 32 bits. first: recorded instant (ns) that is T0; published: that of the first publish of all players,
-    silent: of the last. speed: of the recording; None, as fast as possible. username, password: instead of the recorded
-    logins. quiet_s: how long no delivery must come after the last operation; quiet_max_s: how long that is waited for.
-    patience_s: how long acknowledgements may stand still.
-    window: as fast as possible, publishes after which subscribers must have caught up.
+    """address: of the broker, as Connection.open takes it, or those of the nodes of a cluster, separated by commas;
+    amqp_address: where AMQP clients go, likewise. nodes: of a recording of several nodes, the number of the node of
+    each merged recording; copies: of the plan. run: tag of the traces, unsigned 32 bits. first: recorded instant (ns)
+    that is T0; published: that of the first publish of all players, silent: of the last. speed: of the recording; None,
+    as fast as possible. username, password: instead of the recorded logins. quiet_s: how long no delivery must come
+    after the last operation; quiet_max_s: how long that is waited for. patience_s: how long acknowledgements may stand
+    still. window: as fast as possible, publishes after which subscribers must have caught up.
 
     meet(word, now): "start" answers T0, ns since 1970; "connected" (as fast as possible only) returns when every player
     has done what came before the first publish of all; "published" (so too), when every player's publishes are
@@ -42,6 +43,8 @@ class PlayOptions:
     address: str
     run: int
     amqp_address: str = ""
+    nodes: tuple[int, ...] = (0,)
+    copies: int = 1
     first: int = 0
     published: int = 0
     silent: int = 0
@@ -58,6 +61,13 @@ class PlayOptions:
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
     open_connection: Callable[..., Awaitable[Any]] = Connection.open
+
+    def address_of(self, link: int, client: int, *, amqp: bool) -> str:
+        """Where a connection goes. Those of one recorded node go to one node; if a single broker was recorded, those of
+        one client do. link, client: its numbers among the operations."""
+        found = ((amqp and self.amqp_address) or self.address).split(",")
+        several = len(set(self.nodes)) > 1
+        return found[(self.nodes[link // self.copies % len(self.nodes)] if several else client) % len(found)]
 
 
 @dataclass(slots=True)

@@ -41,9 +41,8 @@ from fluxmq.spark.player.operations import (
     UNSUBSCRIBE,
     ConnectRequest,
     publish_detail,
-    read_connect,
+    read_opening,
     read_properties,
-    read_setup,
     read_subscriptions,
     read_unsubscriptions,
     wire_properties,
@@ -228,8 +227,9 @@ class Player(Waits):
             if self.opening >= OPENING_MAX:
                 self.at_the_door.append(client)
                 return False
-            request = read_connect(operation.detail, operation.properties, operation.version or MQTT_5, operation.copy)
-            self.spawn(self._open(self._new_link(client, operation), request, operation.due))
+            request, filters = read_opening(operation.detail, operation.properties, operation.version or MQTT_5,
+                                            operation.copy)
+            self.spawn(self._open(self._new_link(client, operation), request, operation.due, filters))
             return not picked_up
         if link is None or link.state == CLOSED:
             if kind not in (CLOSE, DISCONNECT, ACK, SETTLE, COMMAND):
@@ -283,11 +283,12 @@ class Player(Waits):
         link = (AmqpLink(self.rows, client, self.options, self.changed, vhost=read_vhost(operation.detail))
                 if operation.method is not None else
                 kind(self.rows, client, self.options, self.changed, manual=operation.link in self.manual))
+        link.address = self.options.address_of(operation.link, client.played.number, amqp=operation.method is not None)
         self.links[operation.link] = link
         client.opening = True
         return link
 
-    async def _open(self, link: Link, request: ConnectRequest, due: int) -> None:
+    async def _open(self, link: Link, request: ConnectRequest, due: int, filters: list[tuple[str, int]]) -> None:
         self.opening += 1
         try:
             await link.open(request, due)
@@ -302,6 +303,9 @@ class Player(Waits):
                 self.stop(link.exhausted)
             elif link.unreachable:
                 self.probe(link.unreachable, link.address)
+        elif filters:
+            link.subscribe(filters)
+            self.unanswered.add(link)
         self.changed(link)
 
     async def _set_up(self, operation: Operation) -> None:
@@ -309,21 +313,19 @@ class Player(Waits):
         if self.stopped:
             return
         client = self._client(operation)
-        request, filters = read_setup(operation.detail, operation.version or MQTT_5, operation.copy)
+        request, filters = read_opening(operation.detail, None, operation.version or MQTT_5, operation.copy)
         clean = ConnectRequest(request.version, True, request.keep_alive_s, request.session_expiry_s, None,
                                request.properties)
 
         async def open_and_subscribe() -> None:
             if request.version < MQTT_5 and not request.clean_start:
                 first = Link(self.rows, client, self.options, self.changed, manual=False)
-                await self._open(first, clean, NO_VALUE)
+                first.address = link.address
+                await self._open(first, clean, NO_VALUE, [])
                 if first.state == OPEN:
                     first.disconnect(0, None)
                     await first.connection.closed()
-            await self._open(link, request if request.version < MQTT_5 else clean, NO_VALUE)
-            if link.state == OPEN and filters:
-                link.subscribe(filters)
-                self.unanswered.add(link)
+            await self._open(link, request if request.version < MQTT_5 else clean, NO_VALUE, filters)
 
         link = self._new_link(client, operation)
         while self.opening >= OPENING_MAX and not self.stopped:

@@ -201,7 +201,7 @@ class Waits:
 
     async def _ask_all(self) -> None:
         try:
-            for address in filter(None, {self.options.address, self.options.amqp_address}):
+            for address in filter(None, {*self.options.address.split(","), *self.options.amqp_address.split(",")}):
                 with contextlib.suppress(OSError):      # a dead broker breaks connections, which is detected
                     await self._ask(Address.of(address), address)
         finally:

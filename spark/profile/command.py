@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fluxmq.record.reading import Recording, RecordingError, open_recording
+from fluxmq.record.merging import open_recordings
+from fluxmq.record.reading import Recording, RecordingError
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.profile.report import profile_page
 from fluxmq.spark.profile.text import text
@@ -49,17 +50,20 @@ def tables(spark: SparkSession, recording: Recording) -> dict[str, DataFrame]:
 
 
 @click.command("profile")
-@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("recordings", metavar="RECORDING...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for the tables, as Parquet.")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Topics and subtrees named.")
 @html_option()
 @click.option("--master", metavar="URL", help="As spark-submit's; without it this process, on all processors.")
-def profile(recording: Path, as_json: bool, out: Path | None, top: int, html: Path | None,
+def profile(recordings: tuple[Path, ...], as_json: bool, out: Path | None, top: int, html: Path | None,
             master: str | None) -> int:
-    """What is in a recording: rates, kinds, sizes, topics, latencies, clients."""
+    """What is in a recording: rates, kinds, sizes, topics, latencies, clients.
+
+    Several are recordings of the nodes of one cluster, or one directory that holds them: they are read as one.
+    """
     check_place(html)
-    found = open_recording(recording)
+    found = open_recordings(*recordings)
     check_empty(out, "tables")
     summed: dict[str, Any] = {"rows": 0}
     drawn: tuple[Any, Any] = {}, {}
@@ -67,7 +71,7 @@ def profile(recording: Path, as_json: bool, out: Path | None, top: int, html: Pa
         from fluxmq.spark.profile.summary import spreads, summary
 
         spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY}, rows=found.rows)
-        with attempt(spark, "profile", RecordingError, f"{recording} cannot be read"):
+        with attempt(spark, "profile", RecordingError, f"{found.path} cannot be read"):
             made = tables(spark, found)
             rest = {name: made[name] for name in ("rates", "topics", "connections", "clients", "sizes", "latencies")}
             summed = summary(**rest, trees=made["subtrees"], top=top)

@@ -13,17 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
 
-from fluxmq.record.reading import open_recording
+from fluxmq.record.merging import open_recordings
 from fluxmq.spark.player.options import PlayOptions, PlayStatus
 from fluxmq.spark.progress import shown
-from fluxmq.spark.replay.broker_process import listening_process, sampled
-from fluxmq.spark.replay.plan import Plan, PlanError, plan_recording
+from fluxmq.spark.replay.broker_process import sampled
+from fluxmq.spark.replay.plan import Plan, PlanError, nodes_of, plan_recording
 from fluxmq.spark.replay.replaying import (
     PlayedLinks,
     ReplayError,
@@ -35,7 +34,7 @@ from fluxmq.spark.replay.replaying import (
     play_options,
     played_links,
 )
-from fluxmq.spark.report.side_by_side import broker_used, side_by_side
+from fluxmq.spark.report.side_by_side import broker_used, recorded_nodes, side_by_side
 from fluxmq.spark.result import Place, Summary
 
 if TYPE_CHECKING:
@@ -122,12 +121,12 @@ def replay_with_spark(spark: SparkSession, request: ReplayRequest) -> Summary:
 
     from fluxmq.spark.replay.plan_spark import recorded_rows, spark_operations, spark_survey
 
-    recording = open_recording(Path(request.recording))
+    recording = open_recordings(*request.recordings)
     if not recording.parts:
         raise PlanError(f"{recording.path} has no rows that could be replayed")
     rows = recorded_rows(spark, recording)
     with shown("reading", lambda: (None, f"{recording.rows} rows of {recording.path}")):
-        survey = spark_survey(rows)
+        survey = spark_survey(rows, nodes_of(recording))
     slots = _room(spark, request.partitions)      # after the first job, when the first executors have started
     wanted = request.partitions or slots
     if wanted > slots:
@@ -141,7 +140,7 @@ def replay_with_spark(spark: SparkSession, request: ReplayRequest) -> Summary:
     links = played_links(plan)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
     look = _look_at(place, plan, request)
-    with sampled(request.broker_pid or listening_process(request.broker)) as used, shown("replaying", look):
+    with sampled(request.process()) as used, shown("replaying", look):
         try:
             play = operations.mapInArrow(_task(options, place.name if "://" in place.name else place.root, links),
                                          "status string", barrier=True)
@@ -180,16 +179,18 @@ def _report(summary: Summary, out: str) -> str:
     span = ((summary.finished or 0) - (summary.started or 0)) / NANO
     lines = [f"{counts.get('publish', 0)} publishes and {counts.get('delivery', 0)} deliveries of "
              f"{summary.recording['clients']} clients in {span:.1f} s; the result is in {out}"]
-    lines += side_by_side(summary) + broker_used(summary)
+    lines += recorded_nodes(summary) + side_by_side(summary) + broker_used(summary)
     lines += [f"not replayed: {count} {what}" for what, count in summary.not_replayed.items()]
     return "\n".join(lines)
 
 
 @click.command()
-@click.argument("recording", type=click.Path(path_type=str))
-@click.option("--broker", required=True, metavar="HOST:PORT", help="The broker to play against; best a fresh one.")
+@click.argument("recordings", metavar="RECORDING...", nargs=-1, required=True, type=click.Path())
+@click.option("--broker", required=True, metavar="HOST:PORT[,…]",
+              help="The broker to play against; best a fresh one. Of a cluster the nodes, separated by commas: clients "
+                   "of each recorded node go to one of them.")
 @click.option("--out", required=True, metavar="RESULT", help="A new directory for the result; all executors reach it.")
-@click.option("--amqp-broker", metavar="HOST:PORT",
+@click.option("--amqp-broker", metavar="HOST:PORT[,…]",
               help="Where AMQP 0-9-1 clients go; without, port 5672 of the broker, or the broker itself when the "
                    "recording has no other clients.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
@@ -207,18 +208,21 @@ def _report(summary: Summary, out: str) -> str:
               help="End when no delivery has arrived for this long.")
 @click.option("--window", type=click.IntRange(1), default=1000, show_default=True,
               help="With --fast: publishes after which subscribers must have caught up.")
-def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: float, fast: bool, copies: int,
-        master: str | None, partitions: int | None, username: str | None, broker_pid: int | None, quiet_s: float,
-        window: int) -> int:
-    """Replay RECORDING against a broker, and write what was sent and what arrived to RESULT."""
+def run(recordings: tuple[str, ...], broker: str, out: str, amqp_broker: str | None, speed: float, fast: bool,
+        copies: int, master: str | None, partitions: int | None, username: str | None, broker_pid: int | None,
+        quiet_s: float, window: int) -> int:
+    """Replay RECORDING against a broker, and write what was sent and what arrived to RESULT.
+
+    Several are recordings of the nodes of one cluster, or one directory that holds them: they are replayed as one.
+    """
     from fluxmq.spark.session import session
 
     request = ReplayRequest(
-        recording=recording, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
+        recording=recordings, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
         copies=copies, partitions=partitions, username=username,
         password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
     # Checked before Spark starts.
-    opened = open_recording(Path(recording))
+    opened = open_recordings(*recordings)
     look_first(request, opened)
     spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)
     summary = replay_with_spark(spark, request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,9 @@ from fluxmq.spark.player.amqp_operations import ANSWERED, METHODS
 from fluxmq.spark.player.operations import ACK, COMMAND, KINDS, OPERATIONS, copy_of_client, copy_of_topic
 from fluxmq.spark.player.queue_commands import COMMAND_PATTERN, command_ranks
 
-__all__ = ["ACKNOWLEDGEMENTS", "AMQP_DELIVERIES", "AMQP_ROWS", "AMQP_SESSION", "COLUMNS", "HELD_NS", "SESSION_ROWS",
-           "ConnectionSeen", "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey",
-           "plan_recording"]
+__all__ = ["ACKNOWLEDGEMENTS", "AMQP_DELIVERIES", "AMQP_ROWS", "AMQP_SESSION", "AT_THE_START", "COLUMNS", "HELD_NS",
+           "SESSION_ROWS", "ConnectionSeen", "Moves", "Plan", "PlanError", "Survey", "nodes_of", "plain_operations",
+           "plain_plan", "plain_survey", "plan_recording"]
 
 COLUMNS = ["seq", "time_ns", "connection", "client_id", "protocol", "version", "direction", "kind", "topic", "qos",
            "retain", "dup", "size", "payload", "properties", "detail", "reason", "answers", "ack_latency", "channel",
@@ -34,6 +34,7 @@ AMQP_ROWS = ("connection.open", "connection.close", "basic.publish", "basic.ack"
 AMQP_SESSION = ("accepted", "closed")
 AMQP_DELIVERIES = ("basic.deliver", "basic.get-ok")
 AT_START = '"subscriptions"'        # in the detail of ACCEPTED: the connection was there when the recording began
+AT_THE_START = 0                    # time of operations that precede all others
 HELD_NS = 1_000_000_000             # an acknowledgement that is later than this was held back by the client
 BATCH_ROWS = 8192
 PUBLISHERS_MAX = 1 << 32            # numbers that fit into a trace
@@ -45,20 +46,24 @@ class PlanError(FluxError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSeen:
-    """client: None if unknown from the recording. operations: number of rows to play."""
+    """client: None if unknown from the recording. operations: number of rows to play. first: when the first of them
+    came, or when the recording found it there; last: when the client last sent one; ns since 1970, None: never."""
 
     number: int
     client: str | None
     protocol: str
     operations: int
+    first: int | None = None
+    last: int | None = None
 
 
 @dataclass(slots=True)
 class Survey:
     """What the first pass found. first, last: ns since 1970, of what is played after the start. manual: those whose
-    acknowledgements are played one by one. repeated: publishes with DUP, which are not. published: when the
-    first publish was; silent: the last. settling: connections that sent commands about messages of queues. recorded:
-    rows of all connections by event: publish, delivery, and such a command (`settlement`)."""
+    acknowledgements are played one by one. repeated: publishes with DUP, which are not. published: when the first
+    publish was; silent: the last. settling: connections that sent commands about messages of queues. recorded: rows of
+    all connections by event: publish, delivery, and such a command (`settlement`). nodes: of each recording that was
+    merged, the number of its node, by name; connection c is of recording c % len(nodes)."""
 
     connections: list[ConnectionSeen]
     manual: list[int] = field(default_factory=list)
@@ -69,6 +74,20 @@ class Survey:
     silent: int = 0
     settling: list[int] = field(default_factory=list)
     recorded: dict[str, int] = field(default_factory=dict)
+    nodes: tuple[int, ...] = (0,)
+
+
+@dataclass(slots=True)
+class Moves:
+    """Connections of clients that were connected to other nodes before. after: by such a connection, if its operations
+    begin before the last one of the client elsewhere: that time, ns since 1970; none of its operations is played
+    earlier. later: all connections of clients with several nodes, but the first of each. count: from one node to
+    another. overlap_ns: by how much an operation of `after` was put off, at most."""
+
+    after: dict[int, int] = field(default_factory=dict)
+    later: set[int] = field(default_factory=set)
+    count: int = 0
+    overlap_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +106,7 @@ class Plan:
     operations: int
     not_replayed: dict[str, int]
     protocols: frozenset[str] = frozenset({"mqtt"})
+    moves: Moves = field(default_factory=Moves)
 
     @property
     def span_ns(self) -> int:
@@ -118,14 +138,57 @@ def plan_recording(survey: Survey, *, copies: int = 1, partitions: int = 1) -> P
         load, place = heapq.heappop(room)
         place_of[name] = place
         heapq.heappush(room, (load + loads[name], place))
+    moves = _moves(survey, names)
+    if moves.after:
+        latest = max(moves.after.values())
+        survey = replace(survey, silent=max(survey.silent, latest), last=max(survey.last, latest))
     left_out = {"clients of other protocols": len(foreign), "repeated publishes": survey.repeated * copies}
     return Plan(survey, copies, partitions, {number: numbered[name] for number, name in names.items()}, names,
                 {number: place_of[name] for number, name in names.items()}, len(loads) * copies,
                 sum(loads.values()) * copies, {what: count for what, count in left_out.items() if count},
-                frozenset(spoken))
+                frozenset(spoken), moves)
+
+
+def _node(survey: Survey, seen: ConnectionSeen) -> int:
+    return survey.nodes[seen.number % len(survey.nodes)]
+
+
+def _moves(survey: Survey, names: dict[int, str]) -> Moves:
+    """The clocks of nodes differ, and a takeover takes time: what a client did at its new node may have an earlier time
+    than the last that it did at the old one."""
+    found = Moves()
+    if len(set(survey.nodes)) == 1:
+        return found
+    clients: dict[str, list[ConnectionSeen]] = {}
+    for seen in survey.connections:
+        if seen.number in names and seen.first is not None:
+            clients.setdefault(names[seen.number], []).append(seen)
+    for theirs in clients.values():
+        if len({_node(survey, seen) for seen in theirs}) == 1:
+            continue
+        last: dict[int, int] = {}               # by node
+        before = -1
+        for seen in sorted(theirs, key=lambda seen: (seen.first or 0, seen.number)):
+            node, first = _node(survey, seen), seen.first or 0
+            elsewhere = max((time for other, time in last.items() if other != node), default=0)
+            if first <= elsewhere:
+                found.after[seen.number] = elsewhere + 1
+                found.overlap_ns = max(found.overlap_ns, elsewhere - first)
+            if last:
+                found.later.add(seen.number)
+            found.count += before not in (-1, node)
+            last[node] = max(last.get(node, 0), seen.last or 0, found.after.get(seen.number, 0))
+            before = node
+    return found
 
 
 # ── with pyarrow ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def nodes_of(recording: Recording) -> tuple[int, ...]:
+    """See Survey."""
+    names = [one.manifest.cluster.node for one in recording.nodes]
+    return tuple(sorted(set(names)).index(name) for name in names)
 
 
 def _is(table: pa.Table, column: str, *values: str) -> pa.ChunkedArray:
@@ -185,10 +248,16 @@ def plain_survey(recording: Recording) -> Survey:
     """The first pass, in this process."""
     table = _strings(recording)
     mask, commands = _played(table), _commands(table)
+    never = pa.scalar(None, pa.int64())
+    begun = pc.and_(mask, pc.invert(_is(table, "kind", "closed")))
     counted = table.select(["connection", "client_id", "protocol"]).append_column(
-        "played", pc.cast(mask, pa.int64())).group_by("connection").aggregate(
-        [("client_id", "max"), ("protocol", "max"), ("played", "sum")])
-    connections = [ConnectionSeen(row["connection"], row["client_id_max"], row["protocol_max"], row["played_sum"])
+        "played", pc.cast(mask, pa.int64())).append_column(
+        "begun", pc.if_else(begun, table["time"], never)).append_column(
+        "sent", pc.if_else(pc.and_(mask, _is(table, "direction", "in")), table["time"], never)
+        ).group_by("connection").aggregate(
+        [("client_id", "max"), ("protocol", "max"), ("played", "sum"), ("begun", "min"), ("sent", "max")])
+    connections = [ConnectionSeen(row["connection"], row["client_id_max"], row["protocol_max"], row["played_sum"],
+                                  row["begun_min"], row["sent_max"])
                    for row in counted.to_pylist() if row["protocol_max"] is not None]
     mqtt = table.filter(_is(table, "protocol", "mqtt"))
     live = table.filter(pc.and_(mask, pc.invert(_is(table, "kind", "accepted"))))["time"]
@@ -199,7 +268,8 @@ def plain_survey(recording: Recording) -> Survey:
                        pc.fill_null(mqtt["dup"], False))
     return Survey(connections, _manual(mqtt), bounds["min"] or 0, bounds["max"] or 0,
                   pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published["min"] or 0, published["max"] or 0,
-                  sorted(pc.unique(table["connection"].filter(commands)).to_pylist()), _recorded(table, mask, commands))
+                  sorted(pc.unique(table["connection"].filter(commands)).to_pylist()), _recorded(table, mask, commands),
+                  nodes_of(recording))
 
 
 def _ranks(table: pa.Table, manual: list[int]) -> dict[int, int]:
@@ -234,11 +304,12 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
         kinds.to_pylist(), table["answers"].to_pylist(), table["seq"].to_pylist(), strict=True)], pa.int64())
     theirs = _is(table, "protocol", "amqp091")
     methods = pc.if_else(theirs, table["kind"], pa.scalar(None, pa.string()))
+    times = _times(table, theirs, plan)
     parts: list[list[pa.Table]] = [[] for _ in range(plan.partitions)]
     for copy in range(plan.copies):
         names = pa.array([copy_of_client(plan.names[one], copy) for one in unique.tolist()], pa.string())
         columns = {
-            "time": table["time"], "seq": table["seq"], "copy": pa.array(np.full(len(connection), copy, np.int32)),
+            "time": times, "seq": table["seq"], "copy": pa.array(np.full(len(connection), copy, np.int32)),
             "kind": kinds, "link": pa.array(connection * plan.copies + copy),
             "client_number": pa.array(numbers * plan.copies + copy), "client": names.take(pa.array(where)),
             "topic": _topics(table["topic"], theirs, copy), "rank": rank,
@@ -249,6 +320,17 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
             part.append(made.filter(pa.array((places + copy) % plan.partitions == place)))
     return [pa.concat_tables(part).sort_by([("time", "ascending"), ("seq", "ascending"), ("copy", "ascending")])
             for part in parts]
+
+
+def _times(table: pa.Table, amqp: pa.ChunkedArray, plan: Plan) -> pa.Array:
+    """When each operation is due. What was there at the start comes before all else (AT_THE_START); of a client that is
+    known from another node already it is a connection like others."""
+    times, connection = table["time"].to_numpy().copy(), table["connection"].to_numpy()
+    for number, after in plan.moves.after.items():
+        times[(connection == number) & (times < after)] = after
+    there = pc.and_(_is(table, "kind", "accepted"), pc.invert(amqp)).to_numpy(zero_copy_only=False)
+    times[there & ~np.isin(connection, list(plan.moves.later))] = AT_THE_START
+    return pa.array(times, pa.int64())
 
 
 def _topics(topics: pa.ChunkedArray, theirs: pa.ChunkedArray, copy: int) -> pa.ChunkedArray:

@@ -18,6 +18,7 @@ from fluxmq.spark.replay.plan import (
     AMQP_ROWS,
     AMQP_SESSION,
     AT_START,
+    AT_THE_START,
     COLUMNS,
     HELD_NS,
     SESSION_ROWS,
@@ -77,8 +78,8 @@ def _manual(rows: DataFrame) -> list[int]:
     return sorted(row[0] for row in silent.union(strange.select("connection")).distinct().collect())
 
 
-def spark_survey(rows: DataFrame) -> Survey:
-    """The first pass. rows: recorded_rows()."""
+def spark_survey(rows: DataFrame, nodes: tuple[int, ...] = (0,)) -> Survey:
+    """The first pass. rows: recorded_rows(). nodes: see Survey."""
     played = _played()
     repeated = ((F.col("protocol") == "mqtt") & (F.col("direction") == "in") & (F.col("kind") == "PUBLISH")
                 & F.col("dup"))
@@ -93,16 +94,18 @@ def spark_survey(rows: DataFrame) -> Survey:
         F.max("client_id").alias("client"), F.max("protocol").alias("protocol"),
         F.count_if(played).alias("operations"), F.min(live).alias("first"), F.max(live).alias("last"),
         F.min(published).alias("published"), F.max(published).alias("silent"),
+        F.min(F.when(played & (F.col("kind") != "closed"), F.col("time"))).alias("begun"),
+        F.max(F.when(played & (F.col("direction") == "in"), F.col("time"))).alias("sent"),
         F.count_if(repeated).alias("repeated")).collect()
-    connections = [ConnectionSeen(row["connection"], row["client"], row["protocol"], row["operations"])
-                   for row in found]
+    connections = [ConnectionSeen(row["connection"], row["client"], row["protocol"], row["operations"], row["begun"],
+                                  row["sent"]) for row in found]
     lived = [row for row in found if row["first"] is not None]
     return Survey(connections, _manual(rows), min((row["first"] for row in lived), default=0),
                   max((row["last"] for row in lived), default=0), sum(row["repeated"] for row in found),
                   min((row["published"] for row in lived if row["published"] is not None), default=0),
                   max((row["silent"] for row in lived if row["silent"] is not None), default=0),
                   sorted(row["connection"] for row in found if row["of_settlement"]),
-                  {what: sum(row[f"of_{what}"] for row in found) for what in kinds})
+                  {what: sum(row[f"of_{what}"] for row in found) for what in kinds}, nodes)
 
 
 def spark_hash(value: int) -> int:
@@ -154,7 +157,9 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
     # As Arrow: rows of Python would start a Python process on each executor only to convert them.
     who = spark.createDataFrame(pa.table({
         "connection": pa.array(list(plan.numbers), pa.int64()), "number": pa.array(plan.numbers.values(), pa.int64()),
-        "name": pa.array(plan.names.values(), pa.string()), "place": pa.array(plan.places.values(), pa.int32())}))
+        "name": pa.array(plan.names.values(), pa.string()), "place": pa.array(plan.places.values(), pa.int32()),
+        "after": pa.array([plan.moves.after.get(one, AT_THE_START) for one in plan.numbers], pa.int64()),
+        "later": pa.array([one in plan.moves.later for one in plan.numbers], pa.bool_())}))
     chosen = rows.where(_played()).withColumn("rank", F.lit(None).cast("bigint"))
     if plan.survey.settling:
         settling = spark.createDataFrame(pa.table({"connection": pa.array(plan.survey.settling, pa.int64())}))
@@ -170,7 +175,9 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
     copied = chosen.withColumn("copy", F.explode(F.sequence(F.lit(0), F.lit(plan.copies - 1))))
     kinds = F.create_map(*(F.lit(one) for pair in KINDS.items() for one in pair))
     beside, amqp = F.col("copy") > 0, F.col("protocol") == "amqp091"
+    there = (F.col("kind") == "accepted") & ~amqp & ~F.col("later")         # see plan.py, _times
     made = copied.join(F.broadcast(who), "connection").withColumns({
+        "time": F.when(there, F.lit(AT_THE_START)).otherwise(F.greatest("time", "after")),
         "kind": F.when(_ordered(), F.lit(COMMAND)).otherwise(kinds[F.col("kind")]).cast("tinyint"),
         "method": F.when(amqp, F.col("kind")), "tag": F.col("packet_id"),
         "link": F.col("connection") * plan.copies + F.col("copy"),

@@ -6,14 +6,14 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from fluxmq._core.errors import FluxError
 from fluxmq.client.options import Address
-from fluxmq.record.reading import Recording, open_recording
+from fluxmq.record.merging import ClusterRecording, open_recordings
+from fluxmq.record.reading import Recording
 from fluxmq.spark.player.options import PlayOptions, PlayStatus
 from fluxmq.spark.player.play import play
 from fluxmq.spark.replay.broker_process import Samples, listening_process, sampled
@@ -44,13 +44,14 @@ class ReplayError(FluxError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """The options of `fluxmq replay run`. speed: None, as fast as possible. broker_pid: None, determined from the
-    address.
+    """The options of `fluxmq replay run`. recording: a directory, or several of one cluster. broker: its address, or
+    those of the nodes of a cluster, separated by commas, to which clients of the recorded nodes go in turn. speed:
+    None, as fast as possible. broker_pid: None, determined from the address.
 
     amqp_broker: address for AMQP clients; None: `broker` if there are no others, else its host at port 5672.
     """
 
-    recording: str
+    recording: str | tuple[str, ...]
     broker: str
     out: str
     amqp_broker: str | None = None
@@ -65,6 +66,10 @@ class ReplayRequest:
     patience_s: float = 10.0
     window: int = 1000
 
+    @property
+    def recordings(self) -> tuple[str, ...]:
+        return (self.recording,) if isinstance(self.recording, str) else self.recording
+
     def shown_options(self) -> dict[str, Any]:
         """The options for summary.json, without secrets."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)
@@ -76,10 +81,19 @@ class ReplayRequest:
             return ""
         if self.amqp_broker is not None:
             return self.amqp_broker
-        place = Address.of(self.broker)
-        if "mqtt" not in protocols or place.path:
-            return self.broker
-        return f"[{place.host}]:{AMQP_PORT}" if ":" in place.host else f"{place.host}:{AMQP_PORT}"
+        return ",".join(one if "mqtt" not in protocols else _amqp_beside(one) for one in self.broker.split(","))
+
+    def process(self) -> int | None:
+        """Whose CPU and memory are sampled: that of the nodes of a cluster is not."""
+        return self.broker_pid or (None if "," in self.broker else listening_process(self.broker))
+
+
+def _amqp_beside(broker: str) -> str:
+    """Where AMQP clients go if nobody says so, when MQTT clients go there."""
+    place = Address.of(broker)
+    if place.path:
+        return broker
+    return f"[{place.host}]:{AMQP_PORT}" if ":" in place.host else f"{place.host}:{AMQP_PORT}"
 
 
 def begin(request: ReplayRequest, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
@@ -92,10 +106,18 @@ def begin(request: ReplayRequest, recording: Recording, plan: Plan) -> tuple[Pla
         run=secrets.randbelow(RUNS - 1) + 1, options=request.shown_options(), partitions=plan.partitions,
         why="it did not end",
         recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
-                   "operations": plan.operations, "span_ns": plan.span_ns},
+                   "operations": plan.operations, "span_ns": plan.span_ns} | _nodes(recording, plan),
         broker={"address": request.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed,
         recorded={what: count * plan.copies for what, count in plan.survey.recorded.items()})
     return create_result(request.out, summary), summary
+
+
+def _nodes(recording: Recording, plan: Plan) -> dict[str, Any]:
+    """For summary.json: what is to be known of a recording of several nodes."""
+    if not isinstance(recording, ClusterRecording):
+        return {}
+    return {"nodes": list(dict.fromkeys(one.manifest.cluster.node for one in recording.nodes)),
+            "missing": recording.missing, "moves": plan.moves.count, "overlap_ns": plan.moves.overlap_ns}
 
 
 def look_first(request: ReplayRequest, recording: Recording) -> None:
@@ -109,10 +131,11 @@ def look_first(request: ReplayRequest, recording: Recording) -> None:
 def _addresses(request: ReplayRequest, protocols: frozenset[str]) -> Iterator[tuple[str, str, Opening]]:
     """Addresses of clients, the option for each, and the protocol."""
     if "mqtt" in protocols:
-        yield request.broker, "--broker", MQTT
+        yield from ((one, "--broker", MQTT) for one in request.broker.split(","))
     amqp = request.amqp_address(protocols)
     if amqp:
-        yield amqp, "--amqp-broker" if request.amqp_broker or amqp != request.broker else "--broker", AMQP
+        option = "--amqp-broker" if request.amqp_broker or amqp != request.broker else "--broker"
+        yield from ((one, option, AMQP) for one in amqp.split(","))
 
 
 def _opened(address: str, option: str) -> socket.socket:
@@ -184,7 +207,8 @@ def played_links(plan: Plan) -> PlayedLinks:
 
 def play_options(request: ReplayRequest, plan: Plan, run: int) -> PlayOptions:
     return PlayOptions(
-        address=request.broker, amqp_address=request.amqp_address(plan.protocols), run=run, first=plan.survey.first,
+        address=request.broker, amqp_address=request.amqp_address(plan.protocols), run=run,
+        nodes=plan.survey.nodes, copies=plan.copies, first=plan.survey.first,
         published=plan.survey.published, silent=plan.survey.silent, speed=request.speed,
         username=request.username, password=request.password, quiet_s=request.quiet_s, quiet_max_s=request.quiet_max_s,
         patience_s=request.patience_s, window=request.window)
@@ -228,12 +252,11 @@ def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[st
 def replay_here(request: ReplayRequest, on_status: Callable[[PlayStatus], object] = lambda status: None) -> Summary:
     """Replays in this process, one partition, without Spark. Raises RecordingError, PlanError, ReplayError,
     ResultError; a failure of the broker is not raised, but in the summary."""
-    recording = open_recording(Path(request.recording))
+    recording = open_recordings(*request.recordings)
     plan, (operations,) = plain_plan(recording, copies=request.copies)
     place, summary = begin(request, recording, plan)
-    pid = request.broker_pid or listening_process(request.broker)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
-    with sampled(pid) as used:
+    with sampled(request.process()) as used:
         try:
             ended.append(perform(place, 0, operations, play_options(request, plan, summary.run), played_links(plan),
                                  on_status))

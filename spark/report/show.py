@@ -9,7 +9,7 @@ from fluxmq.spark.measures.measures import MEASURES
 from fluxmq.spark.measures.measuring import Engine, broken_down, engine_options, measured
 from fluxmq.spark.report.page import check_place, html_option, write_page
 from fluxmq.spark.report.report import Side, result_page
-from fluxmq.spark.report.side_by_side import side_by_side
+from fluxmq.spark.report.side_by_side import recorded_nodes, side_by_side
 from fluxmq.spark.report.text import number, printable
 from fluxmq.spark.result import Summary, open_result
 
@@ -32,7 +32,7 @@ def show(result: str, html: Path | None, engine: Engine, master: str | None) -> 
     check_place(html)
     found = open_result(result)
     (measures,) = measured([found], engine, master)
-    lines = _head(found.name, found.summary) + side_by_side(found.summary)
+    lines = _head(found.name, found.summary) + recorded_nodes(found.summary) + side_by_side(found.summary)
     lines += [f"  not replayed: {count:,} {what}" for what, count in found.summary.not_replayed.items()]
     wide = max(len(measure.title) for measure in MEASURES.values())
     lines += [f"  {measure.title:<{wide}}  {number(measures.values[name])} {measure.unit}"

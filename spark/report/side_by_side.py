@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from fluxmq.spark.result import Summary
 
-__all__ = ["SIDES", "broker_used", "recorded_rows", "side_by_side"]
+__all__ = ["SIDES", "broker_used", "recorded_nodes", "recorded_rows", "side_by_side"]
 
 MIB = 1 << 20
 
@@ -27,6 +27,18 @@ def side_by_side(summary: Summary) -> list[str]:
     wide = max(len("replayed"), *(len(f"{number:,}") for row in rows for number in row[1:]))
     return [f"  {'':<20} {'recorded':>{wide}} {'replayed':>{wide}}",
             *(f"  {word:<20} {recorded:>{wide},} {replayed:>{wide},}" for word, recorded, replayed in rows)]
+
+
+def recorded_nodes(summary: Summary) -> list[str]:
+    """Lines of text about the nodes of a cluster that were recorded; none for a recording by itself."""
+    about = summary.recording
+    if "nodes" not in about:
+        return []
+    line = f"recorded on {', '.join(about['nodes'])}: clients moved from one to another {about['moves']:,} times"
+    if about["overlap_ns"]:
+        line += f"; to keep the order of their operations, some came up to {about['overlap_ns'] / 1e6:,.1f} ms later"
+    return [line] + ([f"no recording of {', '.join(about['missing'])}: what its clients did is missing"]
+                     if about["missing"] else [])
 
 
 def broker_used(summary: Summary) -> list[str]:

@@ -1,5 +1,6 @@
 """Messages of a running broker, through its admin socket: pages of them as bytes (`_core/queue/page`). Nothing is
-claimed or settled. Blocking, one request at a time; the socket is of this machine."""
+claimed or settled. Blocking, one request at a time; the socket is of this machine. In a cluster it is that of any node:
+the queue's messages come through it from the node that has them."""
 from __future__ import annotations
 
 import http.client
@@ -14,12 +15,14 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.page import PAGE_TYPE, decode_page
 from fluxmq._core.queue.rows import Rows
 from fluxmq.spark.source.columns import SourceError
-from fluxmq.spark.source.plan import Filters, LogRange, LogRemoved, NoQueue, QueueLog, QueueLogs, feed
+from fluxmq.spark.source.place import LogRange, LogRemoved, NoQueue, QueueLog, QueueLogs, feed
+from fluxmq.spark.source.plan import Filters
 
 __all__ = ["BrokerPlace"]
 
 ANSWER_SECONDS = 45.0           # longer than the broker's own limit for an answer
 RETRY_SECONDS = 0.25
+UNDER_WAY = "$under-way-"
 
 
 class _Connection(http.client.HTTPConnection):
@@ -41,7 +44,7 @@ class _Connection(http.client.HTTPConnection):
 
 class BrokerPlace:
     """`Place` of a running broker. path: of its admin socket. timeout: seconds for which a broker may be away after its
-    first answer. `answered`: it has answered once."""
+    first answer, or the node of its cluster that has the queue. `answered`: it has answered once."""
 
     def __init__(self, path: str, timeout: float = 30.0, answered: bool = False) -> None:
         self.path, self.timeout, self.answered = path, timeout, answered
@@ -52,30 +55,31 @@ class BrokerPlace:
         return {"path": self.path, "timeout": self.timeout, "answered": self.answered, "pages": 0, "_connection": None}
 
     def names(self) -> list[str]:
-        return [queue["name"] for queue in self._json("queues")["queues"]]
+        """Without those that hold what is on its way between two nodes."""
+        return [queue["name"] for queue in self._json("queues")["queues"] if not queue["name"].startswith(UNDER_WAY)]
 
     def logs(self, queue: str, time_ms: int | None = None) -> QueueLogs:
         found = self._json("queues", queue, "logs",
                            query={} if time_ms is None else {"position": f"timestamp={time_ms}"})
         return QueueLogs(queue, found["type"], [
             QueueLog(log["partition"], log["lane"], int(log["log"], 16), log["first"], log["next"], log["bytes"],
-                     log.get("offset")) for log in found["logs"]])
+                     log.get("offset"), found.get("identity", "")) for log in found["logs"]])
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> None:
         """Nothing: the broker has all information."""
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
         self.answered = True        # a range exists, so the broker has answered: wait if it is away
-        at = work.start
+        at, known = work.start, {"identity": work.log.identity} if work.log.identity else {}
         while at < work.end:
             content = self._ask(("queues", work.queue, "messages"), {
-                "partition": work.log.partition, "lane": work.log.lane, "from": at, "to": work.end}, PAGE_TYPE)
+                "partition": work.log.partition, "lane": work.log.lane, "from": at, "to": work.end, **known}, PAGE_TYPE)
             try:
                 log, first, end, following, messages = decode_page(content)
             except CorruptError as error:
                 raise SourceError(f"what {self.path} answers cannot be read: {error}. Broker and data source are of "
                                   f"different versions") from None
-            if log != work.log.number:
+            if not known and log != work.log.number:
                 raise SourceError(f"queue {work.queue} was deleted and made again while it was read")
             self.pages += 1
             if at < first and work.kind == "stream":
@@ -97,13 +101,18 @@ class BrokerPlace:
         return json.loads(self._ask(segments, query or {}, "application/json"))
 
     def _ask(self, segments: tuple[str, ...], query: dict[str, Any], accept: str) -> bytes:
-        """The body of an answer. Waits for a broker that has answered before and is away."""
+        """The body of an answer. Once the broker has answered, waits for it, and for the node that has the queue."""
         target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
         target += "?" + urlencode(query) if query else ""
-        status, content = self._patiently(lambda: self._once(target, accept))
-        self.answered = True
-        if status < http.client.BAD_REQUEST:
-            return content
+        until = time.monotonic() + (self.timeout if self.answered else 0.0)
+        while True:
+            status, content = self._patiently(lambda: self._once(target, accept))
+            self.answered = True
+            if status < http.client.BAD_REQUEST:
+                return content
+            if not _is_away(status, content) or time.monotonic() >= until:
+                break
+            time.sleep(RETRY_SECONDS)
         try:
             found = json.loads(content)
             text = f"{found['detail']} ({found['hint']})" if found.get("hint") else str(found["detail"])
@@ -114,6 +123,8 @@ class BrokerPlace:
             if "no such path" not in text:
                 raise NoQueue(f"the broker at {self.path} says: {text}")
             text = "this broker is older than the data source: it cannot say where its logs are"
+        if status == http.client.CONFLICT and segments[-1] == "messages":
+            text = f"queue {segments[1]} was deleted and made again while it was read"
         raise SourceError(f"the broker at {self.path} says: {text}")
 
     def _once(self, target: str, accept: str) -> tuple[int, bytes]:
@@ -150,3 +161,8 @@ class BrokerPlace:
             return SourceError(f"no broker answers at {self.path}{away}: start it, or say by option admin where its "
                                f"admin socket is (server.admin_socket, else admin.sock in storage.dir)")
         return SourceError(f"the broker at {self.path} ended the connection in the middle of an answer: {error}")
+
+
+def _is_away(status: int, content: bytes) -> bool:
+    """Whether the broker says that another node of its cluster, which has the queue, is away."""
+    return status == http.client.SERVICE_UNAVAILABLE and b'"node"' in content

@@ -24,19 +24,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluxmq.spark.source.columns import SCHEMA, Columns, SourceError, check_schema
-from fluxmq.spark.source.plan import (
-    Filters,
-    LogRange,
-    LogRemoved,
-    Options,
-    Place,
-    QueueLog,
-    QueueLogs,
-    lane_key,
-    placed,
-    signed,
-    split,
-)
+from fluxmq.spark.source.place import LogRange, LogRemoved, Place, QueueLog, QueueLogs, lane_key, signed
+from fluxmq.spark.source.plan import Filters, Options, placed, split
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

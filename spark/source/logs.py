@@ -37,17 +37,8 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.rows import Rows, appends_of
 from fluxmq.spark.source.columns import SourceError
 from fluxmq.spark.source.journal import Behind, Stored, read_small, read_state, walk_journal
-from fluxmq.spark.source.plan import (
-    LANE_BITS,
-    Filters,
-    LogRange,
-    LogRemoved,
-    NoQueue,
-    QueueLog,
-    QueueLogs,
-    feed,
-    signed,
-)
+from fluxmq.spark.source.place import LANE_BITS, LogRange, LogRemoved, NoQueue, QueueLog, QueueLogs, feed, signed
+from fluxmq.spark.source.plan import Filters
 
 __all__ = ["LogsPlace"]
 

@@ -1,7 +1,8 @@
 """Queues and streams as an unbounded table. Spark's checkpoint has the offsets, each with the log that it is for.
 
-    {"readings": {"0": {"log": "0000000000000005", "next": 170, "lost": 3, "from": 3}}}
+    {"readings": {"0": {"log": "0000000000000005", "queue": "0000000700000002", "next": 170, "lost": 3, "from": 3}}}
 
+queue: its identity, in a cluster, where nodes number their logs each for itself.
 next: the first offset not read yet. from: the beginning of this batch, if that is not `next` of the previous one (a new
 log, or one whose beginning retention removed). lost: messages removed by retention before they were read, since the
 query began.
@@ -18,17 +19,8 @@ from pyspark.sql.types import StructType
 
 from fluxmq.spark.source.columns import SourceError, check_schema
 from fluxmq.spark.source.data_source import place_of, rows_of
-from fluxmq.spark.source.plan import (
-    LogRange,
-    NoQueue,
-    Options,
-    QueueLog,
-    QueueLogs,
-    lane_key,
-    placed,
-    signed,
-    split,
-)
+from fluxmq.spark.source.place import LogRange, NoQueue, QueueLog, QueueLogs, lane_key, signed
+from fluxmq.spark.source.plan import Options, placed, split
 
 __all__ = ["FluxStreamReader"]
 
@@ -69,7 +61,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                                           f"queue {name} is not there; there are {signed(log.first)} to "
                                           f"{signed(log.next)}")
                     start = min(max(start, log.first), log.next)
-                found[name][lane_key(log)] = {"log": f"{log.number:016x}", "next": start}
+                found[name][lane_key(log)] = {**log.named, "next": start}
         return found
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
@@ -86,7 +78,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 entry = self._next(queue, log, before)
                 if self._target is not None:
                     target = self._target.get(name, {}).get(key)
-                    if target is None or target["log"] != entry["log"]:
+                    if target is None or not log.is_in(target):
                         continue                    # newer than the trigger
                     begin = self._begin(start, name, key, entry)
                     entry["next"] = max(min(entry["next"], target["next"]), begin)
@@ -95,15 +87,14 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._limited(start, found, limit)
 
     def _next(self, queue: QueueLogs, log: QueueLog, before: dict[str, Any] | None) -> dict[str, Any]:
-        number = f"{log.number:016x}"
         if before is None:
-            return {"log": number, "next": log.next, "from": log.first}
+            return {**log.named, "next": log.next, "from": log.first}
         lost = int(before.get("lost", 0))
-        if before["log"] != number:
+        if not log.is_in(before):
             self._complain(f"queue {queue.name} was deleted and made again since it was read: what was in the old one "
                            f"is gone")
-            return {"log": number, "next": log.next, "from": log.first, "lost": lost}
-        entry = {"log": number, "next": log.next} | ({"lost": lost} if lost else {})
+            return {**log.named, "next": log.next, "from": log.first, "lost": lost}
+        entry = {**log.named, "next": log.next} | ({"lost": lost} if lost else {})
         if before["next"] > log.next:
             self._complain(f"queue {queue.name} ends at offset {signed(log.next)} of partition {lane_key(log)}, but "
                            f"the query has read up to {signed(before['next'])}: its storage is an older copy")
@@ -161,7 +152,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {name: {lane_key(log): {"log": f"{log.number:016x}", "next": log.next}
+        self._target = {name: {lane_key(log): {**log.named, "next": log.next}
                                for log in queue.logs} for name in self.options.choose(self.place)
                         if (queue := self._queue(name, "before it was read")) is not None}
 
@@ -181,7 +172,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 key = lane_key(log)
                 if key not in changed:
                     continue
-                if int(entries[key]["log"], 16) != log.number:
+                if not log.is_in(entries[key]):
                     self._complain(f"queue {name} was deleted and made again while it was read")
                     continue
                 begin, stop = changed[key], entries[key]["next"]

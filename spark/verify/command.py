@@ -61,11 +61,18 @@ def _verdict(counted: dict[str, int], kinds: dict[str, int]) -> str:
             + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
 
 
+def _several(found: Result) -> bool:
+    """Whether it is of a replay against the nodes of a cluster."""
+    return "," in str(found.summary.broker.get("address", ""))
+
+
 def _caveats(found: Result, settle: float) -> list[str]:
     """Restrictions of the verdict."""
     lines = []
     if "amqp_address" in found.summary.broker:
         lines.append("AMQP 0-9-1 clients and their messages are left out: only MQTT is judged")
+    if _several(found):
+        lines.append("several nodes: whether a retained message that was replaced still comes is not judged")
     if not found.summary.complete:
         lines.append(f"partial: {found.summary.why or 'the replay did not end'}; what is there was judged")
     quiet = found.summary.options.get("quiet_s", settle)
@@ -122,7 +129,7 @@ def verify(result: str, settle: float, show: int, out: Path | None, html: Path |
         events = found.frame(spark).withColumn("run", F.lit(found.summary.run))
         if "amqp_address" in found.summary.broker:
             events = of_mqtt(events).localCheckpoint()
-        tables = judged(events, settle_ns=int(settle * 1e9), complete=found.summary.complete)
+        tables = judged(events, settle_ns=int(settle * 1e9), complete=found.summary.complete, several=_several(found))
         rows = violations(tables).localCheckpoint()
         if out is not None:
             rows.repartition(1).write.parquet(str(out))

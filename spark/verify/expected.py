@@ -23,7 +23,8 @@ Else and beside that:
 
     one session        however many of its filters match: one delivery, QoS between the highest of what is owed and the
                        highest of what matches, No Local or not [MQTT-3.3.4-2]
-    retained           a SUBSCRIBE that may come after the publish and before the one that replaced it: one more, may
+    retained           a SUBSCRIBE that may come after the publish and before the one that replaced it: one more, may;
+                       of a cluster, any SUBSCRIBE that may come after the publish
     $share             one member: must when it is owed to one member, every other member that it may have gone to
                        grants QoS 1 or 2, and all of them could still take it
     $queue             one consumer at least of each group: must when the group was there before s, nobody of it settles
@@ -52,14 +53,14 @@ KEY = ["run", "publisher", "publisher_op"]
 COMMANDS = ("ack", "nack", "reject", "extend", "commit")
 
 
-def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
+def publishes(events: DataFrame, linked: DataFrame, several: bool = False) -> DataFrame:
     """What was published and can be told apart: KEY and p_connection, p_client, p_topic, p_qos, p_retain, p_sent,
     p_acked, p_sure (accepted, QoS 1 or 2, does not expire), p_size (bytes), p_will, p_again (of QoS 1, and its
     connection ended before it was acknowledged: the client may have sent it again, so it may come again), p_until (a
     SUBSCRIBE begun after that cannot get it as a retained message; -1: nobody can).
 
     A publish without a payload has no trace, so nothing is expected of it; retained, it removes what is retained.
-    linked: sessions.connections().
+    linked: sessions.connections(). several: of a cluster's nodes; then p_until is NEVER for what is retained.
     """
     expires = F.get_json_object("detail", "$.message_expiry_s").isNotNull()
     order = F.regexp_extract("topic", r"(?s)^\$queue/[^/]+/\$(" + "|".join(COMMANDS) + ")$", 1) != ""
@@ -88,12 +89,13 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
         F.lit(True).alias("p_will"), F.lit(False).alias("empty"), F.lit(False).alias("p_again"),
         F.when(will["size"] > 0, will["size"]).alias("p_size"))
     wills = wills.join(ended_well, ["run", "publisher", "p_connection"], "left_anti")
-    return _with_replacement(sent.unionByName(wills))
+    return _with_replacement(sent.unionByName(wills), several)
 
 
-def _with_replacement(sent: DataFrame) -> DataFrame:
+def _with_replacement(sent: DataFrame, several: bool) -> DataFrame:
     """Adds p_until: until when a publish can be the retained message. A later publish certainly replaces it if it was
-    sent after this one was acknowledged; from the later one's acknowledgement on."""
+    sent after this one was acknowledged; from the later one's acknowledgement on. In a cluster each node acknowledges
+    what it has on its own disk, and the others get it afterwards: then no order is certain."""
     # Each retained publish has two rows: one when it was sent, with its acknowledgement, and a query when it was
     # acknowledged. Queries are sorted behind what was sent at the same instant, which is not later.
     retained = sent.where("p_retain and p_topic not like '$queue/%'").select(
@@ -102,7 +104,7 @@ def _with_replacement(sent: DataFrame) -> DataFrame:
     later = (Window.partitionBy("run", "p_topic").orderBy(at, F.col("asks").cast("int"))
              .rowsBetween(1, Window.unboundedFollowing))
     gone = F.min(F.when(~F.col("asks"), F.col("p_acked"))).over(later)
-    until = (retained.withColumn("gone", F.coalesce(gone, F.lit(NEVER))).where("asks")
+    until = (retained.withColumn("gone", F.lit(NEVER) if several else F.coalesce(gone, F.lit(NEVER))).where("asks")
              .select(*KEY, F.col("gone").alias("p_until")))
     told = sent.join(until, KEY, "left").where("not empty").drop("empty")
     return told.withColumn("p_until", F.coalesce("p_until", F.lit(-1)))

@@ -49,18 +49,20 @@ counted."""
         self.names = names
 
 
-def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool = True) -> Judged:
+def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool = True,
+           several: bool = False) -> Judged:
     """events: rows of results (result.SCHEMA), and `run`, which tells several apart.
 
     settle_ns: how long a session must have stayed connected for what was published before to have arrived. complete:
     whether all publishes are there; of a replay that broke off a delivery may name one that was not written down.
+    several: whether clients were connected to several nodes of a cluster.
     """
     # Every table that is used twice is computed here: Spark analyses the whole plan of a table for each step that is
     # built on it, and with plans this large that takes longer than the work itself.
     linked = connections(events).localCheckpoint()
     held = sessions(linked, settle_ns)
     subscribed = pieces(events, linked, held).localCheckpoint()
-    sent = publishes(events, linked).localCheckpoint()
+    sent = publishes(events, linked, several).localCheckpoint()
     by_session, chains = expected(met_chains(meetings(sent, subscribed)).localCheckpoint())
     groups = group_expected(chains, queue_chances(subscribed, linked, settle_ns))
     shown = sent.select(*KEY, *PUBLISH)

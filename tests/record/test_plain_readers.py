@@ -63,6 +63,17 @@ def test_duckdb_reads_it(running: Path) -> None:
     assert rows == [(time, time // 1000, row["topic"]) for time, row in zip(TIMES, ROWS, strict=True)]
 
 
+def test_the_name_of_the_directory_says_the_node(tmp_path: Path) -> None:
+    """docs/recording.md, "Recording a cluster"."""
+    for node, rows in (("n0", ROWS[:10]), ("n1", ROWS[10:])):
+        make_recording(tmp_path / f"node={node}", rows)
+    wanted = {"n0": TIMES[:10], "n1": TIMES[10:]}
+    frame = pandas.read_parquet(str(tmp_path))
+    assert {str(node): its.time_ns.tolist() for node, its in frame.groupby("node", observed=True)} == wanted
+    table = pq.read_table(tmp_path).to_pylist()
+    assert {node: [row["time_ns"] for row in table if row["node"] == node] for node in wanted} == wanted
+
+
 def test_a_recording_of_an_earlier_version_opens(tmp_path: Path) -> None:
     make_recording(tmp_path / "now", ROWS, rows_per_part=15)
     make_recording(tmp_path / "before", ROWS, rows_per_part=15)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.recordings import as_version_1
-from kit.story import Story
+from kit.story import Story, write_nodes
 
 from fluxmq.record.files import OPEN
+from fluxmq.record.merging import open_recordings
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.replay.plan import plain_plan
 
@@ -39,6 +40,16 @@ def test_spark_reads_it_by_its_name(spark: SparkSession, tmp_path: Path) -> None
             spark.conf.set(NANOS_AS_LONG, before)
     assert sorted(row.time_ns for row in rows) == [row["time"] for row in story().rows]
     assert all(row.us == row.time_ns // 1000 for row in rows)
+
+
+def test_spark_makes_a_column_of_the_node(spark: SparkSession, tmp_path: Path) -> None:
+    """Of the recordings of a cluster, by the names of their directories; a replay does not depend on these."""
+    from fluxmq.spark.recorded import rows_of
+
+    place = write_nodes(story(), tmp_path / "all", lambda number: 1)
+    rows = spark.read.parquet(str(place)).groupBy("node").count().collect()
+    assert [(row["node"], row["count"]) for row in rows] == [("n1", len(story().rows))]
+    assert "node" not in rows_of(spark, open_recordings(place)).columns
 
 
 def test_what_an_earlier_version_wrote_is_planned_and_profiled(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ try:
 
     from fluxmq.spark.source.columns import SCHEMA, SourceError
     from fluxmq.spark.source.data_source import FluxDataSource
-    from fluxmq.spark.source.plan import LogRange
+    from fluxmq.spark.source.place import LogRange, QueueLog, QueueLogs
     from fluxmq.spark.source.stream import FluxStreamReader
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
@@ -170,3 +170,49 @@ def test_storage_that_is_an_older_copy(start_queues: Start) -> None:
     with pytest.raises(SourceError, match="ends at offset 10 of partition 0, but the query has read up to 25"):
         made.latestOffset(start, ALL)
     assert batch(lax, start, lax.latestOffset(start, ALL)) == []
+
+
+class Shelf:
+    """A place with one queue: what a node of a cluster says of its log."""
+
+    number, identity, next = 5, "", 10
+
+    def names(self) -> list[str]:
+        return ["q"]
+
+    def logs(self, queue: str, time_ms: int | None = None) -> QueueLogs:
+        return QueueLogs(queue, "stream", [QueueLog(0, 0, self.number, 0, self.next, 100, None, self.identity)])
+
+    def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(("before", "after", "same"), [
+    ((5, "a"), (5, "a"), True), ((5, "a"), (9, "a"), True), ((5, "a"), (5, "b"), False), ((5, "a"), (9, "b"), False),
+    ((5, ""), (5, ""), True), ((5, ""), (9, ""), False), ((5, ""), (5, "a"), True), ((5, ""), (9, "a"), False),
+    ((5, "a"), (5, ""), True), ((5, "a"), (9, ""), False)])
+def test_a_log_is_known_by_the_identity_of_its_queue(before: tuple[int, str], after: tuple[int, str],
+                                                     same: bool) -> None:
+    """Or by its number, where one of the two has no identity: a node by itself that became one of a cluster."""
+    shelf = Shelf()
+    made = FluxDataSource({"queue": "q", "admin": "nowhere"}).streamReader(SCHEMA)
+    assert isinstance(made, FluxStreamReader)
+    made.place = shelf  # type: ignore[assignment]
+    shelf.number, shelf.identity = before
+    start = made.initialOffset()
+    end = made.latestOffset(start, ALL)
+    shelf.number, shelf.identity = after
+    shelf.next = 15
+    if same:
+        (part,) = made.partitions(start, end)
+        assert isinstance(part, LogRange) and (part.start, part.end) == (0, 10)
+        following = made.latestOffset(end, ALL)
+        named = {"log": f"{after[0]:016x}"} | ({"queue": after[1]} if after[1] else {})
+        assert following["q"]["0"] == named | {"next": 15}
+        (part,) = made.partitions(end, following)
+        assert isinstance(part, LogRange) and (part.start, part.end) == (10, 15)
+        return
+    with pytest.raises(SourceError, match="deleted and made again while it was read"):
+        made.partitions(start, end)
+    with pytest.raises(SourceError, match="deleted and made again since it was read"):
+        made.latestOffset(end, ALL)

@@ -39,7 +39,7 @@ try:
 
     from fluxmq.spark.source.columns import SCHEMA, SourceError
     from fluxmq.spark.source.data_source import FluxDataSource, FluxReader
-    from fluxmq.spark.source.plan import LogRange
+    from fluxmq.spark.source.place import LogRange
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 

@@ -275,6 +275,25 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     assert [(row.kind, row.client) for row in rows] == [("must-missing", "c1")]
 
 
+@pytest.mark.parametrize(("broker", "status"), [("a:1883", 1), ("a:1883,b:1883", 0)])
+def test_a_retained_message_that_was_replaced_may_come_of_a_cluster(spark: SparkSession, tmp_path: Path, broker: str,
+                                                                    status: int) -> None:
+    """A node says that it has the new one before the others have it. Of a single broker the old one must not come."""
+    from fluxmq.spark.verify.command import verify
+
+    scene = quiet()
+    old, _ = (scene.publish(0, "kept", 1) for _ in range(2))
+    for row in scene.rows[-2:]:
+        row["retain"] = True
+    scene.subscribe(5, "kept", 1)
+    scene.arrive(old, 5, 1, retain=True)
+    said = CliRunner().invoke(verify, [str(kit.write(tmp_path / "r", scene.rows, broker=broker))],
+                              standalone_mode=False)
+    assert said.exception is None and said.return_value == status
+    assert ("must-not-delivered 1" in said.output) == (status == 1)
+    assert ("a retained message that was replaced still comes is not judged" in said.output) == (status == 0)
+
+
 def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
     """Expected stands beside delivered; names are text, and nothing else."""
     from fluxmq.spark.verify.command import verify
