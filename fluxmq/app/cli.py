@@ -15,18 +15,26 @@ import click
 from fluxmq import __version__
 from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
-from fluxmq.app.ban_cli import ban
-from fluxmq.app.client_cli import client
-from fluxmq.app.cluster_cli import cluster
 from fluxmq.app.config_options import FILE, config_option, set_option
-from fluxmq.app.log_commands import log
-from fluxmq.app.namespace_cli import namespace
-from fluxmq.app.permission_cli import permission
-from fluxmq.app.queue_cli import queue
-from fluxmq.app.record_cli import record
-from fluxmq.app.user_cli import user
 
 __all__ = ["cli", "main"]
+
+# Groups of commands: the module of each, where it has the same name. They are imported when they are used, or listed.
+_GROUPS = {"ban": "ban_cli", "client": "client_cli", "cluster": "cluster_cli", "log": "log_commands",
+           "namespace": "namespace_cli", "permission": "permission_cli", "queue": "queue_cli", "record": "record_cli",
+           "user": "user_cli"}
+
+
+class _Commands(click.Group):
+    """The commands of this file, and _GROUPS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *_GROUPS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _GROUPS and cmd_name not in self.commands:
+            self.add_command(getattr(import_module(f"fluxmq.app.{_GROUPS[cmd_name]}"), cmd_name))
+        return super().get_command(ctx, cmd_name)
 
 
 def _versions() -> str:
@@ -49,22 +57,11 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
               help="Same as `fluxmq version`.")
 def cli() -> None:
     """FluxMQ, a message broker."""
-
-
-cli.add_command(ban)
-cli.add_command(client)
-cli.add_command(cluster)
-cli.add_command(log)
-cli.add_command(namespace)
-cli.add_command(permission)
-cli.add_command(queue)
-cli.add_command(record)
-cli.add_command(user)
 
 
 @cli.command()

@@ -1,6 +1,7 @@
 """Checks keys against each other and against files, when each value by itself is valid.
 
 Each check yields (paths, text): the first path is reported, the others are those that it was compared with.
+Those of a cluster are imported only for one, so that other starts are quick.
 """
 import importlib.util
 import os
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from fluxmq._core.wire.text import check_filter
-from fluxmq.app.cluster_checks import bound_by_cluster, check_cluster
 from fluxmq.app.config_files import Finding, readable
 from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
@@ -37,7 +37,11 @@ def _bound(config: Config) -> list[tuple[str, Address]]:
     bound = [(f"{path}.addr", parse_address(slot.addr)) for path, slot in config.listeners()]
     if config.server.health_enabled:
         bound.append(("server.health_addr", parse_address(config.server.health_addr)))
-    return bound + bound_by_cluster(config)
+    if config.cluster.enabled:
+        from fluxmq.app.cluster_checks import bound_by_cluster
+
+        bound += bound_by_cluster(config)
+    return bound
 
 
 def _addresses(config: Config) -> Iterator[Finding]:
@@ -221,6 +225,13 @@ def _record(config: Config) -> Iterator[Finding]:
         yield ("record.enabled",), f"recordings are Parquet, and pyarrow is not installed: {how_to_install('record')}"
 
 
+def _cluster(config: Config) -> Iterator[Finding]:
+    if config.cluster.enabled:
+        from fluxmq.app.cluster_checks import check_cluster
+
+        yield from check_cluster(config)
+
+
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _namespaces, _exempt, _record,
-    check_cluster)
+    _cluster)

@@ -7,17 +7,9 @@ from fluxmq.app.config_given import unknown_key
 from fluxmq.app.config_sources import ENVIRONMENT_PREFIX
 from fluxmq.app.exit_codes import MEANINGS
 from fluxmq.model.config import Config
-from fluxmq.model.config_keys import (
-    KEYS,
-    NAMESPACE_KEYS,
-    NAMESPACE_SECTIONS,
-    QUEUE_KEYS,
-    QUEUE_SECTIONS,
-    SECTIONS,
-    Key,
-    values,
-)
+from fluxmq.model.config_keys import KEYS, SECTIONS, Key, values
 from fluxmq.model.config_refused import ALIASES, REFUSED
+from fluxmq.model.entry_keys import NAMESPACE_KEYS, NAMESPACE_SECTIONS, QUEUE_KEYS, QUEUE_SECTIONS
 from fluxmq.model.queues import REFUSED as QUEUE_REFUSED
 
 __all__ = ["explain", "keys_as_markdown", "keys_as_text", "show"]

@@ -36,7 +36,6 @@ from fluxmq.app.accounts import Accounts
 from fluxmq.app.admission import Admission, admission
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import cluster_faults
-from fluxmq.app.cluster_checks import cluster_warnings
 from fluxmq.app.driver import LoopDriver
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
@@ -310,8 +309,13 @@ class Server:
         namespaces.declare(self.config, self.hub, self.notes)
         self.queues.declare()
         self.permissions.start()
-        for problem in (*self.listeners.out_of_date(), *cluster_warnings(self.config)):
+        for problem in self.listeners.out_of_date():
             log.warning(problem)
+        if self.config.cluster.enabled:
+            from fluxmq.app.cluster_checks import cluster_warnings
+
+            for problem in cluster_warnings(self.config):
+                log.warning(problem)
         if recovered_state:
             log.info("state recovered", extra=recovered_state)
         if self.health is not None:

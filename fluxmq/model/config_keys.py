@@ -1,7 +1,7 @@
 """The configuration's structs read as a list of keys: type, what is allowed, default, description, conversion.
 
 Loading, `config keys`, `config show` and the guide all use KEYS, and KEYS is made from the
-structs; so none of them can name a key that the others do not know.
+structs; so none of them can name a key that the others do not know. entry_keys.py has those of one queue or namespace.
 """
 import json
 import re
@@ -15,12 +15,11 @@ from fluxmq.model.address import parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.config_types import describe, description_of
 from fluxmq.model.entries import KIND_MAX
-from fluxmq.model.namespaces import NamespaceSpec, read_namespaces, write_namespace
-from fluxmq.model.queues import QueueSpec, read_specs, write_spec
+from fluxmq.model.namespaces import read_namespaces, write_namespace
+from fluxmq.model.queues import read_specs, write_spec
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
-__all__ = ["KEYS", "NAMESPACE_KEYS", "NAMESPACE_SECTIONS", "QUEUE_KEYS", "QUEUE_SECTIONS", "SECTIONS", "Key", "build",
-           "values"]
+__all__ = ["KEYS", "SECTIONS", "Key", "build", "keys_of", "values"]
 
 _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 
@@ -111,17 +110,14 @@ def _walk(cls: type[msgspec.Struct], info: inspect.Type, default: msgspec.Struct
                       description=description_of(field.type), hint=hints[field.name])
 
 
-def _read(default: msgspec.Struct, prefix: str) -> tuple[Mapping[str, Key], Mapping[str, str]]:
+def keys_of(default: msgspec.Struct, prefix: str) -> tuple[Mapping[str, Key], Mapping[str, str]]:
+    """Of a struct: its keys by path, and the docstrings of its sections."""
     keys = list(_walk(type(default), inspect.type_info(type(default)), default, prefix))
     return ({item.path: item for item in keys if isinstance(item, Key)},
             {item[0]: item[1] for item in keys if not isinstance(item, Key)})
 
 
-KEYS, SECTIONS = _read(Config(), "")
-# Of one entry of `queues`, as queues[].limits.max_depth. `name` has no default; "" stands for that.
-QUEUE_KEYS, QUEUE_SECTIONS = _read(QueueSpec(name=""), "queues[].")
-# The same of `namespaces`, as namespaces[].limits.queues.
-NAMESPACE_KEYS, NAMESPACE_SECTIONS = _read(NamespaceSpec(name=""), "namespaces[].")
+KEYS, SECTIONS = keys_of(Config(), "")
 
 
 def values(config: Config) -> dict[str, Any]:

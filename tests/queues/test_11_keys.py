@@ -17,7 +17,7 @@ from oracle.mqtt import Publish, Suback, Subscribe
 from queues.conftest import consume, order, put, take, users
 
 from fluxmq.app.admin_client import AdminClient, AdminError
-from fluxmq.model.config_keys import QUEUE_KEYS
+from fluxmq.model.entry_keys import QUEUE_KEYS
 
 Start = Callable[..., Broker]
 Connect = Callable[..., Client]

@@ -14,7 +14,8 @@ from fluxmq import __version__
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq.app import cli, exit_codes
 from fluxmq.model.config import Config
-from fluxmq.model.config_keys import KEYS, NAMESPACE_KEYS, QUEUE_KEYS
+from fluxmq.model.config_keys import KEYS
+from fluxmq.model.entry_keys import NAMESPACE_KEYS, QUEUE_KEYS
 
 ELSEWHERE = Path(__file__).parent     # not the root: there the sources would be taken for the installed package
 

@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq._core.errors import FluxError
 from fluxmq.app.config import load
-from fluxmq.model.config_keys import QUEUE_KEYS
+from fluxmq.model.entry_keys import QUEUE_KEYS
 from fluxmq.model.queues import QueueSpec, SpecError, filter_problem, read_spec, write_spec
 
 

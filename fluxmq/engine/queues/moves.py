@@ -101,7 +101,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
 
 
 _encode = msgspec.msgpack.encode
-_part = msgspec.msgpack.Decoder(Begin | Messages | End).decode
 
 
 def _producers(state: QueueState) -> dict[bytes, tuple[int, bytes]]:
@@ -471,7 +470,8 @@ class Arrival:
     def feed(self, part: bytes) -> None:
         """The next part. Raises CorruptError, QueueRefused, StorageError."""
         try:
-            read = _part(part)
+            # A decoder of the module would cost every start a millisecond, also of a node alone.
+            read: Begin | Messages | End = msgspec.msgpack.decode(part, type=Begin | Messages | End)
         except msgspec.MsgspecError as error:
             raise CorruptError(f"not a part of a queue: {error}") from None
         if isinstance(read, Begin):
