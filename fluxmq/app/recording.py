@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from fluxmq import __version__
 from fluxmq._core.net.poller import Poller
-from fluxmq.app.config_text import show
 from fluxmq.app.logs import Notes
 from fluxmq.engine.ports.overview import ClusterView
 from fluxmq.model.config import Config
@@ -23,9 +23,15 @@ class Recording:
     been started yet."""
 
     def __init__(self, poller: Poller, config: Config, notes: Notes, cluster: Callable[[], ClusterView]) -> None:
-        digest = hashlib.sha256(show(config, {}).encode()).hexdigest()
+        @cache
+        def digest() -> str:
+            # A start without a recording neither imports nor makes the text.
+            from fluxmq.app.config_text import show
+
+            return hashlib.sha256(show(config, {}).encode()).hexdigest()
+
         self.recorder = Recorder(poller, lambda: BrokerAbout(
-            version=__version__, config_digest=digest, cluster=_cluster(cluster())), config.record.ring_size)
+            version=__version__, config_digest=digest(), cluster=_cluster(cluster())), config.record.ring_size)
         self.supervisor: Supervisor | None = None
         self._config = config.record
         self._notes = notes

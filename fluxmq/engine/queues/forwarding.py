@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["UNDER_WAY", "Forwarder", "is_under_way"]
 
 UNDER_WAY = "$under-way-"  # and the name of its origins, in hex
+_PREFIX = UNDER_WAY.encode()
 GROUP = b"default"
 AT_ONCE = 1000  # how many are with their targets' owners
 AGAIN_MS = 1000  # before one that was refused is sent again
@@ -38,7 +39,7 @@ AGAIN_MS = 1000  # before one that was refused is sent again
 
 def is_under_way(name: bytes) -> bool:
     """Whether a queue of this name is for messages that are under way."""
-    return name.startswith(UNDER_WAY.encode())
+    return name.startswith(_PREFIX)
 
 
 class _Letter(msgspec.Struct, array_like=True, frozen=True):

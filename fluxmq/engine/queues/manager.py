@@ -54,7 +54,7 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 
 def is_hidden(name: bytes) -> bool:
     """Whether a queue of this name is one of the broker's own, which clients cannot name."""
-    return is_under_way(name) or is_moving(name) or is_part(name)
+    return name[:1] == b"$" and (is_under_way(name) or is_moving(name) or is_part(name))
 
 
 def set_part(group: Group, queue: Queue) -> None:

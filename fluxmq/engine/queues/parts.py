@@ -17,18 +17,19 @@ from fluxmq.model.queues import QueueLimits, QueueSpec
 __all__ = ["PART", "Part", "is_part", "part_identity", "part_name", "part_of", "parts_of", "whole_of"]
 
 PART = "$part-"
+_PREFIX = PART.encode()
 DIGITS_MAX = 4
 IDENTITY_MASK = (1 << 64) - 1
 
 
 def is_part(name: bytes) -> bool:
     """Whether a queue of this name is a partition of another one."""
-    return name.startswith(PART.encode()) and whole_of(name) is not None
+    return name.startswith(_PREFIX) and whole_of(name) is not None
 
 
 def part_name(name: bytes, partition: int, partitions: int) -> bytes:
     """The name of a partition's queue. name: of the whole queue."""
-    return PART.encode() + b"%d-%d-" % (partition, partitions) + name
+    return _PREFIX + b"%d-%d-" % (partition, partitions) + name
 
 
 class Part(NamedTuple):
@@ -41,7 +42,7 @@ class Part(NamedTuple):
 
 def whole_of(name: bytes) -> Part | None:
     """What the name of a queue says, if it is that of a partition."""
-    if not name.startswith(PART.encode()):
+    if not name.startswith(_PREFIX):
         return None
     at, _, rest = name[len(PART):].partition(b"-")
     count, _, whole = rest.partition(b"-")

@@ -18,11 +18,12 @@ __all__ = ["MOVING", "GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "is_m
 
 
 MOVING = "$moving-"  # and the identity of the queue, in hex: the name of a copy that is not the queue yet
+_MOVING = MOVING.encode()
 
 
 def is_moving(name: bytes) -> bool:
     """Whether a queue of this name is a copy that has come from another node, or a part of one (moves.py)."""
-    return name.startswith(MOVING.encode())
+    return name.startswith(_MOVING)
 
 
 # Fields that cannot be negative are checked by their decoder, at no cost; msgpack has nothing above a u64.
