@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Blocks of a stream's messages for other nodes. See peer/feed.pxd.
 
-A block has messages as a log has them, one after another, but that each says in how many ms it expires instead of when:
-clocks of nodes differ.
+A block has messages as a log has them, one after another, but that each says in how many ms it expires instead of when
+(-1: it has expired): clocks of nodes differ.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -36,7 +36,7 @@ def with_expiry(bytes block not None, int64_t steady_ms) -> bytes:
                 made = PyBytes_FromStringAndSize(<const char*>found, length)
                 found = <const uint8_t*>PyBytes_AS_STRING(made)
                 record = <record_t*>(found + at)
-            record.expires_at += steady_ms
+            record.expires_at = max(record.expires_at + steady_ms, <int64_t>1)     # 0: never
         if record.size < RECORD_HEAD_BYTES:
             break                   # Log.load says what is wrong
         at += record.size
@@ -131,11 +131,13 @@ cdef class PeerFeed(Feed):
         return <int64_t>total
 
     cdef void tell_rest(self, uint8_t* at, const uint8_t* end) noexcept:
-        """Replaces the times at which messages expire by what is left until then, at least 1 ms."""
+        """Replaces the times at which messages expire by what is left until then. 0 would mean that one never does."""
         cdef int64_t now = self.queue.ledger.node.steady_ms
         cdef record_t* record
         while at < end:
             record = <record_t*>at
             if record.expires_at:
-                record.expires_at = max(record.expires_at - now, <int64_t>1)
+                record.expires_at -= now
+                if record.expires_at <= 0:
+                    record.expires_at = -1
             at += record.size
