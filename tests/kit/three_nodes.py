@@ -14,7 +14,6 @@ from typing import Any
 
 from fluxmq.app.admin_client import AdminClient, AdminError
 from fluxmq.cluster.keys import exchange_key, parse
-from fluxmq.engine.queues.forwarding import UNDER_WAY
 from kit.amqp_wire import Wire
 from kit.cluster import Cluster
 from kit.watch import wait_until
@@ -195,6 +194,9 @@ class ThreeNodes:
 
     def arrive(self) -> None:
         """As settle; and dead letters have reached their queue, to which they go by themselves."""
+        # Not above: where only what reads foreign bytes is compiled, this file is loaded, but used by no test.
+        from fluxmq.engine.queues.forwarding import UNDER_WAY
+
         self.settle()
         with contextlib.closing(AdminClient(self.cluster[OWNER].directory / "data" / "admin.sock")) as admin:
             wait_until(lambda: not any(

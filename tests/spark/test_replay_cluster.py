@@ -143,9 +143,10 @@ def test_what_the_first_node_found_is_there_first_and_a_later_one_goes_on(tmp_pa
     story.there("pub")                                              # 2, at n2
     story.publish("mover", "x", 1, at=0.1)
     story.publish("pub", "m", 1, at=0.2)
+    story.now = 2.0                                                 # later than that message takes on a slow machine
     story.there("late", ("l", 1))                                   # 3, at n1
     story.there("mover", ("m", 1))                                  # 4, at n1
-    story.publish("pub", "m", 1, at=3.0)                            # later than connecting takes on a slow machine
+    story.publish("pub", "m", 1, at=4.0)                            # and than connecting takes
     story.publish("pub", "l", 1)
     nodes = {1: 0, 2: 2, 3: 1, 4: 1}
     recording = open_recordings(write_nodes(story, tmp_path / "nodes", nodes.__getitem__))

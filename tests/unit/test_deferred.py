@@ -24,7 +24,6 @@ from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.engine.queues.clock import QueueClock
-from fluxmq.engine.queues.dead_letters import dead_letter_queue
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.records import LogRecord, QueueRecord
 from fluxmq.model.mqtt import ReasonCode
@@ -65,12 +64,6 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def test_a_dead_letter_queue_that_is_made_at_once_is_one_that_others_can_name(world: World) -> None:
-    queue = dead_letter_queue(world.manager, QueueSpec(name="q"))
-    identity = world.definer.queues[b"/", b"q.dlq"].id
-    assert queue.identity == identity and world.hub.owned[identity] is queue
 
 
 def test_nothing_is_changed_before_all_know(world: World) -> None:
@@ -255,13 +248,6 @@ def test_what_comes_of_itself_waits_too(world: World) -> None:
     assert world.manager.find_now(b"r", b"/") is None
     queue, _ = world.done(lambda: world.manager.find(b"q.dlq"))
     assert queue is not None and world.definer.told[-1] == ("define", b"q.dlq", False, Q)
-
-
-def test_a_dead_letter_does_not_wait(world: World) -> None:
-    world.done(lambda: world.manager.find(b"q"))
-    queue = dead_letter_queue(world.manager, world.manager.queues[Q].spec)
-    assert world.manager.states[queue].id == world.definer.queues[b"/", b"q.dlq"].id
-    world.manager.learn_queue(world.definer.queues[b"/", b"q.dlq"], "here")
 
 
 def test_the_administrator_is_told_what_was_done(world: World) -> None:
