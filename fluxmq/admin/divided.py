@@ -23,7 +23,7 @@ from fluxmq.admin.http import Answer
 from fluxmq.admin.words import number, truth
 from fluxmq.admin.words import partition as read_partition
 from fluxmq.engine.ports.operations import Operation
-from fluxmq.engine.ports.queues import QueueDivided, QueueRefused, QueuesPort
+from fluxmq.engine.ports.queues import QueueDivided, QueueElsewhere, QueueRefused, QueuesPort
 from fluxmq.model import limits
 
 __all__ = ["DIVIDED", "Divided", "Paged", "sum_entries"]
@@ -121,11 +121,12 @@ class Divided:
         return list(await asyncio.gather(*(self._ask(divided, at, call, **how) for at in range(len(divided.parts)))))
 
     async def _each(self, divided: QueueDivided, call: Call, **how: Any) -> list[_Body]:
-        """Of what changes something: the bodies of all. Nothing is asked while a partition is away."""
+        """Of what changes something, and of what is useless in part: the bodies of all. Nothing is asked while a
+        partition is away."""
         if divided.missing:
             partition, node = next(iter(divided.missing.items()))
-            raise QueueRefused("unavailable", f"partition {partition} is at node {node or '?'}, which is away",
-                               "start it, and try again when it serves")
+            raise QueueElsewhere(node or "?", f"partition {partition} is at node {node or '?'}, which is away",
+                                 "start it, and try again when it serves", away=True)
         return [_read(answer) for answer in await self._all(divided, call, **how)]
 
     async def _those_there(self, divided: QueueDivided, call: Call,
@@ -298,16 +299,22 @@ class Divided:
     async def _seek(self, divided: QueueDivided, call: Call) -> Answer:
         """A partition that refuses, because its consumers have messages in hand, may do so behind others."""
         seek = msgspec.json.decode(call.body, type=Seek)
+        places: list[_Body] = []
         body = msgspec.json.encode({"position": seek.position, "partition": None})
         if seek.partition is None:
             found = await self._each(divided, call, body=body)
         elif 0 <= seek.partition < len(divided.parts):
             found = [_read(await self._ask(divided, seek.partition, call, body=body))]
+            get = call._replace(operation=msgspec.structs.replace(call.operation, method="GET", body=b""))
+            others, _ = await self._those_there(divided, get, suffix="groups")
+            places = [place for group in _together(others, "groups")
+                      if call.names[1] in (group["name"], f"{group['name']}/{group['filter']}")
+                      for place in group["positions"] if place["partition"] != seek.partition]
         else:
             raise QueueRefused("not_found", f"queue {call.names[0]} has {len(divided.parts)} partitions, from 0 on")
         first = seek.partition or 0
-        return json_answer(200, {"positions": [place | {"partition": first + at} for at, one in enumerate(found)
-                                               for place in one["positions"]]})
+        places += [place | {"partition": first + at} for at, one in enumerate(found) for place in one["positions"]]
+        return json_answer(200, {"positions": sorted(places, key=lambda place: place["partition"])})
 
     async def _delete_group(self, divided: QueueDivided, call: Call) -> Answer:
         await self._each(divided, call)

@@ -30,7 +30,7 @@ PARTS_MAX = (CHANGES_MAX - 1) // 2  # partitions with keys of their own that one
 
 def is_divided(spec: QueueSpec) -> bool:
     """Whether the partitions of a new queue are queues of their own, at several nodes."""
-    return spec.type == "classic" and 1 < spec.partitions <= PARTS_MAX
+    return spec.type in ("classic", "stream") and 1 < spec.partitions <= PARTS_MAX
 
 
 class Defining:

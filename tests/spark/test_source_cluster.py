@@ -83,7 +83,7 @@ def stream(place: QueueBroker, queue: str, **more: str) -> FluxStreamReader:
 def test_every_node_reads_the_queues_of_all(cluster: Cluster, here: QueueBroker) -> None:
     """By name and by pattern, in a table and in a stream that goes on at another node."""
     names = [f"all-{number}" for number in range(3)]
-    owners = {declare(here, name, type="stream", partitions=2) for name in names}
+    owners = {declare(here, name, type="stream") for name in names}
     assert owners == set(cluster.names)
     for number, name in enumerate(names):
         here.put(name, 1000, 1000 * number)

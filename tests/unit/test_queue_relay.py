@@ -543,7 +543,7 @@ class StreamPair(Pair):
                 node.hosts.on_call(node.to(other), number, queue, data, 0))
 
     def open(self) -> None:
-        self.a.manager.reads.open(self.queue, None, "first", "c", lambda offsets: [
+        self.a.manager.reads.open(self.queue, None, "first", "c", lambda queue, group, offsets: [
             StreamReader(log, offset) for log, offset in zip(self.queue.logs, offsets, strict=True)],
             self.answers.append, waits=False)
 

@@ -38,8 +38,9 @@ class SessionMember(Member):
 
 @final
 class SessionReader(StreamReader):
-    def __init__(self, session: Session, queue: Queue, log: Log, qos: int, position: int, *, identifier: int = 0,
-                 group: Group | None = None, manual: bool = False, filter: Filter | None = None) -> None: ...
+    def __init__(self, session: Session, queue: Queue, partition: int, log: Log, qos: int, position: int, *,
+                 identifier: int = 0, group: Group | None = None, manual: bool = False,
+                 filter: Filter | None = None) -> None: ...
     @property
     def session(self) -> Session: ...
     @property

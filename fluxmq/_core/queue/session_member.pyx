@@ -294,16 +294,17 @@ cdef class SessionMember(Member):
 cdef class SessionReader(StreamReader):
     """Machine. One subscription of an MQTT client to one partition of a stream. QoS 0 messages are not acknowledged.
 
-    Arguments as SessionMember's and StreamReader's.
+    queue: what the subscription names, whose partition the log is. Other arguments as SessionMember's and
+    StreamReader's.
     """
 
-    def __init__(self, Session session not None, Queue queue not None, Log log not None, int qos, uint64_t position, *,
-                 uint32_t identifier=0, Group group=None, bint manual=False, Filter filter=None):
+    def __init__(self, Session session not None, Queue queue not None, uint32_t partition, Log log not None, int qos,
+                 uint64_t position, *, uint32_t identifier=0, Group group=None, bint manual=False, Filter filter=None):
         StreamReader.__init__(self, log, position, group=group, manual=manual, filter=filter)
         self.session = session
         self.queue = queue
         self.qos = <uint8_t>qos
-        self.partition = log_partition(queue, log)
+        self.partition = partition
         if session.link != NULL:
             self.carried_by(session.link)
         if identifier:
@@ -358,11 +359,3 @@ cdef class SessionReader(StreamReader):
             self.session.forget_claim(claim)
             claim = claim.behind
         self.forget()
-
-
-cdef uint32_t log_partition(Queue queue, Log log) noexcept:
-    cdef uint32_t i
-    for i in range(<uint32_t>len(queue.logs)):
-        if queue.logs[i] is log:
-            return i // queue.lanes
-    return 0

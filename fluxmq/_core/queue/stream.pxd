@@ -29,6 +29,7 @@ cdef class StreamReader:
     cdef public GroupOwner owner
     cdef public Filter filter
     cdef readonly bint stalled
+    cdef public bint paused                 # its client does not know yet that it is a consumer: it gets nothing
     cdef readonly uint32_t held             # delivered and not acknowledged
     cdef readonly uint32_t remembered       # those, and acknowledged ones behind the oldest of them
     cdef public uint32_t held_max           # limit of `remembered`; 0: the node's limit for a consumer

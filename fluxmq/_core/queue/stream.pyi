@@ -16,6 +16,7 @@ class StreamReader:
     owner: GroupOwner | None
     filter: Filter | None
     held_max: int
+    paused: bool
     client: str | None
     def __init__(self, log: Log, position: int, *, group: Group | None = None, manual: bool = False,
                  filter: Filter | None = None) -> None: ...

@@ -86,6 +86,8 @@ cdef class StreamReader:
         cdef const record_t* record = NULL
         cdef claim_t* claim
         self.stalled = False
+        if self.paused:
+            return 0
         while done < room:
             if looked >= BURST_MAX:
                 if self.owner is not None:

@@ -17,7 +17,7 @@ __all__ = ["ChannelState", "Consumer"]
 class Consumer:
     """One consumer tag: a member of a group, or a reader for each partition of a stream."""
 
-    __slots__ = ("cancel_on_failover", "channel", "group", "members", "open", "queue", "tag")
+    __slots__ = ("cancel_on_failover", "channel", "group", "members", "open", "queue", "reading", "tag")
 
     def __init__(self, channel: Channel, queue: Queue, tag: str) -> None:
         self.channel = channel
@@ -27,6 +27,7 @@ class Consumer:
         self.members: list[Any] = []
         self.cancel_on_failover = False  # it is cancelled when the node that has the queue is away
         self.open: Callable[[Callable[[Answer], None]], None] | None = None  # of a stream of another node
+        self.reading: Any = None  # of a stream: what StreamReads.open has returned
 
 
 class ChannelState:

@@ -11,6 +11,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.amqp091_channel import Channel, ChannelMember, ChannelReader
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue.amqp_head import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
+from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.edge.amqp091.channel_state import ChannelState, Consumer
 from fluxmq.edge.amqp091.client import HOLD_GET
@@ -77,19 +78,20 @@ class Consumers(QueueListener):
         position = stream_position(offset, self.hub.now_ms)
         consumer.group = group = manager.group(queue, name) if name else None
 
-        def make(offsets: list[int]) -> list[ChannelReader]:
+        def make(part: Queue, group: Group | None, offsets: list[int]) -> list[ChannelReader]:
             if client.connection.ended or channel.closing:
                 return []
-            for log, offset in zip(queue.logs, offsets, strict=True):
-                reader = ChannelReader(channel, queue, log, wire(consumer.tag), offset, no_ack=no_ack,
-                                       prefetch=channel.prefetch, group=group)
+            readers = [ChannelReader(channel, queue, log, wire(consumer.tag), offset, no_ack=no_ack,
+                                     prefetch=channel.prefetch, group=group)
+                       for log, offset in zip(part.logs, offsets, strict=True)]
+            for reader in readers:
                 reader.client = client.client_id
-                consumer.members.append(reader)
-            channel.consumers.extend(consumer.members)
-            return [*consumer.members]
+            consumer.members += readers
+            channel.consumers.extend(readers)
+            return readers
 
         def read(then: Callable[[Answer], None]) -> None:
-            manager.reads.open(queue, group, position, client.client_id, make, then, waits=False)
+            consumer.reading = manager.reads.open(queue, group, position, client.client_id, make, then, waits=False)
 
         if queue.relay is None:
             read(lambda answer: None)
@@ -119,6 +121,7 @@ class Consumers(QueueListener):
                 if member.group is not None:
                     member.channel.withdraw(member)  # messages not sent yet do not count as redelivered
                 self.queues.left(consumer.queue, member)
+        self._stop_reading(consumer)
         consumer.queue.notify()
 
     def cancel(self, consumer: Consumer) -> None:
@@ -133,12 +136,18 @@ class Consumers(QueueListener):
                 self.queues.cancel(consumer.queue, member)
             if not member.held:
                 self.emptied(member)
+        self._stop_reading(consumer)
         consumer.queue.notify()
 
     def _leave_stream(self, consumer: Consumer, reader: ChannelReader) -> None:
-        self.queues.manager.reads.leave(consumer.queue, reader)
+        self.queues.manager.reads.leave(reader)
         consumer.channel.consumers.remove(reader)
         self.queues.manager.left(consumer.queue, consumer.group)
+
+    def _stop_reading(self, consumer: Consumer) -> None:
+        """Of a stream: partitions that are away are not opened any more."""
+        if consumer.reading is not None:
+            self.queues.manager.reads.cancel(consumer.reading)
 
     def emptied(self, member: ChannelMember) -> None:
         """Called when a cancelled consumer has settled its last message."""
@@ -175,7 +184,8 @@ class Consumers(QueueListener):
         cancelled then."""
         if isinstance(queue.relay, QueueRelay) and not queue.relay.reachable:
             for member in self.queues.manager.members_of(self.queues.manager.states[queue]):
-                self._stop(member, for_failover=True)
+                if getattr(member, "queue", queue) is queue:  # else the others of its partitions go on
+                    self._stop(member, for_failover=True)
 
     def refused(self, queue: Queue, member: Any, why: str) -> None:
         """See Relays.on_refused."""

@@ -28,10 +28,12 @@ from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import CommandRefused, QueueRefused
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.moves import make_anew, settle_late
+from fluxmq.engine.queues.parts import partition_in_whole
 from fluxmq.engine.queues.relays import Answer, Attach, Hosts, Relays, away, suback_reason
 from fluxmq.engine.queues.retry import PROPERTIES, UNSPECIFIED, RetryPolicy, backoff_problem
 from fluxmq.engine.queues.settle_topics import BACKOFF_DEFAULT, Consumer, NotHeld, settle
 from fluxmq.engine.queues.state import QueueState
+from fluxmq.engine.queues.whole_streams import WholeStreams
 from fluxmq.engine.queues.wholes import Wholes
 from fluxmq.engine.sessions.state import Consume
 from fluxmq.model.mqtt import ReasonCode
@@ -86,6 +88,7 @@ class QueueConsumers:
         manager.make_anew = partial(make_anew, manager, hosts.protocols)
         manager.listeners += [Wholes(manager, relays, hosts), hosts, relays]
         manager.reads.connect(relays, hosts)
+        manager.listeners.append(WholeStreams(manager))
         relays.ticks.append(lambda limit_ms: manager.away.tick())
         hosts.calls["settle"] = self._settle_not_held
         hosts.calls["settle_late"] = lambda queue, member, *what: settle_late(manager, queue, *what)
@@ -229,15 +232,16 @@ class QueueConsumers:
         consumer = Consumer(queue, group, [])
         name = session.name.decode()
 
-        def make(offsets: list[int]) -> list[SessionReader]:
+        def make(part: Queue, group: Group | None, offsets: list[int]) -> list[SessionReader]:
             if session.data.consumers is None or session.data.consumers.get(filter_) is not consumer:
                 return []  # unsubscribed, or disconnected
-            readers = [SessionReader(session, queue, log, qos, identifier=identifier, group=group, position=offset,
-                                     filter=self.manager.filter(queue, pattern), manual=consume.manual)
-                       for log, offset in zip(queue.logs, offsets, strict=True)]
+            readers = [SessionReader(session, queue, partition_in_whole(part, at), log, qos, offset, group=group,
+                                     identifier=identifier, filter=self.manager.filter(queue, pattern),
+                                     manual=consume.manual)
+                       for at, (log, offset) in enumerate(zip(part.logs, offsets, strict=True))]
             for reader in readers:
                 reader.client = name
-            consumer.members = [*readers]
+            consumer.members += readers
             return readers
 
         def then(answer: Answer) -> None:
@@ -349,7 +353,7 @@ class QueueConsumers:
             return
         for member in consumer.members:
             if isinstance(member, SessionReader):
-                self.manager.reads.leave(consumer.queue, member)
+                self.manager.reads.leave(member)
             else:
                 consumer.group.leave(member)
         if consumer.reading is not None:

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.ports.definitions import QueueDefinition
 from fluxmq.model.queues import QueueLimits, QueueSpec
 
-__all__ = ["PART", "Part", "is_part", "part_identity", "part_name", "part_of", "parts_of", "whole_of"]
+__all__ = ["PART", "Part", "is_part", "part_identity", "part_name", "part_of", "partition_in_whole", "parts_of",
+           "whole_of"]
 
 PART = "$part-"
 _PREFIX = PART.encode()
@@ -49,6 +51,12 @@ def whole_of(name: bytes) -> Part | None:
     if not (whole and at.isdigit() and count.isdigit() and len(at) <= DIGITS_MAX and len(count) <= DIGITS_MAX):
         return None
     return Part(int(at), int(count), whole)
+
+
+def partition_in_whole(queue: Queue, log: int) -> int:
+    """The number of a partition, as clients know it. log: index of a log in a queue, or in the partition's queue."""
+    part = whole_of(queue.name)
+    return part.partition if part is not None else queue.partition_at(log)
 
 
 def _each(limit: int, partitions: int) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 
-__all__ = ["NOTHING", "Position", "offset_in", "read_position"]
+__all__ = ["NOTHING", "Position", "offset_in", "position_since", "read_position"]
 
 NOTHING = 0xFFFFFFFFFFFFFFFF  # value of Log.wanted if nothing is wanted
 TIMESTAMP_MAX = 1 << 62  # larger values would not fit the index of time stamps
@@ -62,3 +62,9 @@ def offset_in(log: Log, position: Position, group: Group | None) -> int:
             if cursor.log_number == log.number:
                 return max(cursor.next, log.first)
     return log.next
+
+
+def position_since(text: str, group: Group | None, now_ms: int) -> str:
+    """The position of a subscription that begins now, by the wall clock, and is opened later: where it begins with the
+    next message, that is the first from now on."""
+    return f"timestamp={now_ms}" if text == "next" or (not text and group is None) else text

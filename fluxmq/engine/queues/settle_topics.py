@@ -135,12 +135,20 @@ def _action(manager: QueueManager, queue: Queue, verb: str, properties: dict[str
 
 
 def _commit(manager: QueueManager, queue: Queue, consumers: list[Consumer], log: Log, offset: int) -> None:
+    if isinstance(queue.relay, Parts):
+        partition = queue.logs.index(log) // queue.lanes
+        part = queue.relay.queues[partition]
+        if part is None or not queue.relay.is_reached(partition):
+            node = queue.relay.missing[partition] or "?"
+            raise CommandRefused(f"partition {partition} of the queue is at node {node}, which is away",
+                                 ReasonCode.UNSPECIFIED_ERROR)
+        log = part.logs[0]
     readers = [reader for one in consumers if one.group is not None for reader in one.members if reader.log is log]
     if not readers:
         raise CommandRefused("$commit needs a subscription with consumer-group: there is no position to remember")
     if offset >= log.next:
         raise CommandRefused(f"there is no message {offset}; the next one will be {log.next}")
-    manager.reads.commit(queue, readers[0], offset + 1)
+    manager.reads.commit(readers[0], offset + 1)
 
 
 def _message(queue: Queue, properties: dict[str, str]) -> tuple[Log, int]:

@@ -21,28 +21,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Protocol
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.peer.feed import with_expiry
 from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq._core.peer.parts import Parts
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.stream import StreamReader
 from fluxmq.engine.ports.queues import QueueRefused
-from fluxmq.engine.queues.positions import NOTHING
+from fluxmq.engine.queues.positions import NOTHING, position_since
 from fluxmq.engine.queues.relays import UNKNOWN, Answer, Hosts, Refusal, Relays, away, moved
 from fluxmq.engine.queues.stream_hosts import StreamHosts, advance
 from fluxmq.engine.queues.table import QueueListener, QueueTable
 
-__all__ = ["Reading", "StreamReads"]
+__all__ = ["Make", "Reading", "StreamReads"]
 
 BLOCK_BYTES = 1 << 20  # of messages in one answer, about
 RETRY_MS = 1000  # before what was refused is asked again
 LIMIT_MS = 5000  # before the first tick says it
 
-Make = Callable[[list[int]], Sequence[StreamReader]]
+Make = Callable[[Queue, Group | None, list[int]], Sequence[StreamReader]]
 Then = Callable[[Answer], None]
 
 
@@ -57,8 +59,9 @@ class _Opening:
 
 
 class Reading:
-    """The readers of one subscription to a stream, one for each of its logs. make: (offset in each log) -> readers; no
-    readers if its client has gone meanwhile. then: called with the first answer, once. waits: see StreamReads.open.
+    """The readers of one subscription to a stream, one for each of its logs. make: (the stream, or the partition of it;
+    its group; offset in each log) -> readers; no readers if its client has gone meanwhile. then: called with the first
+    answer, once. waits: see StreamReads.open.
     since_ms: when it was opened."""
 
     __slots__ = ("client", "group", "make", "opening", "position", "queue", "readers", "since_ms", "then", "waits")
@@ -82,6 +85,20 @@ class Reading:
         return self.opening.number if self.opening is not None else 0
 
 
+Opened = Reading | Any  # what cancel() takes: the latter of DividedReads
+
+
+class DividedReads(Protocol):
+    """The same of a stream whose partitions are streams of their own (whole_streams.WholeStreams)."""
+
+    def open(self, queue: Queue, group: Group | None, position: str, client: str, make: Make, then: Then, *,
+             waits: bool) -> Any:
+        """As StreamReads.open."""
+
+    def cancel(self, whole: Any) -> None:
+        """As StreamReads.cancel."""
+
+
 class StreamReads(QueueListener):
     """Machine. The readers of this node. connect() comes before the first one of a stream of another node."""
 
@@ -99,6 +116,7 @@ class StreamReads(QueueListener):
         self._untold: dict[Queue, dict[tuple[bytes, int], int]] = {}
         self._limit_ms = LIMIT_MS  # how long a client may wait
         self.hosts: StreamHosts | None = None
+        self.wholes: DividedReads  # for streams whose partitions are streams of their own
 
     def connect(self, relays: Relays, hosts: Hosts) -> None:
         """The ways to the other nodes."""
@@ -110,11 +128,13 @@ class StreamReads(QueueListener):
     # ------------------------------------------------------------------ readers come and go
 
     def open(self, queue: Queue, group: Group | None, position: str, client: str, make: Make, then: Then, *,
-             waits: bool = True) -> Reading | None:
+             waits: bool = True) -> Opened:
         """Makes readers that begin at a position (positions.py), and adds them to the queue. then: called with the
         answer, for a stream of this node at once. waits: if its node is away, they are made when it is back. Returns
         what cancel() takes. Raises QueueRefused for a stream of this node."""
         relay = queue.relay
+        if isinstance(relay, Parts):
+            return self.wholes.open(queue, group, position, client, make, then, waits=waits)
         reading = Reading(queue, group, position, client, make, then, waits, self._manager.hub.mono_ms)
         if not isinstance(relay, QueueRelay):
             offsets = self._positions(reading)
@@ -136,14 +156,18 @@ class StreamReads(QueueListener):
         self._make(reading, offsets, commits=reading.position != "")
         self._answer(reading, Answer())
 
-    def cancel(self, reading: Reading) -> None:
+    def cancel(self, reading: Opened) -> None:
         """Nobody waits any more for readers that may not be made yet; those that are there leave()."""
-        if not reading.readers:
+        if not isinstance(reading, Reading):
+            self.wholes.cancel(reading)
+        elif not reading.readers:
             reading.then = None
             self._close(reading)
 
-    def leave(self, queue: Queue, reader: StreamReader) -> None:
+    def leave(self, reader: StreamReader) -> None:
         """A reader leaves; the position of its group is what it has acknowledged, unless only its client moves it."""
+        queue = reader.owner
+        assert isinstance(queue, Queue)
         self.auto_commit(queue, reader)
         reader.leave()  # type: ignore[attr-defined]  # of the subclasses
         queue.remove_reader(reader)
@@ -152,6 +176,8 @@ class StreamReads(QueueListener):
             reading.readers.remove(reader)
             if not reading.readers:
                 self._close(reading)
+        queue.notify()
+        self._manager.left(queue, reader.group)
 
     def auto_commit(self, queue: Queue, reader: StreamReader) -> bool:
         """Commits what the reader has acknowledged. Returns whether its group's position moved."""
@@ -161,10 +187,11 @@ class StreamReads(QueueListener):
             self._tell(queue, reader, reader.acknowledged)
         return True
 
-    def commit(self, queue: Queue, reader: StreamReader, next_: int) -> None:
+    def commit(self, reader: StreamReader, next_: int) -> None:
         """Moves the group's position because a client says so. Its acknowledgement waits for the owner. Raises
         QueueRefused if that is away."""
-        reading = self._of.get(reader)
+        queue, reading = reader.owner, self._of.get(reader)
+        assert isinstance(queue, Queue)
         if reading is not None and queue.relay is not None:
             self._relays.order(queue, "commit", (reading.number, queue.logs.index(reader.log), next_, False))
         reader.commit(next_)
@@ -217,7 +244,7 @@ class StreamReads(QueueListener):
         elif answer.refused is not None:
             reading.opening = None
             self._forget_opening(queue, opening)  # the owner may not have answered in time
-            if not reading.readers and not (reading.waits and (answer.refused.away or answer.refused.unknown)):
+            if not reading.readers and not (reading.waits and answer.refused.passes):
                 self._drop(reading)
             self._answer(reading, answer)
         else:
@@ -234,7 +261,7 @@ class StreamReads(QueueListener):
             queue.notify()
 
     def _make(self, reading: Reading, offsets: list[int], *, commits: bool) -> None:
-        reading.readers = list(reading.make(offsets))
+        reading.readers = list(reading.make(reading.queue, reading.group, offsets))
         for reader in reading.readers:
             self._of[reader] = reading
             if reader.group is not None and commits:
@@ -246,6 +273,8 @@ class StreamReads(QueueListener):
     def _answer(self, reading: Reading, answer: Answer) -> None:
         then, reading.then = reading.then, None
         if then is not None:
+            if answer.refused is not None:  # if it waits: what comes from now on is new
+                reading.position = position_since(reading.position, reading.group, self._manager.hub.now_ms)
             then(answer)
         elif answer.refused is not None and reading in self._readings.get(reading.queue, ()):
             self._manager.log("warning", "stream", f"a reader of a stream gets nothing at present: "

@@ -1,6 +1,6 @@
 """Queues whose partitions are queues of their own (peer/parts.pxd): consumers and questions, for all partitions.
 
-    attach() ─► the first partition with an owner: it decides how the group shares ─► the others at once ─► then()
+    attach() ─► the partitions, one after the other as attaching.py says ─► then()
     ask()    ─► every partition, of this node or another ─► one answer: sums, or the first refusal
 
 A partition of this node is asked as its owner asks itself for the consumers of other nodes (relays.Hosts), the others
@@ -22,6 +22,7 @@ from fluxmq._core.queue.amqp_head import PULL_EMPTY, PULL_GIVEN
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.ports.queues import CommandRefused, QueueRefused
+from fluxmq.engine.queues.attaching import Attaching
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.parts import part_name, whole_of
 from fluxmq.engine.queues.relays import Answer, Attach, Hosts, Refusal, Relays, Then, refusal_of
@@ -32,31 +33,6 @@ __all__ = ["Wholes"]
 
 GROUP_DEFAULT = b"default"  # of AMQP's consumers that name none
 REFUSALS = (QueueRefused, AmqpRefused, CommandRefused, StorageError, UsageError)
-
-
-class _Attaching:
-    """A consumer that is being attached. left: partitions that have not answered."""
-
-    def __init__(self, queue: Queue, whole: WholeMember, then: Then) -> None:
-        self.queue, self.whole, self.then = queue, whole, then
-        self.left: set[int] = set()
-        self.value: Any = None
-        self.attached = False
-        self.done = False
-
-    def refuse(self, refusal: Refusal) -> None:
-        if not self.done:
-            self.done = True
-            self.then(Answer(refused=refusal))
-
-    def finish(self) -> None:
-        if self.done or self.left:
-            return
-        self.done = True
-        self.whole.asked = msgspec.structs.replace(self.whole.asked, fresh=False)
-        self.then(Answer(value=self.value))
-        if self.whole.member.group is not None:
-            self.whole.open()
 
 
 class _Gathering:
@@ -165,49 +141,15 @@ class Wholes(QueueListener):
         assert isinstance(relay, Parts)
         whole = relay.of(member)
         whole.asked = msgspec.structs.replace(asked, mark=member.mark, pulls=whole.pulls)
-        attaching = _Attaching(queue, whole, then)
-        order = sorted(range(queue.partitions), key=lambda at: (not relay.is_reached(at), at))
-        self._next(attaching, order)
 
-    def _next(self, attaching: _Attaching, order: list[int]) -> None:
-        """Asks the first partition, whose answer decides for the others: two consumers that want different things of a
-        new group are judged in one order."""
-        first, rest = order[0], order[1:]
-        attaching.left = {first}
-        self._join(attaching.whole, first, lambda answer: self._decided(attaching, first, rest, answer))
-
-    def _decided(self, attaching: _Attaching, first: int, rest: list[int], answer: Answer) -> None:
-        if attaching.whole.member.group is None:
-            attaching.refuse(answer.refused or Refusal("the consumer has left"))
-            return
-        if answer.refused is not None and (not answer.refused.passes or not rest):
-            attaching.refuse(answer.refused)
-            attaching.whole.open()
-            return
-        if answer.refused is not None and not attaching.whole.relay.is_reached(rest[0]):
-            # None of them has an owner. All are joined, so that they are attached when these are back.
-            for partition in rest:
-                self._join(attaching.whole, partition, lambda answer: None)
-            attaching.refuse(answer.refused)
-            attaching.whole.open()
-            return
-        if answer.refused is not None:
-            self._next(attaching, rest)
-            return
-        attaching.value = answer.value
-        attaching.left = set(rest)
-        for partition in rest:
-            self._join(attaching.whole, partition, self._one_more(attaching, partition))
-        attaching.finish()
-
-    def _one_more(self, attaching: _Attaching, partition: int) -> Then:
         def answered(answer: Answer) -> None:
-            attaching.left.discard(partition)
-            if answer.refused is not None and not answer.refused.passes:   # else it is attached later
-                attaching.refuse(answer.refused)
-            attaching.finish()
+            if answer.refused is None:
+                whole.asked = msgspec.structs.replace(whole.asked, fresh=False)
+            then(answer)
+            if whole.member.group is not None:
+                whole.open()
 
-        return answered
+        Attaching(relay, partial(self._join, whole), lambda: whole.member.group is None, answered).begin()
 
     def _join(self, whole: WholeMember, partition: int, then: Then) -> None:
         """Has a consumer join the group of a partition."""

@@ -10,18 +10,17 @@ from oracle.mqtt import V5, Connect, Puback, Publish
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_definitions import do
-from simulator.cluster.test_queues import NAMES, reasons
+from simulator.cluster.test_queues import NAMES, reasons, share
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.queue import Queue
-from fluxmq.model.queues import QueueSpec, Retention
+from fluxmq.model.queues import Retention
 
 
 def stream(brokers: Brokers, owner: str = "one", **spec: object) -> None:
-    do(brokers, owner, lambda node: node.manager.declare(QueueSpec(name="q", type="stream", **spec)))
-    for at, broker in brokers.processes.items():
-        assert broker.node.manager.queues[b"/", b"q"].here == (at == owner)
+    """A stream with all partitions at one node."""
+    share(brokers, owner, type="stream", **spec)
 
 
 def reads(brokers: Brokers, at: str, name: str, *, qos: int = 1, **options: str) -> Client:
