@@ -1,6 +1,7 @@
 """The data source over three real nodes, by the admin socket of one that does not have the queue."""
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 from kit.cluster import Cluster
-from kit.source import QueueBroker
+from kit.source import QueueBroker, row
 from kit.tools import missing_tool
 
 try:
@@ -16,6 +17,7 @@ try:
 
     from fluxmq.spark.source.columns import SCHEMA, SourceError
     from fluxmq.spark.source.data_source import FluxDataSource, FluxReader
+    from fluxmq.spark.source.place import QueueLog
     from fluxmq.spark.source.stream import FluxStreamReader
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
@@ -151,3 +153,93 @@ def test_a_reader_waits_for_the_node_that_has_the_queue(cluster: Cluster, here: 
     assert found == list(range(500))
     cluster.wait(cluster.everybody_serves)
     drop(here, name)
+
+
+def homes(here: QueueBroker, name: str) -> list[str]:
+    """The node of each partition."""
+    admin = here.admin
+    found = admin.ask("GET", "queues", name)["partition_list"]
+    admin.close()
+    return [entry["node"] for entry in found]
+
+
+@pytest.mark.parametrize("kind", ["stream", "classic"])
+def test_a_divided_queue_is_one_table_and_one_stream(cluster: Cluster, here: QueueBroker, kind: str) -> None:
+    """Its partitions are at three nodes. Offsets of a run hold in the next one, at another node, where partitions have
+    moved meanwhile."""
+    cluster.wait(cluster.everybody_serves)
+    name = f"divided-{kind}"
+    declare(here, name, type=kind, partitions=3)
+    assert sorted(homes(here, name)) == sorted(cluster.names)
+    here.put(name, 900)
+    for broker in cluster.brokers:
+        place = QueueBroker(broker)
+        assert table(place, name) == list(range(900))
+        assert [log.next for log in place_logs(place, name)] == [300, 300, 300]
+        assert place.shown(name) == shown(place, name)
+    ends = json.dumps({name: {"0": 100, "1": 200, "2": 300}})
+    assert len(table(here, name, startingOffsets=ends)) == 300
+    assert len(table(here, name, endingOffsets=ends)) == 600
+    first = stream(here, name)
+    begin = first.initialOffset()
+    assert set(begin[name]) == {"0", "1", "2"} and len({entry["queue"] for entry in begin[name].values()}) == 1
+    end = first.latestOffset(begin, ReadAllAvailable())
+    assert payloads(first, first.partitions(begin, end)) == list(range(900))
+    here.put(name, 90, 900)
+    before = homes(here, name)
+    admin = here.admin
+    for partition in range(2):
+        admin.ask("POST", "queues", name, "move", body={
+            "node": next(node for node in cluster.names if node != before[partition]), "partition": partition})
+    admin.close()
+    assert all(now != then for now, then in zip(homes(here, name)[:2], before, strict=False))
+    second = stream(QueueBroker(cluster[2]), name)
+    following = second.latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
+    assert payloads(second, second.partitions(end, following)) == list(range(900, 990))
+    again = stream(QueueBroker(cluster[1]), name)       # the same batch, as after a failure
+    assert payloads(again, again.partitions(end, following)) == list(range(900, 990))
+    drop(here, name)
+    declare(here, name, type=kind, partitions=3)
+    with pytest.raises(SourceError, match="deleted and made again since"):
+        again.latestOffset(following, ReadAllAvailable())
+    drop(here, name)
+
+
+def place_logs(place: QueueBroker, name: str) -> list[QueueLog]:
+    return stream(place, name).place.logs(name).logs
+
+
+def shown(place: QueueBroker, name: str) -> list[tuple[Any, ...]]:
+    """What the source reads, as QueueBroker.shown has it."""
+    made = FluxDataSource(options(place, name)).reader(SCHEMA)
+    assert isinstance(made, FluxReader)
+    return sorted(row(found) for part in made.partitions() for batch in made.read(part) for found in batch.to_pylist())
+
+
+def test_a_reader_waits_for_the_node_of_one_partition(cluster: Cluster, here: QueueBroker) -> None:
+    """All partitions are one queue: what is read is never only some of them."""
+    cluster.wait(cluster.everybody_serves)
+    declare(here, "partly", type="stream", partitions=3)
+    here.put("partly", 300)
+    lost = homes(here, "partly").index(cluster.names[OWNER])
+    made = stream(here, "partly", timeoutSeconds="90")
+    begin = made.initialOffset()
+    parts = made.partitions(begin, made.latestOffset(begin, ReadAllAvailable()))
+    assert len(parts) == 3
+    cluster[OWNER].kill()
+    cluster.wait(lambda: cluster.names[OWNER] not in cluster.nodes(HERE))
+    with pytest.raises(SourceError, match=f"partition {lost} is at node {cluster.names[OWNER]}"):
+        table(here, "partly")
+    there = [part for part in parts if part.log.partition != lost]
+    assert len(payloads(made, there)) == 200
+    found: list[int] = []
+    reading = threading.Thread(target=lambda: found.extend(payloads(made, made.partitions(
+        begin, made.latestOffset(begin, ReadAllAvailable())))))
+    reading.start()
+    reading.join(2)
+    assert reading.is_alive() and not found
+    cluster[OWNER].start()
+    reading.join(120)
+    assert found == list(range(300))
+    cluster.wait(cluster.everybody_serves)
+    drop(here, "partly")
