@@ -1,7 +1,8 @@
-"""As test_queue_histories, and two streams beside the queues, with readers at all nodes: they move, and nodes fail.
+"""As test_queue_histories, and streams beside the queues, with readers at all nodes: they move, and nodes fail. One has
+its partitions at all three nodes, and these move by themselves.
 
-Some readers have no group, and say where they go on; others have a group each, which knows. Checked beside what is
-checked of queues:
+Some readers have no group, and say where they go on (of the divided stream they begin anew); others have a group each,
+which knows. Checked beside what is checked of queues, of each partition:
 
     a gap           a reader gets the next message, whatever happens to its node and to the stream's. Of a group the
                     first message is not above what its reader has acknowledged
@@ -12,7 +13,7 @@ checked of queues:
 """
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
 import pytest
 from oracle.mqtt import Puback, Publish
@@ -20,33 +21,39 @@ from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queue_histories import LEVELS as QUEUE_LEVELS
 from simulator.cluster.test_queue_histories import NAMES, Consumer, Held, History
 
+from fluxmq.engine.queues.parts import part_name, whole_of
 from fluxmq.model.queues import QueueSpec
 
-STREAMS = ("log0", "log1")
+DIVIDED, PARTITIONS = "parts", 3
+STREAMS = ("log0", "log1", DIVIDED)
+PARTS = tuple(part_name(DIVIDED.encode(), at, PARTITIONS).decode() for at in range(PARTITIONS))
 COMMITTED_MS = 3000         # until what was acknowledged in the calm is on the slowest disk: it is told once per second
 
 
 class Reader(Consumer):
-    """Of one stream. next: the first offset that it has not had; told: that it has not acknowledged."""
+    """Of one stream. By partition: next, the first offset that it has not had; told, that it has not acknowledged."""
 
     history: StreamHistory
 
     def __init__(self, history: StreamHistory, at: str, name: str, stream: str, group: bool) -> None:
         super().__init__(history, at, name, stream, persistent=False)
         self.group = group
-        self.next = self.told = 0
+        self.next: Counter[int] = Counter()
+        self.told: Counter[int] = Counter()
         self.known = False                          # its group has a position
-        self.begins = True                          # it has got nothing on this subscription
-        self.calm: list[tuple[int, int]] = []       # told, and when, in the present calm
-        self.final = 0                              # acknowledged well before the next fault
+        self.begun: set[int] = set()                # partitions of which it got something on this subscription
+        self.calm: list[tuple[int, int, int]] = []  # partition, told, and when, in the present calm
+        self.final: Counter[int] = Counter()        # acknowledged well before the next fault
 
     def drop(self) -> None:
         self.held.clear()
 
     def ask(self) -> int:
-        self.begins = True
+        self.begun.clear()
+        if self.queue == DIVIDED and not self.group:
+            self.next.clear()
         if not self.group:
-            return self.subscribe(f"$queue/{self.queue}", 1, offset=str(self.next))
+            return self.subscribe(f"$queue/{self.queue}", 1, offset=str(self.next[0]))
         return self.subscribe(f"$queue/{self.queue}", 1, consumer_group=self.name,
                               **({} if self.known else {"offset": "first"}))
 
@@ -57,22 +64,23 @@ class Reader(Consumer):
     def take(self, packet: Publish) -> None:
         users = dict(value for name, value in packet.properties if name == "user_property")
         place = users["message-id"]
-        offset = int(place.partition(":")[2])
-        history, known = self.history, self.next
+        partition, offset = map(int, place.split(":"))
+        history, known = self.history, self.next[partition]
         history.note(f"{self.name} at {self.at} gets {self.queue} {place} {packet.payload!r}")
-        if self.begins and self.group:
-            if offset > self.told:
-                history.wrong.append(f"{self.name} goes on at {offset}, and has acknowledged what is below {self.told}")
-            if offset < self.final:
-                history.wrong.append(f"{self.name} goes on at {offset}, and had acknowledged what is below "
-                                     f"{self.final} in the calm")
+        if partition not in self.begun and self.group:
+            if offset > self.told[partition]:
+                history.wrong.append(f"{self.name} goes on at {place}, and has acknowledged what is below "
+                                     f"{self.told[partition]}")
+            if offset < self.final[partition]:
+                history.wrong.append(f"{self.name} goes on at {place}, and had acknowledged what is below "
+                                     f"{self.final[partition]} in the calm")
         elif offset != known:
-            history.wrong.append(f"{self.name} gets {self.queue} {offset}, and is at {known}")
-        self.begins = False
-        self.next = offset + 1
-        if history.content.setdefault((self.queue, offset), packet.payload) != packet.payload:
-            history.wrong.append(f"{self.queue} {offset} is {packet.payload!r} for {self.name}, and was "
-                                 f"{history.content[self.queue, offset]!r}")
+            history.wrong.append(f"{self.name} gets {self.queue} {place}, and is at {known}")
+        self.begun.add(partition)
+        self.next[partition] = offset + 1
+        if history.content.setdefault((self.queue, place), packet.payload) != packet.payload:
+            history.wrong.append(f"{self.queue} {place} is {packet.payload!r} for {self.name}, and was "
+                                 f"{history.content[self.queue, place]!r}")
         history.offsets.setdefault((self.queue, packet.payload), set()).add(place)
         history.acked.add(packet.payload)
         held = Held((self.queue, place), packet, 1, history.calm_period, False)
@@ -87,12 +95,15 @@ class Reader(Consumer):
             if not self.open:
                 continue
             self.send(Puback(packet_id=packet_id))
-            self.told = max(self.told, int(of.key[1].partition(":")[2]) + 1)
+            partition, offset = map(int, of.key[1].split(":"))
+            self.told[partition] = max(self.told[partition], offset + 1)
             if of.period and of.period == self.history.calm_period:
-                self.calm.append((self.told, self.history.brokers.world.now_ms))
+                self.calm.append((partition, self.told[partition], self.history.brokers.world.now_ms))
 
     def calm_ends(self, now_ms: int) -> None:
-        self.final = max([self.final, *(told for told, since_ms in self.calm if since_ms + COMMITTED_MS <= now_ms)])
+        for partition, told, since_ms in self.calm:
+            if since_ms + COMMITTED_MS <= now_ms:
+                self.final[partition] = max(self.final[partition], told)
         self.calm.clear()
 
 
@@ -101,12 +112,13 @@ class StreamHistory(History):
 
     def declare(self) -> None:
         super().declare()
-        self.content: dict[tuple[str, int], bytes] = {}
+        self.content: dict[tuple[str, str], bytes] = {}
         self.readers: list[Reader] = []
         for name in STREAMS:
             do(self.brokers, self.chance.choice(NAMES), lambda node: node.manager.declare(
-                QueueSpec(name=name, type="stream")))       # noqa: B023
+                QueueSpec(name=name, type="stream", partitions=PARTITIONS if name == DIVIDED else 1)))  # noqa: B023
         self.owners = {state.queue.name.decode(): [at] for at, state in self.states() if state.here}
+        self.owners[DIVIDED] = [self.owners[name][0] for name in PARTS]
 
     def begin(self) -> None:
         """The readers come."""
@@ -118,6 +130,9 @@ class StreamHistory(History):
         for reader in self.readers:
             reader.go(reader.at)
         self.consumers += self.readers
+        # A group that comes while a partition is away has no position there before it is back.
+        self.brokers.run_until(lambda: all(reader.subscribed for reader in self.readers
+                                           if reader.group and reader.queue == DIVIDED), 60.0)
 
     def trouble(self, text: str, *, fails: bool = True) -> None:
         for reader in self.readers:
@@ -125,7 +140,7 @@ class StreamHistory(History):
         super().trouble(text, fails=fails)
 
     def movable(self) -> list[str]:
-        return [*super().movable(), *STREAMS * 4]
+        return [*super().movable(), *(*STREAMS[:2], *PARTS) * 3]
 
     def step(self) -> None:
         if not self.readers:
@@ -164,11 +179,17 @@ class StreamHistory(History):
 
     def stuck(self) -> list[str]:
         found = super().stuck()
-        ends: dict[str, Any] = {state.queue.name.decode(): state.queue.logs[0].next
-                                for _, state in self.states() if state.here}
+        ends: dict[tuple[str, int], int] = {}
+        for _, state in self.states():
+            if state.here:
+                part = whole_of(state.queue.name)
+                name, partition = (part.whole, part.partition) if part is not None else (state.queue.name, 0)
+                ends[name.decode(), partition] = state.queue.logs[0].next
         for reader in self.readers:
-            if reader.next != ends.get(reader.queue):
-                found.append(f"{reader.name} at {reader.at} is at {reader.next} of {ends.get(reader.queue)}")
+            for partition in range(PARTITIONS if reader.queue == DIVIDED else 1):
+                end = ends.get((reader.queue, partition))
+                if reader.next[partition] != end:
+                    found.append(f"{reader.name} at {reader.at} is at {partition}:{reader.next[partition]} of {end}")
         return found
 
 
