@@ -243,3 +243,18 @@ def test_a_reader_waits_for_the_node_of_one_partition(cluster: Cluster, here: Qu
     assert found == list(range(300))
     cluster.wait(cluster.everybody_serves)
     drop(here, "partly")
+
+
+def test_a_storage_directory_has_the_partitions_of_its_node(cluster: Cluster, here: QueueBroker) -> None:
+    """Each as a queue of its own, so its partition is 0 there."""
+    cluster.wait(cluster.everybody_serves)
+    declare(here, "stored", type="stream", partitions=3)
+    here.put("stored", 30)
+    at = homes(here, "stored").index(cluster.names[HERE])
+    found = FluxDataSource({"queue": f"$part-{at}-3-stored", "logs": str(here.data)}).reader(SCHEMA)
+    assert isinstance(found, FluxReader)
+    rows = [row for part in found.partitions() for batch in found.read(part) for row in batch.to_pylist()]
+    assert {row["partition"] for row in rows} == {0} and [row["offset"] for row in rows] == list(range(10))
+    with pytest.raises(SourceError, match="stored"):
+        FluxDataSource({"queue": "stored", "logs": str(here.data)}).reader(SCHEMA).partitions()
+    drop(here, "stored")
