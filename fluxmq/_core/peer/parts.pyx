@@ -14,7 +14,7 @@ from fluxmq._core.peer.outbox cimport PeerOutbox
 from fluxmq._core.peer.queue_relay cimport QueueRelay, RelayMember
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.claim cimport (
-    CLAIM_HELD, DELIVER_KEPT, DELIVER_REFUSED, DELIVER_TAKEN, claim_let_go, claim_t, heap_remove,
+    CLAIM_HELD, DELIVER_KEPT, DELIVER_REFUSED, DELIVER_TAKEN, claim_let_go, claim_t,
 )
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.group cimport Group
@@ -114,33 +114,14 @@ cdef class PartMember(Member):
         cdef WholeMember whole = self.whole
         cdef Queue queue = whole.relay.queue
         cdef Queue part = whole.relay.queues[self.partition]
-        cdef Group group = whole.group
-        cdef Cursor cursor = self.cursor_of_whole(claim.offset)
-        cdef claim_t* own = cursor.find(claim.offset)
-        cdef bint taken = 0
-        if own != NULL and own.member == <void*>whole.member:
-            own.deliveries = claim.deliveries   # it holds it already: it was given once more
-            return 1
-        if own != NULL:                     # another one of this node had it, from which it was taken unnoticed
-            (<Member>own.member).withdraw(own)
-            group.drop_held(own)
-        own = group.add_claim(cursor, claim.offset)
-        own.deliveries = claim.deliveries - 1 if claim.deliveries else 0
         queue.awaits_claims = part.awaits_claims    # it leaves when the partition's claim is on the disk
         if whole.shared is not None:
             whole.shared.stale = True
         try:
-            taken = group.hand(cursor, own, record, claim.chunk, whole.member)
+            return whole.group.pass_on(self.cursor_of_whole(claim.offset), claim.offset, claim.deliveries, record,
+                                       claim.chunk, whole.member)
         finally:
             queue.awaits_claims = False
-            if not taken:
-                if own.state == CLAIM_HELD:
-                    group.drop_held(own)
-                else:
-                    group.ready_bytes -= own.payload
-                    heap_remove(&cursor.ready, own)
-                    group.drop_claim(own)
-        return taken
 
     cdef int withdraw(self, claim_t* claim) except -1:
         cdef claim_t* own

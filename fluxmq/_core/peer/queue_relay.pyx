@@ -16,7 +16,7 @@ from fluxmq._core.mqtt.consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.peer.frames cimport PEER_ATTACH, PEER_CALL, PEER_COUNTS
-from fluxmq._core.queue.claim cimport CLAIM_HELD, claim_t, heap_remove
+from fluxmq._core.queue.claim cimport CLAIM_HELD, claim_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.lanes cimport lane_of, log_index
 from fluxmq._core.queue.log cimport Log, chunk_drop, record_t
@@ -68,28 +68,8 @@ cdef class RelayMember:
 
     cdef bint give(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1:
         """Delivers it. 0: the consumer did not take it."""
-        cdef Cursor cursor = <Cursor>self.group.cursors[log]
-        cdef claim_t* claim = cursor.find(offset)
-        cdef bint taken = 0
-        if claim != NULL and claim.member == <void*>self.member:
-            claim.deliveries = deliveries       # it holds it already: the owner has given it once more
-            return 1
-        if claim != NULL:                       # another one had it: from a former owner, or it was taken back
-            (<Member>claim.member).withdraw(claim)
-            self.group.drop_held(claim)
-        claim = self.group.add_claim(cursor, offset)
-        claim.deliveries = deliveries - 1 if deliveries else 0
-        try:
-            taken = self.group.hand(cursor, claim, <const record_t*>chunk.data, chunk, self.member)
-        finally:
-            if not taken:
-                if claim.state == CLAIM_HELD:
-                    self.group.drop_held(claim)
-                else:
-                    self.group.ready_bytes -= claim.payload
-                    heap_remove(&cursor.ready, claim)
-                    self.group.drop_claim(claim)
-        return taken
+        return self.group.pass_on(<Cursor>self.group.cursors[log], offset, deliveries, <const record_t*>chunk.data,
+                                  chunk, self.member)
 
     cdef int return_one(self, uint32_t log, uint64_t offset, uint16_t deliveries) except -1:
         """The consumer has never seen it: as if the owner had not given it."""

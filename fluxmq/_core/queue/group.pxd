@@ -77,6 +77,8 @@ cdef class Group(Members):
     cdef int hold(self, Cursor cursor, claim_t* claim, Member member) except -1
     cdef bint hold_again(self, Cursor cursor, uint64_t offset, uint16_t deliveries, Member member) except -1
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1
+    cdef bint pass_on(self, Cursor cursor, uint64_t offset, uint16_t deliveries, const record_t* record, chunk_t* chunk,
+                      Member member) except -1
     cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL
     cdef claim_t* fresh_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL
     cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1

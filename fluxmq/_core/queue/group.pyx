@@ -431,6 +431,32 @@ cdef class Group(Members):
         self.ready_bytes += claim.payload
         return 0
 
+    cdef bint pass_on(self, Cursor cursor, uint64_t offset, uint16_t deliveries, const record_t* record, chunk_t* chunk,
+                      Member member) except -1:
+        """In a group with `relay`: gives a member a message that its owner has claimed for it, in this delivery. 0: the
+        member did not take it, and nobody here has it."""
+        cdef claim_t* claim = cursor.find(offset)
+        cdef bint taken = 0
+        if claim != NULL and claim.member == <void*>member:
+            claim.deliveries = deliveries       # it holds it already: the owner has given it once more
+            return 1
+        if claim != NULL:                       # another one had it: from a former owner, or it was taken back
+            (<Member>claim_member(claim, CLAIM_HELD)).withdraw(claim)
+            self.drop_held(claim)
+        claim = self.add_claim(cursor, offset)
+        claim.deliveries = deliveries - 1 if deliveries else 0
+        try:
+            taken = self.hand(cursor, claim, record, chunk, member)
+        finally:
+            if not taken:
+                if claim.state == CLAIM_HELD:
+                    self.drop_held(claim)
+                else:
+                    self.ready_bytes -= claim.payload
+                    heap_remove(&cursor.ready, claim)
+                    self.drop_claim(claim)
+        return taken
+
     cdef int hold(self, Cursor cursor, claim_t* claim, Member member) except -1:
         """The member holds a claim that is in no heap."""
         enter(claim, CLAIM_HELD)
