@@ -3,6 +3,7 @@ node has they raise QueueElsewhere, and routes.py asks that node; lists are put 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -17,6 +18,7 @@ from fluxmq.admin.pages import PAGE_WORDS, browse_page
 from fluxmq.admin.words import number, truth
 from fluxmq.admin.words import partition as read_partition
 from fluxmq.engine.ports.definitions import Deferred
+from fluxmq.engine.ports.operations import Operation
 from fluxmq.engine.ports.queues import Browsed, QueueDivided, QueueElsewhere, QueueName, QueueRefused, QueuesPort
 from fluxmq.model import limits
 
@@ -164,14 +166,35 @@ class QueueRoutes:
         return json_answer(201 if result == "created" else 200, {"name": name, "result": result})
 
     async def delete(self, call: Call) -> Answer:
-        """Without conditions it needs nothing of the node that has the queue, and how many messages are gone is not
-        known: null."""
+        """Without conditions it needs nothing of the nodes that have the queue: if they do not say how many messages
+        are gone, that is not known: null."""
         name = call.names[0]
         if_unused, if_empty = truth(call.query, "if_unused"), truth(call.query, "if_empty")
-        counted = self._queues.describe(name).get("state") not in (*ELSEWHERE, *DIVIDED)
+        known: int | None = None
+        is_here = self._queues.describe(name).get("state") not in (*ELSEWHERE, *DIVIDED)
+        if not (is_here or if_unused or if_empty or call.node):
+            known = await self._messages(name, call)
         messages = await self._changed(lambda: self._queues.delete(name, if_unused=if_unused, if_empty=if_empty))
         await self._durable()
-        return json_answer(200, {"deleted": True, "messages": messages if counted else None})
+        return json_answer(200, {"deleted": True, "messages": messages if is_here else known})
+
+    async def _messages(self, name: str, call: Call) -> int | None:
+        """How many messages a queue of other nodes has at present; None: they do not say."""
+        query = ""
+        if isinstance(name, QueueName):
+            query, name = "?" + urlencode({"namespace": name.namespace}), name.own
+        ask = Operation("GET", f"/api/v1/queues/{quote(name, safe='')}{query}")
+        call = call._replace(query={}, body=b"", operation=ask)
+        try:
+            async with asyncio.timeout(limits.ADMIN_GATHER_SECONDS_MAX):
+                try:
+                    answer = await self.describe(call)
+                except QueueDivided as divided:
+                    answer = await self.parts.answer(divided, call, [])
+        except TimeoutError:
+            return None
+        found = msgspec.json.decode(answer.body, type=_Entry)
+        return None if "missing" in found else found["messages"]
 
     async def move(self, call: Call) -> Answer:
         """The owner is asked by a way of its own (cluster/queue_moves), for it may take long: 202, ask again."""

@@ -174,7 +174,8 @@ def test_deletion_with_conditions(cluster: Cluster, desk: Desk) -> None:
     for number in range(3):
         assert name not in Desk(cluster, number).rows()
     name = queue_of(cluster, "ending")
-    assert desk.say("delete", name, "--yes") == f"{name} is deleted\n"     # nobody is asked how many messages it had
+    desk.say("publish", name, "one")
+    assert desk.say("delete", name, "--yes") == f"{name} is deleted, and 1 messages with it\n"
     drop(cluster, name)
 
 

@@ -247,6 +247,41 @@ def test_a_node_that_does_not_answer_is_named() -> None:
         assert (status, answer["queues"][0]["messages"], answer["missing"]) == (200, None, missing)
         status, answer = await world.call("GET", "/api/v1/dlq")
         assert (status, answer["dead_letters"][0]["messages"], answer["missing"]) == (200, None, missing)
+        assert await world.call("DELETE", f"{Q}/q") == (200, {"deleted": True, "messages": None})
+
+    run(scenario())
+
+
+def test_a_deletion_says_how_many_messages_the_other_node_had() -> None:
+    world = World()
+    for _ in range(2):
+        world.queues["two"].publish("q", message())
+
+    async def scenario() -> None:
+        assert await world.call("DELETE", f"{Q}/q?if_empty=false&if_unused=false") == (200, {
+            "deleted": True, "messages": 2})
+        [(node, asked)] = world.ways["one"].asked
+        assert (node, asked.method, asked.target) == ("two", "GET", f"{Q}/q")
+        assert "q" not in world.queues["one"].owners
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_deletion_does_not_wait_long_for_the_number(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    monkeypatch.setattr("fluxmq.model.limits.ADMIN_GATHER_SECONDS_MAX", 0.01 if hangs else 5.0)
+
+    class Hangs(Way):
+        async def ask(self, node: str, operation: Operation, limit_s: float) -> Outcome:
+            if hangs:
+                await asyncio.Event().wait()
+            raise QueueElsewhere(node, f"node {node} is away", away=True)
+
+    world.nodes["one"] = AdminRoutes(world.queues["one"], operations=Hangs("one", world.nodes))
+
+    async def scenario() -> None:
+        assert await world.call("DELETE", f"{Q}/q") == (200, {"deleted": True, "messages": None})
 
     run(scenario())
 
