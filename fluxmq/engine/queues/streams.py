@@ -35,6 +35,7 @@ from fluxmq._core.queue.stream import StreamReader
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.positions import NOTHING, position_since
 from fluxmq.engine.queues.relays import UNKNOWN, Answer, Hosts, Refusal, Relays, away, moved
+from fluxmq.engine.queues.stream_commits import StreamCommits
 from fluxmq.engine.queues.stream_hosts import StreamHosts, advance
 from fluxmq.engine.queues.table import QueueListener, QueueTable
 
@@ -51,11 +52,12 @@ Then = Callable[[Answer], None]
 class _Opening:
     """The question with which readers were opened at an owner."""
 
-    __slots__ = ("number", "outbox")
+    __slots__ = ("answered", "number", "outbox")
 
     def __init__(self, outbox: PeerOutbox | None) -> None:
         self.outbox = outbox
         self.number = 0  # by which the owner knows them
+        self.answered = False  # it does
 
 
 class Reading:
@@ -84,6 +86,11 @@ class Reading:
         """By which the owner knows it; 0: it does not."""
         return self.opening.number if self.opening is not None else 0
 
+    @property
+    def known(self) -> bool:
+        """Whether the owner has said that it knows it."""
+        return self.opening is not None and self.opening.answered
+
 
 Opened = Reading | Any  # what cancel() takes: the latter of DividedReads
 
@@ -105,6 +112,7 @@ class StreamReads(QueueListener):
     def __init__(self, manager: QueueTable) -> None:
         self._manager = manager
         self._relays = Relays()
+        self._commits: StreamCommits
         self._readings: dict[Queue, list[Reading]] = {}
         self._of: dict[StreamReader, Reading] = {}
         # Questions that are not answered yet: for new messages, and for others.
@@ -121,6 +129,7 @@ class StreamReads(QueueListener):
     def connect(self, relays: Relays, hosts: Hosts) -> None:
         """The ways to the other nodes."""
         self._relays = relays
+        self._commits = StreamCommits(self._manager.hub, relays)
         relays.ticks.append(self._tick)
         self._manager.listeners.append(self)
         self.hosts = StreamHosts(self._manager, hosts)
@@ -192,8 +201,11 @@ class StreamReads(QueueListener):
         QueueRefused if that is away."""
         queue, reading = reader.owner, self._of.get(reader)
         assert isinstance(queue, Queue)
-        if reading is not None and queue.relay is not None:
-            self._relays.order(queue, "commit", (reading.number, queue.logs.index(reader.log), next_, False))
+        relay = queue.relay
+        if reading is not None and isinstance(relay, QueueRelay):
+            if not relay.reachable:
+                raise QueueRefused("unavailable", away(relay).text)
+            self._commits.commit(reading, queue.logs.index(reader.log), next_)
         reader.commit(next_)
 
     def _tell(self, queue: Queue, reader: StreamReader, next_: int) -> None:
@@ -248,6 +260,7 @@ class StreamReads(QueueListener):
                 self._drop(reading)
             self._answer(reading, answer)
         else:
+            opening.answered = True
             for log, (first, end, _) in zip(queue.logs, answer.value, strict=True):
                 log.mirror(first, end)
             if reading.readers:  # it was opened anew
@@ -257,6 +270,7 @@ class StreamReads(QueueListener):
             else:
                 # The owner's position may be below what this node has told, since another client has moved it.
                 self._make(reading, [offset for _, _, offset in answer.value], commits=True)
+            self._commits.opened(reading)
             self._answer(reading, answer)
             queue.notify()
 
@@ -363,6 +377,7 @@ class StreamReads(QueueListener):
                     self.auto_commit(queue, reader)
                 if reading.opening is None and isinstance(queue.relay, QueueRelay) and queue.relay.reachable:
                     self._open(reading)  # the owner had been asked too early
+        self._commits.tick(limit_ms)
 
     # ------------------------------------------------------------------ QueueListener
 
@@ -382,6 +397,7 @@ class StreamReads(QueueListener):
                 if not reading.waits:
                     self._drop(reading)
                 self._answer(reading, Answer(refused=away(relay)))
+        self._commits.ask_again(queue)
         self._tell_untold(queue)
 
     # ------------------------------------------------------------------ the stream moves (moves.py)
@@ -407,6 +423,7 @@ class StreamReads(QueueListener):
         self._forget_questions(queue, former)
         self._go_on(queue, former)
         self.hosts.go_on(queue)
+        self._commits.came(queue)
         self._tell_untold(queue)
         for reading in list(self._readings.get(queue, ())):
             reading.opening = None
@@ -427,6 +444,7 @@ class StreamReads(QueueListener):
         """See QueueListener."""
         self._forget_questions(queue, queue.logs)
         self._untold.pop(queue, None)
+        self._commits.removed(queue)
         for reading in self._readings.pop(queue, ()):
             for reader in reading.readers:
                 self._of.pop(reader, None)

@@ -10,6 +10,7 @@ from oracle.mqtt import Puback, Publish
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_definitions import do
+from simulator.cluster.test_order_in_moves import with_views
 from simulator.cluster.test_queue_moves import STEPS, Q, fill, move, moved, numbers, owner_of, whole
 from simulator.cluster.test_queues import NAMES, consumer, deliveries, reasons, share
 from simulator.cluster.test_streams import (
@@ -312,6 +313,89 @@ def test_a_move_that_is_given_up_leaves_everything_where_it_was() -> None:
         reader.leave()
     brokers.run_for(1.0)
     assert not queue_of(brokers, "one").readers
+
+
+def commits(brokers: Brokers, reader: Client, offsets: range) -> None:
+    """One each millisecond."""
+    for offset in offsets:
+        reader.publish("$queue/q/$commit", b"", 1, partition="0", offset=str(offset))
+        brokers.run_for(0.001)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("step", STEPS[::4])
+@pytest.mark.parametrize("at", NAMES)
+def test_a_commit_in_a_move_reaches_the_new_owner(at: str, step: int, slow: bool) -> None:
+    """slow: nodes hear late of the new owner, so the old one is asked also when it has the stream no more."""
+    brokers, views = with_views(1)
+    stream(brokers)
+    publish(brokers, connected(brokers, "three", "p"), 0, 60)
+    readers = [reads(brokers, at, f"r{number}", consumer_group=f"g{number}", offset="first", ack="manual")
+               for number in range(2)]
+    brokers.run_until(lambda: all(len(got(reader)) == 60 for reader in readers))
+    if slow:
+        for view in views:
+            view.late_s = 0.05
+    work = move(brokers, "two")
+    brokers.run_for(step / 1000)
+    commits(brokers, readers[0], range(40))
+    commits(brokers, readers[1], range(39, 20, -1))     # back again
+    brokers.run_until(work.done, 60.0)
+    brokers.run_until(lambda: len(reasons(readers[0])) == 40 and len(reasons(readers[1])) == 19, 60.0)
+    assert [set(reasons(reader).values()) for reader in readers] == [{0}, {0}]
+    assert positions(brokers, "two") == [40, 22]
+    whole(brokers, "two")
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(1.0)
+    brokers.start("two")
+    assert positions(brokers, "two") == [40, 22]
+
+
+def test_a_commit_in_a_move_that_is_given_up_is_of_the_old_owner() -> None:
+    brokers = serving(*NAMES)
+    stream(brokers)
+    publish(brokers, connected(brokers, "three", "p"), 0, 60)
+    readers = [reads(brokers, at, f"r-{at}", consumer_group=f"g-{at}", offset="first", ack="manual") for at in NAMES]
+    brokers.run_until(lambda: all(len(got(reader)) == 60 for reader in readers))
+
+    async def refused(going: Any) -> None:
+        await brokers.processes["one"].process.driver.sleep(0.5)
+        raise QueueRefused("unavailable", "it is said so")
+
+    brokers.processes["one"].cluster.queue_moves._commit = refused  # type: ignore[method-assign]
+    work = move(brokers, "two")
+    brokers.run_for(0.2)
+    for reader in readers:
+        commits(brokers, reader, range(20))
+    assert not any(reasons(reader) for reader in readers)
+    brokers.run_until(lambda: all(len(reasons(reader)) == 20 for reader in readers), 60.0)
+    assert {reason for reader in readers for reason in reasons(reader).values()} == {0}
+    assert positions(brokers, "one") == [20, 20, 20] and "it is said so" in work.result()
+
+
+def test_a_commit_is_refused_when_the_reader_leaves_or_the_stream_is_away() -> None:
+    brokers = serving(*NAMES)
+    stream(brokers)
+    publish(brokers, connected(brokers, "three", "p"), 0, 20)
+    readers = [reads(brokers, "three", f"r{number}", consumer_group=f"g{number}", offset="first", ack="manual")
+               for number in range(2)]
+    brokers.run_until(lambda: all(len(got(reader)) == 20 for reader in readers))
+    brokers.network.stall("one", "three")
+    for reader in readers:
+        commits(brokers, reader, range(3))
+    unsubscribed = readers[0].unsubscribe("$queue/q")
+    brokers.run_for(0.5)
+    brokers.kill("one")
+    brokers.network.heal()
+    brokers.end_lease_of("one")
+    brokers.run_until(lambda: all(len(reasons(reader)) == 3 for reader in readers), 60.0)
+    assert {reason for reader in readers for reason in reasons(reader).values()} == {0x80}
+    assert readers[0].acknowledged(unsubscribed)
+    commits(brokers, readers[1], range(1))
+    brokers.run_until(lambda: len(reasons(readers[1])) == 4)
+    assert set(reasons(readers[1]).values()) == {0x80}
+    assert not brokers.processes["three"].node.hub.commits.waiting
 
 
 @pytest.mark.parametrize("kept", [10, 0])
