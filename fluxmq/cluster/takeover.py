@@ -353,10 +353,11 @@ class Takeovers:
         self._look(going)
         await going.ready
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
-        if going.departure.frozen:
+        if going.departure.frozen and not going.given_up:
             self._broker.leave_groups(going.departure.session)
         peers = self._peers()
-        while peers is not None and going.departure.frozen:
+        # Given up, it is a stored session, which may be frozen again: an adopter takes it over.
+        while peers is not None and going.departure.frozen and not going.given_up:
             peer = peers.peers.get(going.to)
             if peer is None or peer.node.epoch != going.life:
                 self._leave_to_adopters(session, going)

@@ -559,3 +559,25 @@ def test_the_node_dies_while_it_comes_back(seed: int) -> None:
     back(brokers, history.reader, lambda: chance.choice(NAMES))
     brokers.run_for(4.0)
     history.check(ordered=False)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_session_is_adopted_while_its_rest_is_sent_to_the_node_that_is_gone(number: int) -> None:
+    """The new owner stands still when it has the session, and not all that was queued meanwhile. An attempt to send
+    that fails while the adopter takes the session over."""
+    brokers = serving(number)
+    brokers.writer_s = 0.2
+    client = persistent(brokers, "three", f"c{number}")
+    publisher = connected(brokers, "one", "p")
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.45)
+    brokers.processes["two"].process.pause()
+    brokers.run_for(4.0)
+    for source, target in (("one", "three"), ("three", "one")):
+        brokers.network.link(source, target).delay_ms = (400, 400)
+    publisher.publish("t/1", b"x", 1)
+    end_lease(brokers, "two")
+    brokers.run_for(15.0)
+    client.connect(at="one", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: client.messages, 60.0)
+    assert client.messages == [("t/1", b"x")]
