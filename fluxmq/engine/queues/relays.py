@@ -167,7 +167,8 @@ class Relays(QueueListener):
         self._asked: dict[PeerOutbox, dict[int, tuple[Then, int]]] = {}
         # Consumers to attach again. For instance, an owner is known by its key, perhaps before it has made the queue.
         self._too_early: list[tuple[Queue, RelayMember, int]] = []  # the number is that of the refused ATTACH
-        # (queue, its consumer, why): its owner was changed, or is back, and refuses it.
+        self._refused: set[RelayMember] = set()  # those of them that an owner has refused, which is in the log
+        # (queue, its consumer, why): its owner was changed, or is back, and refuses it. If it stays, it is asked again.
         self.on_refused: list[Callable[[Queue, Member, str], None]] = []
         self._waiting: list[_Question] = []  # their queues move
         # New consumers whose queues move, and since when.
@@ -233,14 +234,20 @@ class Relays(QueueListener):
 
     def _attached_again(self, queue: Queue, one: RelayMember, answer: Answer, number: int) -> None:
         refused = answer.refused
-        if refused is None or one.number != number:  # another owner was asked meanwhile, or it has left
+        about = {"queue": queue.name.decode("utf-8", "replace"), "client_id": one.member.client or ""}
+        if one.number != number:  # another owner was asked meanwhile, or it has left
             return
-        if refused.passes:
-            self._too_early.append((queue, one, number))
+        if refused is None:
+            if one in self._refused:
+                self._refused.discard(one)
+                self.log("info", "", "a consumer that the node with its queue had refused is a consumer again", about)
             return
+        self._too_early.append((queue, one, number))  # what it is refused for may be over
+        if refused.passes or one in self._refused:
+            return
+        self._refused.add(one)
         self.log("warning", "attach", f"the node that has a queue refuses a consumer which it had before: "
-                                      f"{refused.text}",
-                 {"queue": queue.name.decode("utf-8", "replace"), "client_id": one.member.client or ""})
+                                      f"{refused.text}. It gets nothing until that is over", about)
         for tell in self.on_refused:
             tell(queue, one.member, refused.text)
 
@@ -353,6 +360,8 @@ class Relays(QueueListener):
             relay = queue.relay
             if isinstance(relay, QueueRelay) and relay.reachable and one in relay.consumers and one.number == number:
                 self._attach_again(queue, relay, one)
+            else:
+                self._refused.discard(one)
         for question in [one for one in self._waiting if one.since_ms + limit_ms <= now_ms]:
             self._waiting.remove(question)
             question.then(Answer(refused=_late(limit_ms)))

@@ -6,10 +6,11 @@ from typing import Any
 from oracle.mqtt import Suback
 from simulator.cluster.amqp import Amqp
 from simulator.cluster.brokers import Brokers, Client
-from simulator.cluster.test_brokers import serving, subscribed
+from simulator.cluster.test_brokers import connected, serving, subscribed
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_kept_claims import die
-from simulator.cluster.test_queues import NAMES, reasons, share
+from simulator.cluster.test_order_in_moves import with_views
+from simulator.cluster.test_queues import NAMES, consumer, reasons, share
 
 from fluxmq.model.queues import QueueSpec
 
@@ -106,3 +107,28 @@ def test_queues_that_are_deleted_or_made_anew_are_not_away() -> None:
            and node.manager.delete_for((b"/", name), 0))
     brokers.run_for(0.5)
     assert told(watcher)[-1] == b"0" and len(brokers.processes["two"].node.manager.away) == 0
+
+
+def test_a_consumer_that_its_owner_refuses_is_asked_again_until_it_is_taken() -> None:
+    """The first consumer of a group decides whether it is exclusive. When the owner is back that is another one."""
+    brokers, views = with_views(1)
+    share(brokers, "one")
+    reader, publisher = connected(brokers, "two", "r"), connected(brokers, "three", "p")
+    packet_id = reader.subscribe("$queue/q", 1, exclusive="true")
+    brokers.run_until(lambda: reader.acknowledged(packet_id))
+    other = consumer(brokers, "three", "other")
+    die(brokers, "one")
+    views[1].late_s = 1.0       # node two hears late that the owner is back
+    brokers.start("one")
+    brokers.run_for(5.0)
+    publisher.publish("$queue/q", b"first", 1)
+    brokers.run_until(lambda: other.messages)
+    [group] = brokers.processes["one"].node.manager.queues[b"/", b"q"].groups.values()
+    assert group.mode == "shared" and len(group.members) == 1
+    warnings = [text for _, text, _ in brokers.processes["two"].log if "refuses a consumer" in text]
+    assert len(warnings) == 1 and "the group has members that share its partitions" in warnings[0]
+    other.leave()
+    publisher.publish("$queue/q", b"second", 1)
+    brokers.run_until(lambda: reader.messages, 5.0)
+    assert [payload for _, payload in reader.messages] == [b"second"] and reader.connected
+    assert group.mode == "exclusive"
