@@ -90,6 +90,7 @@ class QueueConsumers:
         manager.reads.connect(relays, hosts)
         manager.listeners.append(WholeStreams(manager))
         relays.ticks.append(lambda limit_ms: manager.away.tick())
+        relays.on_attached.append(self._attached)
         hosts.calls["settle"] = self._settle_not_held
         hosts.calls["settle_late"] = lambda queue, member, *what: settle_late(manager, queue, *what)
 
@@ -277,15 +278,20 @@ class QueueConsumers:
                     self.detach_one(session, filter_)
                 if then is None:
                     self._suspended(session, filter_, queue, answer.refused.text)
-            elif (answer.refused is None and answer.value is not None and member.group is not None
-                  and queue.relay is not None):  # else the queue has come here meanwhile
-                mode, policy = answer.value
-                member.group.set_mode(mode)
-                self._note_policy(queue, member.group, msgspec.convert(policy, RetryPolicy))
+            elif answer.refused is None:
+                self._attached(queue, member, answer.value)
             if then is not None:
                 then(*suback_reason(answer))
 
         self.relays.attach(queue, member, asked, answered)
+
+    def _attached(self, queue: Queue, member: Member, value: Any) -> None:
+        """The owner has taken a consumer; value: of attach_member. See Relays.on_attached, too."""
+        if (isinstance(member, SessionMember) and isinstance(member.group, Group) and value is not None
+                and queue.relay is not None):  # else the queue has come here meanwhile
+            mode, policy = value
+            member.group.set_mode(mode)
+            self._note_policy(queue, member.group, msgspec.convert(policy, RetryPolicy))
 
     def _note_policy(self, queue: Queue, group: Group, policy: RetryPolicy) -> None:
         """The retry policy of a group of another node's queue, as it was at the last SUBSCRIBE here. It counts if this

@@ -170,6 +170,8 @@ class Relays(QueueListener):
         self._refused: set[RelayMember] = set()  # those of them that an owner has refused, which is in the log
         # (queue, its consumer, why): its owner was changed, or is back, and refuses it. If it stays, it is asked again.
         self.on_refused: list[Callable[[Queue, Member, str], None]] = []
+        # (queue, its consumer, what the owner tells its node of that): the same, and it takes it.
+        self.on_attached: list[Callable[[Queue, Member, Any], None]] = []
         self._waiting: list[_Question] = []  # their queues move
         # New consumers whose queues move, and since when.
         self._coming: dict[RelayMember, tuple[Queue, Then, int]] = {}
@@ -238,6 +240,8 @@ class Relays(QueueListener):
         if one.number != number:  # another owner was asked meanwhile, or it has left
             return
         if refused is None:
+            for tell_value in self.on_attached:
+                tell_value(queue, one.member, answer.value)
             if one in self._refused:
                 self._refused.discard(one)
                 self.log("info", "", "a consumer that the node with its queue had refused is a consumer again", about)

@@ -74,6 +74,7 @@ class Wholes(QueueListener):
         self.hosts = hosts
         relays.wholes = self
         relays.on_refused.append(self._refused)
+        relays.on_attached.append(self._attached)
         relays.ticks.append(self._tick)
         self._made: WeakSet[Parts] = WeakSet()
         manager.make_parts = self.make
@@ -106,6 +107,12 @@ class Wholes(QueueListener):
         if isinstance(member, PartMember):
             for tell in self.relays.on_refused:
                 tell(member.whole.relay.queue, member.whole.member, why)
+
+    def _attached(self, queue: Queue, member: Member, value: Any) -> None:
+        """See Relays.on_attached: the consumer of the whole queue is meant."""
+        if isinstance(member, PartMember):
+            for tell in self.relays.on_attached:
+                tell(member.whole.relay.queue, member.whole.member, value)
 
     # ------------------------------------------------------------------ partitions that come and go
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from oracle.mqtt import Suback
 from simulator.cluster.amqp import Amqp
 from simulator.cluster.brokers import Brokers, Client
@@ -12,6 +13,7 @@ from simulator.cluster.test_kept_claims import die
 from simulator.cluster.test_order_in_moves import with_views
 from simulator.cluster.test_queues import NAMES, consumer, reasons, share
 
+from fluxmq.engine.queues.parts import part_name
 from fluxmq.model.queues import QueueSpec
 
 TOPIC = "$SYS/broker/queues/away/"
@@ -132,3 +134,28 @@ def test_a_consumer_that_its_owner_refuses_is_asked_again_until_it_is_taken() ->
     brokers.run_until(lambda: reader.messages, 5.0)
     assert [payload for _, payload in reader.messages] == [b"second"] and reader.connected
     assert group.mode == "exclusive"
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_group_is_exclusive_also_for_a_session_that_came_while_the_owner_was_away(partitions: int) -> None:
+    """What its node is told when the owner is back counts for later subscriptions, also for its own."""
+    brokers = serving(*NAMES)
+    brokers.run_for(1.0)
+    do(brokers, "one", lambda node: node.manager.declare(QueueSpec(name="q", partitions=partitions)))
+    mover = brokers.processes["one"].node.manager.mover
+    for name in [b"q"] if partitions == 1 else [part_name(b"q", at, 2) for at in range(2)]:
+        work = brokers.processes["one"].process.driver.start(mover((b"/", name), "one"))
+        brokers.run_until(work.done)
+    reader = connected(brokers, "three", "r", clean_start=False, expiry_s=1000)
+    packet_id = reader.subscribe("$queue/q", 1, exclusive="true")
+    brokers.run_until(lambda: reader.acknowledged(packet_id))
+    die(brokers, "one")
+    reader.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: reader.connected)
+    brokers.start("one")
+    brokers.run_for(3.0)
+    other = connected(brokers, "two", "other")
+    for client in (other, reader):
+        packet_id = client.subscribe("$queue/q", 1, exclusive="true")
+        brokers.run_until(lambda client=client, packet_id=packet_id: client.acknowledged(packet_id))
+        assert client.of(Suback)[-1].reasons == [1]
