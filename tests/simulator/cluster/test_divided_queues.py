@@ -4,12 +4,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from oracle.mqtt import Publish
+from oracle.mqtt import Puback, Publish
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import NAMES, consumer, deliveries, offer, persistent, pubrecs, reasons
 
+from fluxmq._core.queue.by_offset import seek
+from fluxmq._core.queue.handover import take_out
 from fluxmq.engine.queues.parts import part_name
 from fluxmq.model.queues import QueueLimits, QueueSpec
 
@@ -159,6 +161,35 @@ def test_a_prefetch_is_for_all_partitions_together() -> None:
     assert {payload for _, payload in reader.messages} <= {
         payload for payload, found in deliveries(other).items() if found == [2]}
     brokers.run_for(0.5)
+    assert waiting(brokers) == 0
+
+
+def test_what_a_partition_gives_to_another_consumer_of_the_node_is_taken_from_the_first() -> None:
+    """The partition does not know any more that the first one holds it, and has not said so."""
+    brokers = serving(*NAMES)
+    divide(brokers)
+    at = homes(brokers)[0]
+    first, second = connected(brokers, at, "first"), connected(brokers, at, "second")
+    first.acks = second.acks = False
+    packet_id = first.subscribe("$queue/q", 1)
+    brokers.run_until(lambda: first.acknowledged(packet_id))
+    publisher = connected(brokers, at, "p")
+    key = next(key for key in map(str, range(50)) if keyed(brokers, key) == 0)
+    publisher.publish("$queue/q", b"x", 1, **{"partition-key": key})
+    brokers.run_until(lambda: first.messages)
+    packet_id = second.subscribe("$queue/q", 1)
+    brokers.run_until(lambda: second.acknowledged(packet_id))
+    queue = part(brokers, at, 0).queue
+    [group] = part(brokers, at, 0).groups.values()
+    take_out(group, next(member for member in group.members if member.client == "first"), queue.lanes)
+    seek(group, queue.logs[0].number, 0)
+    queue.notify()
+    brokers.processes[at].turn()
+    brokers.run_until(lambda: second.messages)
+    for client in (first, second):
+        assert waiting(brokers) == 1        # what the first one says of it has no effect
+        client.send(Puback(packet_id=client.of(Publish)[0].packet_id))
+        brokers.run_for(0.5)
     assert waiting(brokers) == 0
 
 
