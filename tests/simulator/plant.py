@@ -3,10 +3,11 @@
     python tests/simulator/plant.py [NAME or PATCH …] [--cluster] [--seeds N] [--histories N]
 
     python tests/simulator/plant.py --cluster --mix queues      those of queues across nodes
+    python tests/simulator/plant.py --cluster --mix divided     of queues whose partitions are at several nodes
 
-NAME is one of tests/simulator/defects, with --cluster of tests/simulator/cluster/defects or queue_defects (without
-.patch). PATCH is any file that `git apply` takes; without either it is all of them. The seeds are drawn at the run.
-Status 1: a defect was not found for one of them, or a patch cannot be applied.
+NAME is one of tests/simulator/defects, with --cluster of tests/simulator/cluster/defects, queue_defects or
+divided_defects (without .patch). PATCH is any file that `git apply` takes; without either it is all of them. The
+seeds are drawn at the run. Status 1: a defect was not found for one of them, or a patch cannot be applied.
 """
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ LEFT_OUT = shutil.ignore_patterns(".git", ".tox", ".venv", "node_modules", "__py
                                   "fluxmq-data", "dist", "failures", "*.html")
 # With -c the working directory is where Python looks first: it plays the fluxmq of the tree it stands in.
 PLAY = "import runpy; runpy.run_path('{path}', run_name='__main__')"
+DEFECTS = {"sessions": "defects", "queues": "queue_defects", "divided": "divided_defects"}     # by mix
 COMPILED = (".pyx", ".pxd", ".h", ".c")
 FOUND = re.compile(r"^history (\d+), ([^;]*);", re.MULTILINE)
 
@@ -74,14 +76,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patches", nargs="*", metavar="NAME or PATCH")
     parser.add_argument("--cluster", action="store_true", help="play histories of several nodes")
-    parser.add_argument("--mix", choices=("sessions", "queues"), default="sessions",
-                        help="of these histories of several nodes: with or without queues of the cluster")
+    parser.add_argument("--mix", choices=tuple(DEFECTS), default="sessions",
+                        help="of these histories of several nodes: without queues of the cluster, with queues, with "
+                             "divided ones")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--histories", type=int, default=300, metavar="N")
     options = parser.parse_args()
     place = HERE / "cluster" if options.cluster else HERE
     player = [str((place / "play.py").relative_to(ROOT)), *(["--mix", options.mix] if options.cluster else [])]
-    defects = place / ("queue_defects" if options.cluster and options.mix == "queues" else "defects")
+    defects = place / (DEFECTS[options.mix] if options.cluster else "defects")
     patches = [defects / f"{name}.patch" if (defects / f"{name}.patch").exists() else Path(name).resolve()
                for name in options.patches] or sorted(defects.glob("*.patch"))
     seeds = [secrets.randbelow(1 << 40) for _ in range(options.seeds)]

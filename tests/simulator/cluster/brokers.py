@@ -45,7 +45,7 @@ from fluxmq.cluster.node import ClusterNode, Phase, Settings
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
 from fluxmq.engine.definitions import EngineDefinitions
 
-__all__ = ["BrokerProcess", "Brokers", "Client"]
+__all__ = ["BrokerProcess", "Brokers", "Client", "user_properties"]
 
 TICK_S, WRITER_S = 0.25, 0.001
 
@@ -154,7 +154,8 @@ class BrokerProcess:
             self.start()
 
 
-def _user(users: dict[str, str]) -> list[tuple[str, Any]]:
+def user_properties(users: dict[str, str]) -> list[tuple[str, Any]]:
+    """users: with _ for -."""
     return [("user_property", (name.replace("_", "-"), value)) for name, value in users.items()]
 
 
@@ -210,7 +211,7 @@ class Client:
     def subscribe(self, filter_: str, qos: int = 0, **users: str) -> int:
         """users: user properties, with _ for -."""
         self.packet_id += 1
-        self.send(Subscribe(packet_id=self.packet_id, filters=[(filter_, qos)], properties=_user(users)))
+        self.send(Subscribe(packet_id=self.packet_id, filters=[(filter_, qos)], properties=user_properties(users)))
         return self.packet_id
 
     def unsubscribe(self, filter_: str) -> int:
@@ -223,7 +224,7 @@ class Client:
         if qos:
             self.packet_id += 1
         self.send(Publish(topic=topic, payload=payload, qos=qos, packet_id=self.packet_id if qos else None,
-                          retain=retain, properties=_user(users)))
+                          retain=retain, properties=user_properties(users)))
         return self.packet_id
 
     def read(self) -> None:

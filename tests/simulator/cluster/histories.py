@@ -9,6 +9,7 @@ from simulator.cluster import (
     quorum_history,
     test_adoption,
     test_brokers,
+    test_divided_histories,
     test_kept,
     test_later_connects,
     test_queue_histories,
@@ -23,6 +24,7 @@ from simulator.cluster import (
 __all__ = ["KINDS", "MIXES"]
 
 QUEUES = "queues: "         # how the names of kinds with queues of the cluster begin
+DIVIDED = "divided: "       # and with queues whose partitions are at several nodes
 
 KINDS: dict[str, Callable[[int], object]] = {
     "adopter dies": test_adoption.test_an_adopter_dies_in_the_middle,
@@ -41,6 +43,8 @@ KINDS: dict[str, Callable[[int], object]] = {
     "old owner dies": partial(test_takeover.test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged, who="old"),
     "publisher is adopted": test_repetitions.test_a_publisher_whose_session_is_adopted_is_heard_once,
     "publisher's node dies": test_repetitions.test_a_publisher_whose_node_dies_between_two_packets_is_heard_once,
+    **{DIVIDED + level: partial(test_divided_histories.run, faults=faults)
+       for level, faults in test_divided_histories.LEVELS.items()},
     **{QUEUES + level: partial(test_queue_histories.run, faults=faults)
        for level, faults in test_queue_histories.LEVELS.items()},
     **{QUEUES + level: partial(test_stream_histories.run, faults=faults)
@@ -53,7 +57,7 @@ KINDS: dict[str, Callable[[int], object]] = {
 }
 
 # In one round of a mix; of others one. Several defects show in few of the histories of these kinds, and in no others.
-TIMES = {"quorum": 6, "wills": 3, QUEUES + "nodes": 4, QUEUES + "all": 4}
+TIMES = {"quorum": 6, "wills": 3, QUEUES + "nodes": 4, QUEUES + "all": 4, DIVIDED + "moves": 2, DIVIDED + "all": 2}
 
 
 def mix(names: Iterable[str]) -> list[str]:
@@ -62,6 +66,7 @@ def mix(names: Iterable[str]) -> list[str]:
                                        for name in names for turn in range(TIMES.get(name, 1)))]
 
 
-# What is played in turn. Queues are by themselves, so that neither half takes the other's place among 300 histories.
-MIXES = {"sessions": mix(name for name in KINDS if not name.startswith(QUEUES)),
-         "queues": mix(name for name in KINDS if name.startswith(QUEUES))}
+# What is played in turn. Queues are by themselves, so that none of these takes another's place among 300 histories.
+MIXES = {"sessions": mix(name for name in KINDS if not name.startswith((QUEUES, DIVIDED))),
+         "queues": mix(name for name in KINDS if name.startswith(QUEUES)),
+         "divided": mix(name for name in KINDS if name.startswith(DIVIDED))}

@@ -1,6 +1,6 @@
 """Plays histories of a cluster, of all kinds of a mix in turn (MIXES), until one goes wrong.
 
-    python tests/simulator/cluster/play.py SEED [--count N] [--mix sessions|queues | --only KIND]
+    python tests/simulator/cluster/play.py SEED [--count N] [--mix sessions|queues|divided | --only KIND]
 
 History number i is of one kind and begins with SEED + i. Status 1: one went wrong.
 """
