@@ -106,6 +106,25 @@ def test_a_confirm_passes_by_those_of_another_line(world: LineWorld) -> None:
     assert wire.expect(1, "basic.ack")["delivery_tag"] == 1
 
 
+def test_confirms_of_one_line_pass_by_those_of_another_one_by_one(world: LineWorld) -> None:
+    """Also when the first of them, by which the others were known to be of another line, has left."""
+    wire = world.amqp(confirms=True)
+    near: Line = world.node.call(lambda server: server.hub.commits.open_line("group 8"))
+    world.node.call(lambda server: server.queues.manager.declare(QueueSpec(name="third"), near))
+    wire.publish(1, "", "far", b"1", PERSISTENT)
+    positions = []
+    for number in (2, 3, 4):
+        wire.publish(1, "", "third", b"%d" % number, PERSISTENT)
+        assert wire.nothing_waits()
+        positions.append(world.node.call(lambda _: near.submit()[0]))
+    for number, position in zip((2, 3, 4), positions, strict=True):
+        world.node.call(lambda _, upto=position: near.commit(upto))
+        assert wire.expect(1, "basic.ack") == {"delivery_tag": number, "multiple": False}
+        assert wire.nothing_waits()
+    world.commit()
+    assert wire.expect(1, "basic.ack")["delivery_tag"] == 1
+
+
 def test_mqtt_5_is_told_that_a_publish_was_given_up(world: LineWorld) -> None:
     client = world.mqtt()
     first, second = send(client, "far", 1), send(client, "far", 2)

@@ -351,6 +351,8 @@ cdef class Channel(Waiter):
         cdef uint64_t upto = 0
         cdef uint64_t tag
         cdef uint32_t i
+        cdef uint32_t gap = 0
+        cdef bint waits = 1                 # the run in front of this one does, and so does this one unless it `turns`
         while self.confirms.count:
             run = run_at(&self.confirms, 0)
             if not run_decided(commits, run):
@@ -367,17 +369,22 @@ cdef class Channel(Waiter):
             drop_first(&self.confirms)
         if upto:
             self.write_confirm(upto)
-        if self.confirms.others == 0:
+        if self.confirms.turns == 0:
             return 0
         try:
             for i in range(1, self.confirms.count):
                 run = run_at(&self.confirms, i)
-                if run_decided(commits, run):
+                if waits and not run.turns:
+                    continue
+                waits = not run_decided(commits, run)
+                if not waits:
+                    gap = gap or i
                     for tag in range(run.first, run.tag + 1):
                         self.write_answer(BASIC_NACK if run.given_up else BASIC_ACK, tag, 0)
                     empty_run(&self.confirms, i)
         finally:
-            close_gaps(&self.confirms, 1)
+            if gap:
+                close_gaps(&self.confirms, gap)
         return 0
 
     cdef int flush_confirms(self) except -1:

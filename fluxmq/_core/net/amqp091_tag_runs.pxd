@@ -2,8 +2,8 @@
 
     runs ── first ─► (tags 1 to 7, batch 12) ─► (8, line 3 position 5) ─► (9 to 11, batch 13)
 
-Runs are ordered by tag. If all wait for the journal, their positions ascend too and runs are decided from the front. A
-run that waits for another line may be decided before an earlier run.
+Runs are ordered by tag. Those that wait for one line have ascending positions and are decided from the front. A run
+that waits for another line than the one before it may be decided earlier.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -15,7 +15,8 @@ cdef struct tag_run_t:
     ticket_t ticket             # awaited commit; position 0: none
     ticket_t* more              # owned: further tickets, or NULL
     uint32_t more_count
-    uint32_t given_up           # a line gave up one of its tickets
+    uint8_t given_up            # a line gave up one of its tickets
+    uint8_t turns               # may be decided before the run in front of it
 
 cdef struct tag_runs_t:
     tag_run_t* items
@@ -23,6 +24,7 @@ cdef struct tag_runs_t:
     uint32_t count
     uint32_t room
     uint32_t others             # number of runs that wait for another line than the journal
+    uint32_t turns              # number of runs with `turns`; 0: while the first one waits, all do
 
 # Adds `tag`, the next one, which waits for `count` tickets (0: none). Extends the last run where possible.
 cdef int add_tag(tag_runs_t* runs, const ticket_t* tickets, uint32_t count, uint64_t tag) except -1

@@ -25,6 +25,11 @@ cdef bint joins(const tag_run_t* last, const ticket_t* tickets, uint32_t count) 
         last.ticket.position == tickets.position or tickets.line == 0 and last.ticket.position > tickets.position)
 
 
+cdef inline bint turns(const tag_run_t* before, const tag_run_t* run) noexcept:
+    return (before.more != NULL or run.more != NULL or before.ticket.line != run.ticket.line
+            or before.ticket.position > run.ticket.position)
+
+
 cdef int add_tag(tag_runs_t* runs, const ticket_t* tickets, uint32_t count, uint64_t tag) except -1:
     cdef tag_run_t* grown
     cdef tag_run_t* run
@@ -55,8 +60,10 @@ cdef int add_tag(tag_runs_t* runs, const ticket_t* tickets, uint32_t count, uint
     run.more = more
     run.more_count = count - 1 if count else 0
     run.given_up = 0
+    run.turns = runs.count != 0 and turns(run_at(runs, runs.count - 1), run)
     runs.count += 1
     runs.others += waits_elsewhere(run)
+    runs.turns += run.turns
     return 0
 
 
@@ -88,8 +95,13 @@ cdef void drop_first(tag_runs_t* runs) noexcept:
     cdef tag_run_t* run = run_at(runs, 0)
     runs.others -= waits_elsewhere(run)
     free(run.more)
+    runs.turns -= run.turns
     runs.count -= 1
     runs.first += 1
+    if runs.count:
+        run = run_at(runs, 0)
+        runs.turns -= run.turns
+        run.turns = 0
 
 
 cdef void empty_run(tag_runs_t* runs, uint32_t index) noexcept:
@@ -103,10 +115,16 @@ cdef void empty_run(tag_runs_t* runs, uint32_t index) noexcept:
 
 cdef void close_gaps(tag_runs_t* runs, uint32_t index) noexcept:
     cdef uint32_t i
+    cdef tag_run_t* run
     for i in range(index, runs.count):
-        if run_at(runs, i).tag:
+        run = run_at(runs, i)
+        runs.turns -= run.turns
+        if run.tag:
             if i != index:
-                run_at(runs, index)[0] = run_at(runs, i)[0]
+                run_at(runs, index)[0] = run[0]
+            run = run_at(runs, index)
+            run.turns = index != 0 and turns(run_at(runs, index - 1), run)
+            runs.turns += run.turns
             index += 1
     runs.count = index
 
