@@ -473,15 +473,16 @@ class Server:
         hurry.cancel()
         leaver.give_up()
         left = work.result() if work.done() else leaver.left
-        if left or not work.done():
+        if left:
             self.notes.log.warning("not all sessions were handed over: the other nodes adopt the rest, without the "
                                    "messages that only this node has; these come when it is started again",
                                    extra={"sessions": left, "limit_s": limit_s})
-        for name, why in (leaver.queues_left or {}).items():
-            self.notes.log.warning(f"a queue stays with this node: {why}", extra={"queue": name, "why": why})
-        if leaver.queues_left is None:
+        queues = leaver.queues_left
+        if queues:
             self.notes.log.warning("not all queues were moved: the rest is away until this node is started again",
-                                   extra={"limit_s": limit_s})
+                                   extra={"queues": len(queues), "limit_s": limit_s})
+        for name, why in queues.items():
+            self.notes.log.warning("a queue stays with this node", extra={"queue": name, "why": why})
         work.cancel()
 
     def _send_away(self, client: Any, node: str) -> None:

@@ -160,7 +160,6 @@ class Leaver:
         self.on_leave: Callable[[], None] | None = None
         self._node = node
         self._leaving: Leaving | None = None
-        self.queues_left: dict[str, str] | None = None  # queues that stay here, and why; None: it has not come to them
 
     @property
     def others(self) -> list[str]:
@@ -188,13 +187,18 @@ class Leaver:
         self._leaving = Leaving(broker=node.broker, owners=node.owners, peers=node.peers, takeovers=node.takeovers,
                                 transport=node.transport, driver=node.driver, send_away=send_away, log=node.log)
         left = await self._leaving.run()
-        self.queues_left = await node.queue_moves.move_all()
+        await node.queue_moves.move_all()
         return left
 
     @property
     def left(self) -> int:
         """Number of sessions that leave() has not handed over so far."""
         return 0 if self._leaving is None else self._leaving.left
+
+    @property
+    def queues_left(self) -> dict[str, str]:
+        """Queues that leave() has not moved so far, and why."""
+        return self._node.queue_moves.left()
 
     def give_up(self) -> None:
         """Time is over."""

@@ -36,6 +36,7 @@ from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver, Promise, Work
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.moves import Arrival, Departure, why_it_stays
+from fluxmq.engine.queues.parts import shown_queue
 
 if TYPE_CHECKING:
     from fluxmq._core.hub.hub import Hub
@@ -98,6 +99,7 @@ class QueueMoves:
         self._going: dict[int, _Going] = {}  # by identity
         self._coming: dict[int, tuple[Arrival, str, int]] = {}  # by identity: the copy, its node, the move
         self._asked: dict[tuple[Address, str], Work[QueueRefused | None]] = {}
+        self._why_left: dict[QueueState, str] = {}
         self._closed = False
         self._manager: QueueManager | None = None
 
@@ -156,7 +158,7 @@ class QueueMoves:
         home = self._definitions.home_of(address)
         if state is None or home is None:
             raise QueueRefused("not_found", f"there is no queue {address[1].decode('utf-8', 'replace')}")
-        shown = state.spec.shown
+        shown = shown_queue(state.spec)
         if home.node == node:
             return
         peers = self._peers()
@@ -181,9 +183,8 @@ class QueueMoves:
                 and self._driver.now() < until:
             await self._driver.sleep(LOOK_S)
 
-    async def move_all(self) -> dict[str, str]:
-        """This node leaves: its queues go to the nodes with the fewest. Returns those that stay, and why."""
-        stay: dict[str, str] = {}
+    async def move_all(self) -> None:
+        """This node leaves: its queues go to the nodes with the fewest."""
         for state in list(self.manager.queues.values()) if self._manager is not None else ():
             if not state.here or not state.id:
                 continue
@@ -195,9 +196,14 @@ class QueueMoves:
                     await self.move(state.queue.address, min(others, key=lambda name: (count[name], name)))
                 except QueueRefused as refused:
                     why = refused.text
-            if why and self.manager.queues.get(state.queue.address) is state:
-                stay[state.spec.shown] = why
-        return stay
+            if why:
+                self._why_left[state] = why
+
+    def left(self) -> dict[str, str]:
+        """Queues that move_all() has not moved so far, and why."""
+        return {shown_queue(state.spec): self._why_left.get(state) or why_it_stays(state) or "there was no time for it"
+                for state in (self.manager.queues.values() if self._manager is not None else ())
+                if state.here and state.id}
 
     async def ordered(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "move-queue": an operator has asked another node. Raises CallFailed."""
@@ -223,7 +229,7 @@ class QueueMoves:
     # ------------------------------------------------------------------ the old owner
 
     async def _move_from_here(self, state: QueueState, peer: Peer) -> None:
-        shown = state.spec.shown
+        shown = shown_queue(state.spec)
         why = why_it_stays(state) or ("" if state.id else "it belongs to its node")
         if why:
             raise QueueRefused("conflict", f"queue {shown} cannot be moved: {why}")

@@ -16,7 +16,7 @@ from fluxmq.engine.ports.definitions import QueueDefinition
 from fluxmq.model.queues import QueueLimits, QueueSpec
 
 __all__ = ["PART", "Part", "is_part", "part_identity", "part_name", "part_of", "partition_in_whole", "parts_of",
-           "whole_of"]
+           "shown_queue", "whole_of"]
 
 PART = "$part-"
 _PREFIX = PART.encode()
@@ -27,6 +27,15 @@ IDENTITY_MASK = (1 << 64) - 1
 def is_part(name: bytes) -> bool:
     """Whether a queue of this name is a partition of another one."""
     return name.startswith(_PREFIX) and whole_of(name) is not None
+
+
+def shown_queue(spec: QueueSpec) -> str:
+    """The name of a queue as people read it; of a partition's queue `orders, partition 0`."""
+    part = whole_of(spec.raw)
+    if part is None:
+        return spec.shown
+    whole = msgspec.structs.replace(spec, name=part.whole.decode("utf-8", "surrogateescape")).shown
+    return f"{whole}, partition {part.partition}"
 
 
 def part_name(name: bytes, partition: int, partitions: int) -> bytes:

@@ -236,11 +236,14 @@ def test_a_node_that_leaves_moves_its_queues_and_names_those_that_stay() -> None
         broker.process.driver.start(broker.cluster.queue_moves.move((b"/", name), "one"))
         brokers.run_until(lambda: broker.node.manager.queues[b"/", name].here)     # noqa: B023
     brokers.run_for(1.0)
+    late, never = "there was no time for it", "it is exclusive to a connection of its node"
+    assert brokers.processes["one"].cluster.leaver.queues_left == {
+        "q": late, "log": late, "memory": late, "mine": never}
     work = leave(brokers, "one")["one"]
     brokers.run_until(work.done)
     assert work.result() == 0
     stay = brokers.processes["one"].cluster.leaver.queues_left
-    assert stay == {"mine": "it is exclusive to a connection of its node"}
+    assert stay == {"mine": never}
     for name in (b"log", b"memory"):
         assert sum(brokers.processes[at].node.manager.queues[b"/", name].here for at in ("two", "three")) == 1
     owner = owner_of(brokers)
