@@ -117,22 +117,23 @@ class QueueOwners:
         if is_part(queue.spec.raw) and not identity:
             engine.set_aside_queue(queue, "it is a partition of a queue of another cluster")
             return
-        if identity and address not in definitions.queues:
+        defined = definitions.queues.get(address)
+        if identity and (defined is None or defined.value.id != identity):  # another of its name may have been made
             engine.forget_queue(queue)
             self._log("info", "", "a queue was deleted while this node was away", {"queue": queue.spec.shown})
             return
-        if address not in definitions.queues:
+        if defined is None:
             made = msgspec.structs.replace(queue, id=self._next_identity())
             placed = self._defining.placed(self._membership.name, made.id)
             await self._define(lambda: definitions.define_queue(made, placed))
-        defined = definitions.queues.get(address)
-        if identity and defined is not None and identity == defined.value.id and not self._is_mine(address):
+            defined = definitions.queues.get(address)
+        if identity and not self._is_mine(address):
             engine.forget_queue(queue)
             home = definitions.home_of(address)
             self._log("info", "", "a queue has moved while this node was away", {
                 "queue": queue.spec.shown, "node": home.node if home is not None else "?"})
             return
-        if defined is None or not self._is_mine(address) or identity not in (0, defined.value.id):
+        if defined is None or not self._is_mine(address):
             home = definitions.home_of(address)
             engine.set_aside_queue(queue, "in the cluster there is another one of this name, at node "
                                           f"{home.node if home is not None else '?'}")
