@@ -95,7 +95,8 @@ class QueueAdmin:
 
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = dead_letter_state(self.manager, state.spec)
-        waiting = 0 if dead is None else dead.queue.waiting if dead.here else None
+        waiting = (dead.queue.waiting if dead.here else None) if dead is not None else (
+            0 if state.here or isinstance(state.queue.relay, Parts) else None)
         return {"name": state.spec.shown, "namespace": state.spec.namespace, "type": state.spec.type,
                 "partitions": state.queue.partitions,
                 # What another node has only that one knows.
@@ -138,10 +139,12 @@ class QueueAdmin:
         if isinstance(queue.relay, Parts):
             parts = [{**dict.fromkeys(parts[0]), "partition": at, **self._place_of_part(state, at)}
                      for at in range(queue.partitions)]
+        elif not state.here:  # its node is away: nobody knows
+            parts = [{**dict.fromkeys(parts[0]), "partition": at} for at in range(queue.partitions)]
         return self._short(state) | declared_of(state) | {
             "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts,
             "group_list": self.groups(name) if state.here else [],
-            "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
+            "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state) if state.here else None}
 
     def _place_of_part(self, state: QueueState, partition: int) -> dict[str, str]:
         part = self.manager.part_state(state.queue.address, partition)

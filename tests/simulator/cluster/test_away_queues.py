@@ -13,6 +13,7 @@ from simulator.cluster.test_kept_claims import die
 from simulator.cluster.test_order_in_moves import with_views
 from simulator.cluster.test_queues import NAMES, consumer, reasons, share
 
+from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.parts import part_name
 from fluxmq.model.queues import QueueSpec
 
@@ -39,6 +40,15 @@ def world() -> Brokers:
         assert brokers.processes[at].node.manager.queues[b"/", name.encode()].here
     brokers.run_for(2.0)
     return brokers
+
+
+def test_nobody_knows_what_is_in_a_queue_that_is_away() -> None:
+    brokers = world()
+    die(brokers, "one")
+    brokers.run_for(1.5)
+    found = QueueAdmin(brokers.processes["two"].node.manager).describe("q")
+    assert (found["state"], found["messages"], found["dead_letters"], found["counts"]) == ("away", None, None, None)
+    assert found["partition_list"] == [dict.fromkeys(("first", "next", "messages", "bytes")) | {"partition": 0}]
 
 
 def test_clients_and_operators_are_told_once_on_each_node() -> None:
