@@ -68,6 +68,7 @@ _TEXTS = (
     ("flag provided but not defined", Ending.MISCONFIGURED, "this etcd does not know one of its arguments"),
     ("error verifying flags", Ending.MISCONFIGURED, "etcd refuses its arguments"),
     ("crc mismatch", Ending.DAMAGED, f"a file in {{dir}} is damaged: {_AWAY}"),
+    ("discovery failed proto: ", Ending.DAMAGED, f"a file in {{dir}} is damaged: {_AWAY}"),
     ("failed to open database", Ending.DAMAGED, f"the database in {{dir}} is damaged: {_AWAY}"),
     ("failed to recover v3 backend", Ending.DAMAGED, f"the database in {{dir}} is older than its log: {_AWAY}"),
     ("address already in use", Ending.PORT_TAKEN,

@@ -401,6 +401,10 @@ def test_what_was_said_before_a_kill_is_not_its_cause() -> None:
     assert ending_of(lines, "d", -signal.SIGKILL)[0] is Ending.UNKNOWN
     full = [Line("error", "wal", {"error": "write: no space left on device"})]
     assert ending_of(full, "/d", 1) == (Ending.DISK_FULL, "the disk of /d is full")
+    # A record that is damaged so that it is read before its checksum is compared.
+    damaged = parse_line(b'{"level":"fatal","ts":1,"caller":"etcdmain/etcd.go:204","msg":"discovery failed",'
+                         b'"error":"proto: wrong wireType = 7 for field Type"}')
+    assert ending_of([damaged], "/d", 1)[0] is Ending.DAMAGED
     assert ending_of([], "d", 1) == (Ending.UNKNOWN, "")
 
 
