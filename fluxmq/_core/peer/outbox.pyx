@@ -16,17 +16,17 @@ from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES,
     PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
-    PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RETAIN, RELEASE_BYTES, SETTLE_BYTES, SETTLE_COUNT_AT,
-    SMALL_BYTES, control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame,
-    peer_record_t, publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed,
-    put_group_message, put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused,
-    put_release, put_result, put_settle, put_withdraw, read_header, span_t,
+    PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RETAIN, PEER_SETTLE, PEER_VERB, RELEASE_BYTES,
+    SETTLE_BYTES, SETTLE_COUNT_AT, SMALL_BYTES, control_bytes, group_bytes, interest_bytes, message_bytes,
+    namespace_bytes, next_record, open_frame, peer_record_t, publish_bytes, put_call, put_control, put_credit,
+    put_delivery, put_detach, put_directed, put_group_message, put_header, put_interest, put_message, put_namespace,
+    put_position, put_publish, put_refused, put_release, put_result, put_settle, put_withdraw, read_header, span_t,
 )
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.queue.group cimport RUN_MAX
 from fluxmq._core.queue.queue cimport Queue
-from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED
+from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED, VERB_EXTEND
 from fluxmq._core.wire.primitives cimport Cursor
 
 __all__ = ["PeerOutbox"]
@@ -72,6 +72,7 @@ cdef class PeerOutbox(PeerHop):
         self.interest_line = hub.commits.open_line(f"interest of node {node}")
         self.queue_line = hub.commits.open_line(f"queues of node {node}")
         self.members = {}
+        self.former = {}
         self.hosted = {}
         self.feeds = {}
         wait = LateWait.__new__(LateWait)
@@ -619,7 +620,14 @@ cdef class PeerOutbox(PeerHop):
         return self.asked()
 
     def give_up_queues(self, str why not None):
-        """The other node has died: nobody has, for certain, what queues there were sent."""
+        """The other node has died: nobody has, for certain, what queues there were sent. What consumers have settled
+        they keep, until they are attached anew."""
+        self.seal_if_any()
+        for number, settled in self.settlements():
+            member = self.members.get(number, self.former.get(number))
+            if member is not None:
+                member.keep_settled(settled)
+        self.former = {}
         self.deaf = True
         self.queue_line.give_up(why)
         self.drop_late()
@@ -811,6 +819,26 @@ cdef class PeerOutbox(PeerHop):
                 found.append((names[record.namespace - 1], taken(&record.name), taken(&record.filter),
                               (taken(&record.topic), taken(&record.payload), taken(&record.properties), qos,
                                record.flags & PEER_RETAIN != 0, expires_at)))
+        return found
+
+    def settlements(self) -> list:
+        """What the other node may not have of what consumers did, oldest first: (number of the consumer, as
+        RelayMember.settled)."""
+        cdef list found = []
+        cdef bytes frame, reason
+        cdef frame_t header
+        cdef Cursor records
+        cdef peer_record_t record
+        cdef uint32_t i
+        for frame in self.unacknowledged():
+            open_frame(<const uint8_t*>PyBytes_AS_STRING(frame), <size_t>len(frame), &header, &records)
+            while next_record(&records, &record, NULL):
+                if record.kind != PEER_SETTLE or record.flags & PEER_VERB == VERB_EXTEND:
+                    continue
+                reason = taken(&record.payload) if record.payload.length else None
+                for i in range(record.count):
+                    found.append((record.member, (record.flags, record.deliveries, record.log, record.offset + i,
+                                                  record.ms, reason)))
         return found
 
     # ---------------------------------------------------------------- acknowledgements

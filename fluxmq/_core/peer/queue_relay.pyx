@@ -225,6 +225,13 @@ cdef class RelayMember:
         self.unit = unit
         return shared.add(self)
 
+    def keep_settled(self, tuple what not None):
+        """Keeps what it did, which its owner may not know: see QueueRelay.keep_settled."""
+        if self.settled is None:
+            self.settled = []
+        self.settled.append(what)
+        self.relay.settled = True
+
     cdef int send_settled(self) except -1:
         """Tells the owner what it did while it was not attached: behind ATTACH, which has named these messages."""
         if self.settled is None or self.number == 0 or not self.relay.reaches():
@@ -331,6 +338,8 @@ cdef class QueueRelay(Relay):
         for one in self.consumers:
             if one.number:
                 self.outbox.members.pop(one.number, None)
+                if outbox is None:          # what it has settled may be in vain
+                    self.outbox.former[one.number] = one
                 self.outbox.end_member(one.number)
                 one.number = 0
                 one.member.number = 0
@@ -338,6 +347,7 @@ cdef class QueueRelay(Relay):
         self.owner = owner
         self.outbox = outbox
         if outbox is not None:
+            outbox.former = {}
             self.hub = outbox.hub
 
     def forget_held(self):
@@ -657,11 +667,7 @@ cdef class QueueRelay(Relay):
     cdef int keep_settled(self, Member member, tuple what) except -1:
         """Keeps what a consumer has done until the owner has attached it: (verb and flags, deliveries, index of the
         log, offset, ms, reason). If it leaves before that, the owner gives the message to somebody else."""
-        cdef RelayMember one = self.of(member)
-        if one.settled is None:
-            one.settled = []
-        one.settled.append(what)
-        self.settled = True
+        self.of(member).keep_settled(what)
         return 0
 
     cdef int barrier(self) except -1:

@@ -91,6 +91,34 @@ def test_who_holds_messages_holds_on_when_the_owner_restarts_though_others_attac
     assert group_at(brokers, "one").lag == 0
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_what_was_settled_before_the_lease_had_ended_counts_when_the_owner_is_back(
+        partitions: int, stands_still: bool) -> None:
+    """It went to a node that was dead, or that stood still until its lease had ended."""
+    brokers = serving(*NAMES)
+    share(brokers, "one", partitions=partitions)
+    holder = holding(brokers, "two")
+    other = consumer(brokers, "three", "other")
+    process = brokers.processes["one"].process
+    process.pause()
+    brokers.run_for(0.3)
+    acknowledge(holder)
+    brokers.run_for(0.3)
+    if not stands_still:
+        brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    if stands_still:
+        process.resume()
+    else:
+        brokers.start("one")
+    brokers.run_for(10.0)
+    assert brokers.processes["one"].serving and not other.messages
+    assert sorted(payload for _, payload in holder.messages) == MESSAGES
+    assert group_at(brokers, "one").lag == 0 and group_at(brokers, "one").held == 0
+
+
 def test_what_nobody_names_is_ready_when_all_nodes_know_the_owner() -> None:
     """The consumers died with it: one of its own, and one of a second node."""
     brokers = serving(*NAMES)
