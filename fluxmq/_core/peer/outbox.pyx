@@ -142,11 +142,6 @@ cdef class PeerOutbox(PeerHop):
         self.mark_dirty()
         self.hub.touch()
 
-    @property
-    def halted(self) -> bool:
-        """Whether what comes waits here."""
-        return self.halts > 0
-
     cdef int end_turn(self) except -1:
         self.dirty = False
         if self.gone is not None:
