@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from kit.amqp_wire import Wire
 from kit.node import Node
+from kit.watch import grown
 from oracle.amqp091 import BODY, HEADER, METHOD, encode_frame, encode_header, encode_method
 
 from fluxmq._core.testing.probes import live_objects
@@ -152,10 +153,10 @@ def test_nothing_is_left(node: Node, way: Callable[[Wire, int], None]) -> None:
     clients(0, ROUND)               # what is made once, and kept, is there now
     before, counted = left(node, queues), live_objects()
     clients(ROUND, CLIENTS // len(WAYS) // ROUND * ROUND + ROUND)
-    assert left(node, queues) == before
+    assert not grown(before, left(node, queues))
     after = live_objects()
     for name in ("links", "messages"):
-        assert after.get(name) == counted.get(name), name
+        assert after.get(name, 0) <= counted.get(name, 0), name
 
 
 def test_a_channel_that_outlives_its_queues(node: Node) -> None:
@@ -187,7 +188,7 @@ def test_a_channel_that_outlives_its_queues(node: Node) -> None:
     while True:
         node.call(lambda server: [exchanges.let_go() for exchanges in server.amqp091.exchanges.vhosts.values()])
         found = census()
-        if all(found.get(kind) == before.get(kind) for kind in kinds):
+        if all(found.get(kind, 0) <= before.get(kind, 0) for kind in kinds):
             break
         assert time.monotonic() < deadline, (before, found)
         time.sleep(0.05)                # the clock forgets what it had to look at with its next tick

@@ -2,7 +2,6 @@
 connection, as if it had not come yet, and nothing else waits."""
 from __future__ import annotations
 
-import gc
 import socket
 import struct
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from kit.amqp_wire import Wire
 from kit.client import KEPT, Client
 from kit.deciding import Asked, Decider, SocketAuthority
+from kit.left_behind import Census
 from kit.watch import grown
 from kit.world import World
 from oracle.mqtt import (
@@ -86,17 +86,15 @@ class AskingWorld(World):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AskingWorld]:
-    gc.collect()
-    before = live_objects()
+    connections, before = Census(AmqpConnection | Connection), live_objects()
     made = AskingWorld(tmp_path)
     try:
         yield made
     finally:
         made.stop()
         del made.node, made
-    gc.collect()
+    assert not connections.made()
     assert not grown(before, live_objects())
-    assert not [item for item in gc.get_objects() if isinstance(item, AmqpConnection | Connection)]
 
 
 def connection_of(server: Server, client_id: str) -> Connection:

@@ -13,8 +13,9 @@ import pytest
 from kit.amqp_wire import Wire
 from kit.certs import issue, make_ca
 from kit.client import KEPT, Client
+from kit.left_behind import Census
 from kit.node import Node
-from kit.watch import wait_until
+from kit.watch import grown, wait_until
 from kit.websocket import PING, WebSocket
 from oracle.mqtt import Puback, Publish, Pubrec
 
@@ -31,17 +32,12 @@ def wait_for(node: Node, done: Callable[[Server], bool]) -> None:
     wait_until(lambda: node.call(done))
 
 
-def counted() -> dict[str, int]:
-    gc.collect()
-    return live_objects() | {"sessions": sum(isinstance(item, Session) for item in gc.get_objects())}
-
-
 @pytest.fixture(params=["memory", "rocksdb"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     """A broker; at the end its clients are gone, then it, and with them everything they had."""
     ca = make_ca(tmp_path)
     certificate, key = issue(ca, "localhost", dns=["localhost"], ip=["127.0.0.1"])
-    before = counted()
+    sessions, before = Census(Session), live_objects()
     made = Node(tmp_path, {
         "server.mqtt.websocket.plain.addr": "127.0.0.1:0", "server.amqp091.plain.addr": "127.0.0.1:0",
         "server.mqtt.tcp.tls.addr": "127.0.0.1:0", "server.mqtt.tcp.tls.cert_file": certificate,
@@ -50,13 +46,14 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
         yield made
         wait_for(made, lambda server: not server.poller.connections)
         gc.collect()
-        wait_until(lambda: (live_objects()["links"], live_objects()["chunks"]) == (before["links"], before["chunks"]))
+        wait_until(lambda: not {"links", "chunks"} & set(grown(before, live_objects())))
         counters = made.call(lambda server: server.hub.counters())
         assert (counters["inflight"], counters["queued"], counters["queued_bytes"], counters["held"]) == (0, 0, 0, 0)
     finally:
         made.stop()
     del made.server, made
-    assert counted() == before
+    assert not sessions.made()
+    assert not grown(before, live_objects())
 
 
 def test_messages_of_every_kind(node: Node) -> None:
@@ -79,7 +76,7 @@ def test_messages_of_every_kind(node: Node) -> None:
 
 def test_amqp_connections_that_end_in_every_way(node: Node) -> None:
     """At each step of the handshake, and behind it: by the client, by the broker, by a reset."""
-    kinds = AmqpConnection | AmqpState
+    clients = Census(AmqpConnection | AmqpState)
     steps: list[Callable[[Wire], object]] = [
         lambda one: None,
         lambda one: one.send_raw(b"AMQP"),
@@ -101,8 +98,7 @@ def test_amqp_connections_that_end_in_every_way(node: Node) -> None:
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.drop()
     wait_for(node, lambda server: not server.poller.connections and not server.amqp091.clients.open)
-    gc.collect()
-    assert not [item for item in gc.get_objects() if isinstance(item, kinds)]
+    assert not clients.made()
 
 
 def test_kept_sessions_with_messages_that_end(node: Node) -> None:
