@@ -43,12 +43,14 @@ MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members,
 
 
 class ClusterRuntime:
-    """One per process. start() before the first life of the server, stop() after the last."""
+    """One per process. start() before the first life of the server, stop() after the last. etcd_log: for the lines of
+    the etcd member's own log."""
 
-    def __init__(self, config: Config, log: Log) -> None:
+    def __init__(self, config: Config, log: Log, etcd_log: Log) -> None:
         self.config = config
         self.addresses: ClusterAddresses = addresses(config)
         self.log = log
+        self.etcd_log = etcd_log
         self.own: OwnMember | None = None  # of etcd; None: it is elsewhere
         self.watch: LeaderWatch | None = None  # of that member
         self._watching: Work[None] | None = None
@@ -64,7 +66,8 @@ class ClusterRuntime:
             return
         joiner = Joiner(name=where.name, peer_url=where.peer_url, tls=_etcd_tls(self.config), log=self.log,
                         others=[url for name, url in where.initial_cluster if name != where.name])
-        member = EtcdMember(self.binary(), self.options(), on_log=self.log, on_exit=lambda ended: own.on_exit(ended))
+        member = EtcdMember(self.binary(), self.options(), on_log=self.log, on_line=self.etcd_log,
+                            on_exit=lambda ended: own.on_exit(ended))
         own = self.own = OwnMember(member, self.store, joiner, bootstrap=etcd.bootstrap, tls=_etcd_tls(self.config),
                                    memory=Path(self.config.storage.dir) / MEMBERS_FILE, log=self.log,
                                    on_failed=lambda error: self.on_failed(error))

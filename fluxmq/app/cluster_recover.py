@@ -79,7 +79,7 @@ async def _recover(config: Config, look: bool, yes: bool) -> None:
     from fluxmq.app.cluster import ClusterRuntime
     from fluxmq.cluster.etcd.joining import has_data, set_aside
 
-    runtime = ClusterRuntime(config, _quiet)
+    runtime = ClusterRuntime(config, _quiet, _quiet)
     try:
         options = runtime.options()
         directory, copy = options.data_dir, options.data_dir / "recovered"
@@ -118,7 +118,7 @@ async def _running(runtime: ClusterRuntime, directory: Path, *flags: str) -> Asy
     from fluxmq.cluster.etcd.process import EtcdMember
 
     member = EtcdMember(runtime.binary(), replace(runtime.options(), data_dir=directory, state="existing", flags=flags),
-                        on_log=_quiet, on_exit=lambda ended: None)
+                        on_log=_quiet, on_line=_quiet, on_exit=lambda ended: None)
     member.start()
     try:
         yield member

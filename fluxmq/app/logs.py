@@ -171,17 +171,18 @@ class RateLimited:
 
 
 class Notes:
-    """Writes one component's messages to the operator. name: of its logger. clock: seconds, monotonic."""
+    """Writes one component's messages to the operator. name: of its logger. clock: seconds, monotonic.
+    interval_seconds: between two lines of one cause."""
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, clock: Callable[[], float], interval_seconds: float = LOG_INTERVAL_SECONDS) -> None:
         self.log = logging.getLogger(name)
-        self._limited = RateLimited(self.log, clock)
+        self._limited = RateLimited(self.log, clock, interval_seconds)
         self._clock = clock
         self._connections = 0  # lines about them since _since, the first second of which has not passed
         self._since = clock()
 
     def say(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
-        """level: debug, info, warning or error. cause: limits lines to one a second for each cause; "" = no limit.
+        """level: debug, info, warning or error. cause: limits lines to one an interval for each cause; "" = no limit.
         fields: "error" is an exception, whose traceback is written at the level debug."""
         number: int = getattr(logging, level.upper())
         if cause:

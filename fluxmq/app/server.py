@@ -63,6 +63,7 @@ from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model.cluster_addresses import addresses
 from fluxmq.model.config import Config
+from fluxmq.model.limits import LOG_ETCD_INTERVAL_SECONDS
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
@@ -99,8 +100,10 @@ async def _main(config: Config) -> int:
         return (await _serve(config, signals)).status
     from fluxmq.app.cluster import ClusterRuntime  # its packages are those of the extra [cluster]
     notes = Notes("fluxmq.cluster", time.monotonic)
-    runtime = ClusterRuntime(config, notes.say)
-    flushing = asyncio.ensure_future(_keep_flushing(notes))
+    # The etcd member repeats itself several times a second as long as something is wrong.
+    etcd_notes = Notes("fluxmq.etcd", time.monotonic, LOG_ETCD_INTERVAL_SECONDS)
+    runtime = ClusterRuntime(config, notes.say, etcd_notes.say)
+    flushing = asyncio.ensure_future(_keep_flushing(notes, etcd_notes))
     try:
         runtime.start()
         while True:
@@ -115,13 +118,15 @@ async def _main(config: Config) -> int:
         await runtime.stop()
         flushing.cancel()
         notes.close()
+        etcd_notes.close()
 
 
-async def _keep_flushing(notes: Notes) -> None:
+async def _keep_flushing(*several: Notes) -> None:
     """Of the cluster, whose notes outlive the server that flushes its own."""
     while True:
         await asyncio.sleep(TICK_S)
-        notes.flush()
+        for notes in several:
+            notes.flush()
 
 
 class _Signals:

@@ -426,8 +426,13 @@ class ClusterNode:
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         if node.name != self.settings.name:
-            self.log("info", "", "a node has joined" if appeared else "a node's lease has ended",
-                     {"node": node.name, "epoch": node.epoch, "address": node.registration.address})
+            about = {"node": node.name, "epoch": node.epoch, "address": node.registration.address}
+            if appeared:
+                self.log("info", "", "a node has joined", about)
+            elif self._adoption is not None and self._adoption.state_of(node.name) == "leaving":
+                self.log("info", "", "a node has left", about)
+            else:
+                self.log("warning", "", "a node's lease has ended", about)
             if appeared and self._broker is not None:
                 self.retained.payloads.retry()
         if self.peers is not None:

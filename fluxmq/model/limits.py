@@ -34,6 +34,7 @@ __all__ = [
     "JOURNAL_FILE_BYTES_MAX",
     "KNOWN_LOGINS_MAX",
     "LOG_CAUSES_MAX",
+    "LOG_ETCD_INTERVAL_SECONDS",
     "LOG_INTERVAL_SECONDS",
     "NAMESPACE_BYTES_MAX",
     "NAMESPACE_METRICS_MAX",
@@ -171,3 +172,5 @@ ADMIN_GATHER_SECONDS_MAX = 5.0
 # only the causes used last are remembered, about 300 bytes each.
 LOG_INTERVAL_SECONDS = 1.0
 LOG_CAUSES_MAX = 1024
+# The same of the etcd member's own log: one line a minute says as much as one a second.
+LOG_ETCD_INTERVAL_SECONDS = 60.0

@@ -71,9 +71,13 @@ def kill_and_start(cluster: FaultyCluster, number: int, name: str) -> None:
     with a new epoch."""
     other, before = (number + 1) % 3, cluster.epochs()[number]
     with Load(cluster, name, [number]) as load:
+        said = cluster[other].stderr_size()
         cluster[number].kill()
         cluster.wait(lambda: cluster.names[number] not in cluster.nodes(other))
         load.goes_on()
+        warnings = [line for line in cluster[other].stderr(said).splitlines() if " WARN " in line]
+        assert any(f"fluxmq.cluster a node's lease has ended node={cluster.names[number]}" in line for line in warnings)
+        assert not any(" fluxmq.etcd " in line for line in warnings), "what matters drowns in what etcd repeats"
         cluster[number].start()
         cluster.wait(cluster.everybody_serves)
         load.goes_on()

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from fluxmq.app import server
 from fluxmq.app.logs import CONNECTION_LINES_MAX, JsonFormatter, Notes, RateLimited, TextFormatter, configure
 
+Say = Callable[[str, str, str, dict[str, object]], None]
+
 
 @pytest.fixture(autouse=True)
 def _leave_logging_as_it_was() -> Iterator[None]:
@@ -228,23 +230,29 @@ def test_connections_have_so_many_lines_a_second(kept: _Kept) -> None:
 
 
 def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing else is said: a warning that was held back must not wait for the next one."""
+    """While nothing else is said: a warning that was held back must not wait for the next one. The log of the etcd
+    member, which repeats itself for as long as another member is away, has a logger and a longer time of its own."""
     written: list[str] = []
+    of_etcd: list[tuple[str, str, int]] = []
     come = asyncio.Event()
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "fluxmq.etcd":
+                of_etcd.append((record.levelname, record.getMessage(), getattr(record, "suppressed", 0)))
+                return
             written.append(record.getMessage())
             if len(written) == 2:
                 come.set()
 
     class Runtime:
-        def __init__(self, config: object, log: Callable[[str, str, str, dict[str, object]], None]) -> None:
-            self.log = log
+        def __init__(self, config: object, log: Say, etcd_log: Say) -> None:
+            self.log, self.etcd_log = log, etcd_log
 
         def start(self) -> None:
             for number in range(3):
                 self.log("warning", "etcd", f"warning {number}", {})
+                self.etcd_log("info", "slow", f"slow {number}", {})
 
         async def stop(self) -> None:
             pass
@@ -256,11 +264,13 @@ def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("fluxmq.app.cluster.ClusterRuntime", Runtime)
     monkeypatch.setattr(server, "_serve", serve)
-    logger, handler = logging.getLogger("fluxmq.cluster"), Handler()
+    logger, handler = logging.getLogger("fluxmq"), Handler()
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
         config: Any = SimpleNamespace(cluster=SimpleNamespace(enabled=True))
         assert asyncio.run(server._main(config)) == 0
     finally:
         logger.removeHandler(handler)
     assert written == ["warning 0", "warning 2"]
+    assert of_etcd == [("INFO", "slow 0", 0), ("INFO", "slow 2", 2)]

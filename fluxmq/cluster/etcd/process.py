@@ -43,6 +43,10 @@ CAUSE_MAX = 100             # characters of a line that tell it from others
 PIPE_BYTES = 1 << 20        # of its log, while the node stands still: then etcd waits
 READ_BYTES = 64 << 10
 METRICS_SOCKET = "metrics:1"    # in the data directory, which is etcd's working directory; etcd wants host:port
+# Levels of the node's log for those of etcd. While another member is away etcd warns several times a second, for as
+# long as it lasts, and the node itself says what an operator has to know: that a node's lease has ended, that etcd does
+# not answer, that the disk is full, and why a member has ended, with its last lines.
+LEVELS = {"debug": "debug", "info": "debug", "warning": "info", "error": "error"}
 # What it logs when it has come to know a leader, before it confirms anything to that leader.
 LEADER_SEEN = (" elected leader ", " changed leader from ")
 
@@ -123,10 +127,11 @@ class Exit(NamedTuple):
 
 
 class EtcdMember:
-    """binary: path of etcd. on_log: its log. on_exit: called for each Exit. All on one event loop, whose thread lives
-    as long as the process (guard.py)."""
+    """binary: path of etcd. on_log: what the node says of it. on_line: etcd's own log, at the levels LEVELS. on_exit:
+    called for each Exit. All on one event loop, whose thread lives as long as the process (guard.py)."""
 
-    def __init__(self, binary: str, options: EtcdOptions, *, on_log: Log, on_exit: Callable[[Exit], None]) -> None:
+    def __init__(self, binary: str, options: EtcdOptions, *, on_log: Log, on_line: Log,
+                 on_exit: Callable[[Exit], None]) -> None:
         self.options = options
         self.state = MemberState.STOPPED
         self.starts = 0
@@ -134,6 +139,7 @@ class EtcdMember:
         self.last_exit: Exit | None = None
         self._binary = os.path.abspath(binary) if os.sep in binary else binary
         self._log = on_log
+        self._on_line = on_line
         self._on_exit = on_exit
         self._child: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
@@ -212,9 +218,8 @@ class EtcdMember:
             if any(text in line.text for text in LEADER_SEEN):
                 self.leaders_seen += 1
             (self._first if len(self._first) < LINES_KEPT[0] else self._lines).append(line)
-            # Of what etcd tells in passing one line a second is enough; no problem must get lost among that.
-            cause = "etcd" if line.level in ("debug", "info") else f"etcd {line.text[:CAUSE_MAX]}"
-            self._log(line.level, cause, line.text, line.fields)
+            level = LEVELS[line.level]
+            self._on_line(level, "" if level == "debug" else line.text[:CAUSE_MAX], line.text, line.fields)
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────
 

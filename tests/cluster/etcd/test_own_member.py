@@ -55,7 +55,7 @@ class Newcomer:
             self.said.append(text)
 
         joiner = Joiner(name=self.name, peer_url=self.peer, others=self.others, tls=None, log=log)
-        member = EtcdMember(etcd_binary(), options, on_log=log, on_exit=lambda ended: own.on_exit(ended))
+        member = EtcdMember(etcd_binary(), options, on_log=log, on_line=log, on_exit=lambda ended: own.on_exit(ended))
         own = OwnMember(member, store, joiner, bootstrap=False, memory=self.folder / f"{self.name}-members", tls=None,
                         log=log, on_failed=self.failures.append)
         own.start()
