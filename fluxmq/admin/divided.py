@@ -26,7 +26,7 @@ from fluxmq.engine.ports.operations import Operation
 from fluxmq.engine.ports.queues import QueueDivided, QueueElsewhere, QueueRefused, QueuesPort
 from fluxmq.model import limits
 
-__all__ = ["DIVIDED", "Divided", "Paged", "sum_entries"]
+__all__ = ["DIVIDED", "Divided", "Paged", "state_of", "sum_entries"]
 
 DIVIDED = ("divided", "partly away")  # states of such a queue
 
@@ -62,6 +62,15 @@ def sum_entries(whole: _Body, parts: Iterable[_Body | None]) -> _Body:
                for name in {*NUMBERS, *MAXIMA}}
     damage = next((part["damage"] for part in known if part["damage"]), "")
     return whole | numbers | {"damage": damage}
+
+
+def state_of(whole: str, parts: Iterable[tuple[str, str]]) -> str:
+    """What people read as the state of such a queue: if all partitions are at one node, that of a queue there. parts:
+    node and state of each partition."""
+    nodes, states = map(set, zip(*parts, strict=True))
+    if len(nodes) > 1:
+        return whole
+    return "damaged" if "damaged" in states else min(states)
 
 
 class Divided:
@@ -158,7 +167,9 @@ class Divided:
                 "partition": entry["partition"]})
         answer = sum_entries(whole, found.values()) | {
             "partition_list": parts, "group_list": _together(found, "group_list"),
-            "counts": _sums(one["counts"] for one in found.values())}
+            "counts": _sums(one["counts"] for one in found.values()),
+            "state": state_of(whole["state"], ((entry["node"], found.get(entry["partition"], entry)["state"])
+                                               for entry in whole["partition_list"]))}
         return json_answer(200, answer | ({"missing": missing} if missing else {}))
 
     async def _delete(self, divided: QueueDivided, call: Call) -> Answer:

@@ -11,7 +11,7 @@ from fluxmq._core.errors import StorageError
 from fluxmq.admin.answers import STATUS, Call, json_answer, refusal
 from fluxmq.admin.bodies import Message, Messages, Move, Replay, Seek, shown_message, to_publish
 from fluxmq.admin.dead_letters import replay_dead_letters
-from fluxmq.admin.divided import DIVIDED, Divided, sum_entries
+from fluxmq.admin.divided import DIVIDED, Divided, state_of, sum_entries
 from fluxmq.admin.elsewhere import ELSEWHERE, Elsewhere, Look, as_answer, look_at, look_of, owners_of, served_here
 from fluxmq.admin.http import Answer, Stream
 from fluxmq.admin.pages import PAGE_WORDS, browse_page
@@ -55,8 +55,15 @@ def _wholes(entries: list[_Entry]) -> list[_Entry]:
             parts.setdefault((entry["namespace"], entry["whole"]), []).append(entry)
     if not parts:
         return entries
-    return [sum_entries(entry, parts.get((entry["namespace"], entry["name"]), ())) for entry in entries
-            if "whole" not in entry]
+    found = []
+    for entry in entries:
+        if "whole" in entry:
+            continue
+        if of_it := parts.get((entry["namespace"], entry["name"])):
+            entry = sum_entries(entry, of_it) | {
+                "state": state_of(entry["state"], ((part["node"], part["state"]) for part in of_it))}
+        found.append(entry)
+    return found
 
 
 class Durable:

@@ -28,14 +28,16 @@ _OF_NAMESPACES = ("queues", "dlq")  # resources to which AdminClient.namespace a
 
 class AdminError(FluxError):
     """The broker does not answer, or its answer is an error. status: of HTTP, 0 without an answer. word: from the
-    answer (not_found, conflict, …). answer: all of it."""
+    answer (not_found, conflict, …). answer: all of it. sent: without an answer, whether the broker may have done what
+    was asked."""
 
     def __init__(self, text: str, hint: str = "", *, status: int = 0, word: str = "",
-                 answer: dict[str, Any] | None = None) -> None:
+                 answer: dict[str, Any] | None = None, sent: bool = False) -> None:
         super().__init__(f"{text} ({hint})" if hint else text)
         self.status = status
         self.word = word
         self.answer = answer or {}
+        self.sent = sent
 
 
 class _Connection(http.client.HTTPConnection):
@@ -144,10 +146,10 @@ class AdminClient:
         if isinstance(error, PermissionError):
             return AdminError(f"{self.path} may not be opened", "run this as the user of the broker, or as root")
         if isinstance(error, TimeoutError):
-            return AdminError(f"the broker at {self.path} does not answer in time", "its log may say why")
+            return AdminError(f"the broker at {self.path} does not answer in time", "its log may say why", sent=True)
         if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError):
             return AdminError(f"the broker at {self.path} ended the connection",
-                              "it stopped, or has as many connections as it allows")
+                              "it stopped, or has as many connections as it allows", sent=True)
         if isinstance(error, http.client.HTTPException):
             return AdminError(f"what answers at {self.path} is not the admin socket of a broker")
         return AdminError(f"{self.path}: {getattr(error, 'strerror', None) or error}")

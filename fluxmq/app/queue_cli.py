@@ -129,9 +129,19 @@ def queue_move(place: Place, name: str, node: str, partition: int | None) -> Non
     The command returns when it is there. A large queue or stream may take minutes; its clients notice a moment at the
     end. Queues that are exclusive to a connection stay at its node.
     """
-    while (answer := place.client.ask("POST", "queues", name, "move",
-                                      body={"node": node, "partition": partition}))["moving"]:
-        pass
+    from fluxmq.app.admin_client import AdminError
+
+    answer = {"moving": False}
+    try:
+        while (answer := place.client.ask("POST", "queues", name, "move",
+                                          body={"node": node, "partition": partition}))["moving"]:
+            pass
+    except AdminError as error:
+        if error.status or not (error.sent or answer["moving"]):
+            raise
+        raise AdminError(f"{plain(name)} was to move to node {plain(node)}, and may be there or where it was: {error}",
+                         f"fluxmq queue describe {plain(name)}, at another node, says where it is; repeat the command "
+                         "there if it has not moved") from error
     place.show(answer, lambda: f"{plain(name)}{'' if partition is None else f' partition {partition}'} is at "
                               f"node {plain(node)}")
 

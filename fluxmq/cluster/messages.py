@@ -5,15 +5,16 @@ A struct may get further fields with defaults: an older node leaves them out, an
 """
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "ClientHere", "Control", "Cut", "Has", "Hello", "LifeCut",
-           "NodeCall", "OperationAnswer", "OperationCall", "Origin", "QueueCall", "Reach", "Reached", "ReturnCall",
-           "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased", "VoterAnswer",
-           "WhoHas", "answer_of", "client_here_of", "control_of", "encode", "hello_of", "operation_answer_of",
-           "operation_of", "queue_call_of", "return_of", "tail_of", "take_of", "takeover_of", "voter_answer_of"]
+           "MoveRefused", "NodeCall", "OperationAnswer", "OperationCall", "Origin", "QueueCall", "Reach", "Reached",
+           "ReturnCall", "Serving", "SessionCall", "Switch", "TailCall", "TakeCall", "TakeoverCall", "Unreleased",
+           "VoterAnswer", "WhoHas", "answer_of", "client_here_of", "control_of", "encode", "hello_of",
+           "move_refused_of", "operation_answer_of", "operation_of", "queue_call_of", "return_of", "tail_of", "take_of",
+           "takeover_of", "voter_answer_of"]
 
 VERSIONS = (2, 2)  # of streams: lowest and highest
 
@@ -201,6 +202,14 @@ class QueueCall(SessionCall, frozen=True, kw_only=True):
     kept: bool = False
 
 
+class MoveRefused(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to the call "move-queue" when the queue stays: a QueueRefused (engine/ports/queues.py)."""
+
+    kind: Literal["not_found", "conflict", "invalid", "full", "unavailable"]
+    text: str
+    hint: str
+
+
 class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
     empty. had: with the last part, origins of messages that the session has had (_core/hub/origins.pxd)."""
@@ -232,6 +241,7 @@ take_of = msgspec.msgpack.Decoder(TakeCall).decode
 takeover_of = msgspec.msgpack.Decoder(TakeoverCall).decode
 client_here_of = msgspec.msgpack.Decoder(ClientHere).decode
 voter_answer_of = msgspec.msgpack.Decoder(VoterAnswer).decode
+move_refused_of = msgspec.msgpack.Decoder(MoveRefused).decode
 queue_call_of = msgspec.msgpack.Decoder(QueueCall).decode
 tail_of = msgspec.msgpack.Decoder(TailCall).decode
 encode = msgspec.msgpack.encode

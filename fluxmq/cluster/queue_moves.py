@@ -29,7 +29,7 @@ from fluxmq.cluster.definition_values import QueueData, data_of, definition_key,
 from fluxmq.cluster.definitions import Definitions
 from fluxmq.cluster.keys import QUEUE_DATA, QUEUE_OWNER, node_key, queue_key
 from fluxmq.cluster.membership import Membership
-from fluxmq.cluster.messages import QueueCall, encode, queue_call_of
+from fluxmq.cluster.messages import MoveRefused, QueueCall, encode, move_refused_of, queue_call_of
 from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Change, Compare, Log, StoreError, Transport
 from fluxmq.cluster.writer import Writer
@@ -59,6 +59,7 @@ KEEP_S = 5.0  # before it rests: until the old owner has what the new one's clie
 QUIET_S = 1.0  # of it: until the nodes of its consumers have what was sent to them
 HERE_S = 5.0
 ASK_S = 10.0  # before an operator is told that it takes longer
+CERTAIN_S = 60.0  # how long an old owner that does not answer may have its lease, before an operator is told so
 RETRY_S = 0.2
 LOOK_S = 0.002
 RESERVED_S = 5.0  # how long messages are kept for consumers that held them
@@ -171,17 +172,41 @@ class QueueMoves:
             return
         owner = peers.peers.get(home.node)
         if owner is None:
-            raise QueueRefused("unavailable", f"queue {shown} is at node {home.node}, which is away")
+            raise QueueRefused("unavailable", f"queue {shown} is at node {home.node}, which is away",
+                               f"start node {home.node}, and repeat the command when it serves")
         call = QueueCall(**peers.call_to(owner, address), identity=state.id, to=node)
         try:
-            async for _ in self._transport.call(peers.address_of(owner), MOVE, encode(call), COPY_S):
-                pass
+            async for refusal in self._transport.call(peers.address_of(owner), MOVE, encode(call), COPY_S):
+                said = move_refused_of(refusal)
+                raise QueueRefused(said.kind, said.text, said.hint)
         except CallFailed as error:
-            raise QueueRefused("unavailable", str(error)) from None
+            await self._ask_etcd(address, shown, owner, node, error)
         until = self._driver.now() + HERE_S
         while (home := self._definitions.home_of(address)) is not None and home.node != node \
                 and self._driver.now() < until:
             await self._driver.sleep(LOOK_S)
+
+    async def _ask_etcd(self, address: Address, shown: str, owner: Peer, node: str, error: CallFailed) -> None:
+        """The old owner has not answered. Returns if the queue has moved even so. Raises QueueRefused otherwise."""
+        if not error.reached:
+            raise QueueRefused("unavailable", f"queue {shown} stays at node {owner.name}, which was not asked: {error}",
+                               "repeat the command when it serves") from None
+        until, peers = self._driver.now() + CERTAIN_S, self._peers()
+        while (home := self._definitions.home_of(address)) is not None and home.node == owner.name:
+            if peers is None or peers.peers.get(owner.name) is not owner:
+                # The transaction compares the owner's key, which has gone with the lease: it will never be done.
+                raise QueueRefused(
+                    "unavailable", f"queue {shown} has not moved to node {node}: node {owner.name}, which has it, has "
+                    f"failed meanwhile ({error}). The queue is away, with all that it had, until that node is back",
+                    f"start node {owner.name}, and repeat the command when it serves") from None
+            if self._driver.now() > until:
+                raise QueueRefused(
+                    "unavailable", f"it is not known whether queue {shown} moves to node {node}: node {owner.name}, "
+                    f"which has it, has not answered ({error})",
+                    f"fluxmq queue describe {shown} says where it is; repeat the command if it has not moved") from None
+            await self._driver.sleep(RETRY_S)
+        if home is None or home.node != node:
+            raise QueueRefused("unavailable", f"queue {shown} was deleted, or moved elsewhere, meanwhile") from None
 
     async def move_all(self) -> None:
         """This node leaves: its queues go to the nodes with the fewest."""
@@ -206,17 +231,16 @@ class QueueMoves:
                 if state.here and state.id}
 
     async def ordered(self, body: bytes) -> AsyncIterator[bytes]:
-        """Answers the call "move-queue": an operator has asked another node. Raises CallFailed."""
+        """Answers the call "move-queue", when an operator has asked another node: nothing, when the queue is there, or
+        why it stays. Raises CallFailed."""
         call, address, _, _ = self._read(body)
         state = self.manager.queues.get(address)
         if state is None or not state.here or state.id != call.identity:
-            raise CallFailed("the queue is not at this node any more: try again", reached=False)
+            raise CallFailed("the queue is not at this node any more", reached=False)
         try:
             await self.move(address, call.to)
         except QueueRefused as refused:
-            raise CallFailed(refused.text) from None
-        return
-        yield b""
+            yield encode(MoveRefused(kind=refused.kind, text=refused.text, hint=refused.hint))
 
     def _read(self, body: bytes) -> tuple[QueueCall, Address, Peers, Peer]:
         try:
@@ -250,9 +274,11 @@ class QueueMoves:
             await self._hand_over(going)
         except (CallFailed, QueueRefused) as error:
             going.refused = True
-            why = going.failed or (error.text if isinstance(error, QueueRefused) else str(error))
+            why = going.failed or (error.text if isinstance(error, QueueRefused) else
+                                   f"node {peer.name} has not taken it: {error}")
             self._log("warning", why, "a queue was not moved", {"queue": shown, "node": peer.name, "why": why})
-            raise QueueRefused("unavailable", f"queue {shown} stays at node {self._membership.name}: {why}") from None
+            raise QueueRefused("unavailable", f"queue {shown} stays at node {self._membership.name}: {why}",
+                               "fluxmq cluster members says which nodes serve; repeat the command then") from None
         finally:
             if self._going.get(state.id) is going:  # else another move has begun, after _limit
                 del self._going[state.id]

@@ -103,6 +103,9 @@ def test_partitions_move_and_a_node_that_is_killed_has_one(cluster: Cluster, des
     desk.say("move", NAME, names[1])
     assert places(desk) == [names[1]] * 3
     assert desk.rows()[NAME]["messages"] == 30
+    for number in range(3):     # at one node it is as any queue there
+        assert Desk(cluster, number).rows()[NAME]["state"] == "running"
+        assert Desk(cluster, number).json("describe", NAME)["state"] == "running"
     for partition, name in enumerate(names):
         desk.say("move", NAME, name, "--partition", str(partition))
     assert places(desk) == list(names)

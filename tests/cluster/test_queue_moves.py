@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cluster.test_operations import HERE, OWNER, THIRD, Desk, queue_of
+from cluster.test_operations import HERE, OWNER, THIRD, Desk, drop, queue_of
 from kit.amqp_wire import Content, Wire, wire
 from kit.cluster import Cluster
 
@@ -124,3 +125,42 @@ def test_what_cannot_move_says_why(cluster: Cluster) -> None:
         with pytest.raises(AdminError, match=why):
             desk.asked("POST", "queues", name, "move", body={"node": target})
     client.close()
+
+
+def test_an_operator_is_told_which_queue_stays_where_when_a_node_dies(cluster: Cluster) -> None:
+    """The new owner stands still, so that the move is under way when the old one is killed, and then the new one."""
+    name, desk = queue_of(cluster, "unlucky"), Desk(cluster, HERE)
+    desk.say("publish", name, "kept")
+    owner, third = cluster.names[OWNER], cluster.names[THIRD]
+
+    def told(victim: int, number: int) -> str:
+        """What `move` says, given at node `number`, when a node dies meanwhile."""
+        cluster.pause(THIRD)
+        with ThreadPoolExecutor(1) as pool:
+            said = pool.submit(Desk(cluster, number).say, "move", name, third)
+            cluster.wait(lambda: "a queue begins to move" in cluster[OWNER].stderr(begun))
+            cluster[victim].kill()
+            if victim != THIRD:
+                cluster.resume(THIRD)
+            return said.result()
+
+    begun = cluster[OWNER].stderr_size()
+    said = told(OWNER, HERE)
+    assert f"queue {name} has not moved to node {third}: node {owner}, which has it, has failed" in said
+    assert f"start node {owner}, and repeat the command" in said
+    cluster[OWNER].start()
+    cluster.wait(cluster.everybody_serves)
+    begun = cluster[OWNER].stderr_size()
+    said = told(OWNER, OWNER)
+    assert f"{name} was to move to node {third}, and may be there or where it was" in said
+    assert f"fluxmq queue describe {name}" in said
+    cluster[OWNER].start()
+    cluster.wait(cluster.everybody_serves)
+    begun = cluster[OWNER].stderr_size()
+    assert f"queue {name} stays at node {owner}: node {third} has not taken it" in told(THIRD, HERE)
+    cluster._paused.discard(THIRD)
+    cluster[THIRD].start()
+    cluster.wait(cluster.everybody_serves)
+    assert desk.say("move", name, third) == f"{name} is at node {third}\n"
+    cluster.wait(lambda: desk.rows()[name]["messages"] == 1)
+    drop(cluster, name)

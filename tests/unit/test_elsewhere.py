@@ -11,7 +11,9 @@ import pytest
 from kit.fake_queues import FakeQueues
 
 from fluxmq.admin import elsewhere
+from fluxmq.admin.divided import state_of
 from fluxmq.admin.http import Answer, Request, Stream
+from fluxmq.admin.queues import _wholes
 from fluxmq.admin.routes import AdminRoutes
 from fluxmq.engine.ports.operations import MOVED, Handler, Operation, Outcome
 from fluxmq.engine.ports.queues import Publish, QueueElsewhere, QueueRefused
@@ -311,6 +313,19 @@ def test_lists_have_the_numbers_of_all_nodes() -> None:
             assert (await world.call("GET", f"{Q}?namespace=shop", at=at))[1]["queues"] == []
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("parts", "state"), [
+    ([("one", "running"), ("two", "elsewhere")], "divided"), ([("one", "running")] * 3, "running"),
+    ([("one", "elsewhere")] * 2, "elsewhere"), ([("one", "away")] * 2, "away"),
+    ([("one", "running"), ("one", "damaged")], "damaged")])
+def test_a_queue_whose_partitions_are_at_one_node_is_not_divided(parts: list[tuple[str, str]], state: str) -> None:
+    """For people: in a list, and described."""
+    assert state_of("divided", parts) == state
+    entries = [{"namespace": "/", "name": "q", "node": "one", "state": "divided", "messages": None}]
+    entries += [{"namespace": "/", "name": f"$part-{at}-q", "whole": "q", "partition": at, "node": node, "state": said,
+                 "messages": None} for at, (node, said) in enumerate(parts)]
+    assert [(entry["name"], entry["state"]) for entry in _wholes(entries)] == [("q", state)]
 
 
 def test_dead_letters_of_a_third_node_are_counted() -> None:

@@ -370,3 +370,62 @@ def test_how_long_a_queue_rests_does_not_depend_on_what_waits(count: int) -> Non
             resting = brokers.world.now_ms - since
     assert resting is not None and resting < 100
     whole(brokers, "two")
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_an_operator_is_told_what_came_of_a_move_whose_old_owner_died(decided: bool) -> None:
+    """He has asked a third node, and the old owner dies before or behind the transaction. That node's feed shows which,
+    when the lease has ended."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    fill(brokers, connected(brokers, "three", "p"), 50)
+    moves, driver = brokers.processes["one"].cluster.queue_moves, brokers.processes["one"].process.driver
+    writer = moves._writer
+
+    class Held:
+        asked = False
+
+        async def change(self, *what: Any) -> Any:
+            if decided:
+                await writer.change(*what)
+            self.asked = True
+            await driver.sleep(3600.0)
+
+    moves._writer = held = Held()  # type: ignore[assignment]
+    work = move(brokers, "two", at="three")
+    brokers.run_until(lambda: held.asked)
+    brokers.kill("one")
+    brokers.run_for(1.0)
+    if not decided:
+        assert not work.done(), "nobody can know yet"
+        brokers.end_lease_of("one")
+    brokers.run_until(work.done, 30.0)
+    if decided:
+        assert work.result() is None
+    else:
+        assert work.result().startswith("queue q has not moved to node two: node one, which has it, has failed "
+                                        "meanwhile (")
+        brokers.start("one")
+        brokers.run_for(3.0)
+    brokers.run_until(lambda: brokers.processes["two"].node.manager.queues[Q].queue.relay is None or not decided)
+    reader = consumer(brokers, "three", "r")
+    brokers.run_until(lambda: len(reader.messages) == 50, 30.0)
+    assert numbers(reader) == list(range(50))
+
+
+def test_an_operator_is_told_why_another_node_does_not_move_its_queue() -> None:
+    """The same as at the node that has it, and as a conflict."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    brokers.processes["one"].node.manager.queues[Q].queue.damage = "a file of it is damaged"
+    broker = brokers.processes["three"]
+
+    async def asked() -> QueueRefused:
+        with pytest.raises(QueueRefused) as refused:
+            await broker.cluster.queue_moves.move(Q, "two")
+        return refused.value
+
+    work = broker.process.driver.start(asked())
+    brokers.run_until(work.done, 10.0)
+    assert (work.result().kind, work.result().text) == (
+        "conflict", "queue q cannot be moved: it is damaged: a file of it is damaged")
