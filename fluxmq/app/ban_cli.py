@@ -10,7 +10,8 @@ from fluxmq.app.queue_text import as_table, plain
 
 __all__ = ["ban"]
 
-_COLUMNS = {"address": "ADDRESS", "user": "USER", "failures": "FAILED LOGINS", "until_ms": "BANNED UNTIL"}
+_LIFTED = {"address": "ADDRESS", "user": "USER", "failures": "FAILED LOGINS"}
+_COLUMNS = _LIFTED | {"until_ms": "BANNED UNTIL"}
 
 
 @click.group()
@@ -18,8 +19,8 @@ def ban() -> None:
     """See who is banned for failed logins (auth.ban_after), and lift bans."""
 
 
-def _rows(bans: list[dict[str, Any]]) -> str:
-    return as_table([row | {"user": "(everybody)" if row["user"] is None else row["user"]} for row in bans], _COLUMNS)
+def _rows(bans: list[dict[str, Any]], columns: dict[str, str]) -> str:
+    return as_table([row | {"user": "(everybody)" if row["user"] is None else row["user"]} for row in bans], columns)
 
 
 @ban.command("list")
@@ -28,7 +29,7 @@ def ban_list(place: Place) -> None:
     """List the current bans, the one that ends first on top."""
     answer = place.client.ask("GET", "bans")
     more = answer["standing"] - len(answer["bans"])
-    place.show(answer, lambda: _rows(answer["bans"]) + (f"and {more} more" if more > 0 else "")
+    place.show(answer, lambda: _rows(answer["bans"], _COLUMNS) + (f"and {more} more" if more > 0 else "")
                if answer["bans"] else "nobody is banned")
 
 
@@ -39,4 +40,5 @@ def ban_list(place: Place) -> None:
 def ban_lift(place: Place, address: str, user: str | None) -> None:
     """Lift the bans of ADDRESS, and forget the failed logins from there."""
     answer = place.client.ask("DELETE", "bans", address, query={"user": user})
-    place.show(answer, lambda: f"lifted at {plain(answer['lifted'][0]['address'])}:\n" + _rows(answer["lifted"]))
+    lifted = answer["lifted"]
+    place.show(answer, lambda: f"lifted at {plain(lifted[0]['address'])}:\n" + _rows(lifted, _LIFTED))

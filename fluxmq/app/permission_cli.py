@@ -8,7 +8,7 @@ import click
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app.config_options import FILE
-from fluxmq.app.queue_place import Place, asks
+from fluxmq.app.queue_place import Place, asks, confirm, yes_option
 from fluxmq.app.queue_text import as_table, plain
 
 __all__ = ["permission"]
@@ -89,8 +89,10 @@ def _from_file(file: Path) -> list[dict[str, Any]]:
 @permission.command("remove")
 @click.argument("user")
 @_namespace
+@yes_option
 @asks
-def permission_remove(place: Place, user: str, namespace: str) -> None:
+def permission_remove(place: Place, user: str, namespace: str, yes: bool) -> None:
     """Remove the rules of USER. What those of "*" do not allow is denied then."""
+    confirm(yes, f"Remove all rules of {plain(user)} in {plain(namespace)}?")
     answer = place.client.ask("DELETE", "permissions", user, query={"namespace": namespace})
     _show(place, answer, f"{plain(user)} has no rules in {plain(namespace)} any more")

@@ -13,6 +13,7 @@ from fluxmq.app.queue_place import (
     Place,
     asks_queues,
     confirm,
+    move,
     pages,
     partition_option,
     print_message,
@@ -34,10 +35,13 @@ def queue() -> None:
 
 
 @queue.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also empty queues of the broker itself ($under-way-…).")
 @asks_queues
-def queue_list(place: Place) -> None:
+def queue_list(place: Place, everything: bool) -> None:
     """List the queues."""
     answer = place.client.ask("GET", "queues")
+    if not everything:
+        answer["queues"] = [one for one in answer["queues"] if one["messages"] or not one.get("internal")]
     columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "ready": "READY",
                "unsettled": "UNSETTLED", "delayed": "DELAYED", "bytes": "BYTES", "groups": "GROUPS",
                "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
@@ -129,19 +133,7 @@ def queue_move(place: Place, name: str, node: str, partition: int | None) -> Non
     The command returns when it is there. A large queue or stream may take minutes; its clients notice a moment at the
     end. Queues that are exclusive to a connection stay at its node.
     """
-    from fluxmq.app.admin_client import AdminError
-
-    answer = {"moving": False}
-    try:
-        while (answer := place.client.ask("POST", "queues", name, "move",
-                                          body={"node": node, "partition": partition}))["moving"]:
-            pass
-    except AdminError as error:
-        if error.status or not (error.sent or answer["moving"]):
-            raise
-        raise AdminError(f"{plain(name)} was to move to node {plain(node)}, and may be there or where it was: {error}",
-                         f"fluxmq queue describe {plain(name)}, at another node, says where it is; repeat the command "
-                         "there if it has not moved") from error
+    answer = move(place, name, node, partition)
     place.show(answer, lambda: f"{plain(name)}{'' if partition is None else f' partition {partition}'} is at "
                               f"node {plain(node)}")
 
@@ -279,10 +271,12 @@ def _batches(lines: list[bytes]) -> Iterator[list[bytes]]:
 @queue.command("groups")
 @click.argument("name")
 @click.option("--delete", "gone", metavar="GROUP", help="Delete this group instead; its position is forgotten.")
+@yes_option
 @asks_queues
-def queue_groups(place: Place, name: str, gone: str | None) -> None:
+def queue_groups(place: Place, name: str, gone: str | None, yes: bool) -> None:
     """List the consumer groups of the queue NAME."""
     if gone is not None:
+        confirm(yes, f"Delete the group {plain(gone)} of {plain(name)}, with its position?")
         answer = place.client.ask("DELETE", "queues", name, "groups", gone)
         place.show(answer, lambda: f"{plain(gone)} is deleted")
         return
@@ -295,9 +289,14 @@ def queue_groups(place: Place, name: str, gone: str | None) -> None:
 @click.argument("group")
 @click.argument("position")
 @partition_option
+@yes_option
 @asks_queues
-def queue_seek(place: Place, name: str, group: str, position: str, partition: int | None) -> None:
-    """Move GROUP of the queue NAME to POSITION: first, last, next, N, -N (before the end) or timestamp:ISO8601."""
+def queue_seek(place: Place, name: str, group: str, position: str, partition: int | None, yes: bool) -> None:
+    """Move GROUP of the queue NAME to POSITION: first, last, next, N, -N (before the end) or timestamp:ISO8601.
+
+    Its former position is forgotten: what it passes over it does not get, and what it goes back to comes again.
+    """
+    confirm(yes, f"Move the group {plain(group)} of {plain(name)} to {plain(position)}, and forget where it was?")
     answer = place.client.ask("POST", "queues", name, "groups", group, "seek",
                               body={"position": read_position(position), "partition": partition})
     place.show(answer, lambda: as_table(answer["positions"], {"partition": "PARTITION", "next": "NEXT"}))

@@ -16,7 +16,7 @@ import click
 from fluxmq.app.config_options import file_option
 from fluxmq.app.queue_text import as_message, plain
 
-__all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "namespace_option", "open_place", "pages",
+__all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "move", "namespace_option", "open_place", "pages",
            "partition_option", "place_options", "print_message", "read_position", "tell_missing", "yes_option"]
 
 _P = ParamSpec("_P")
@@ -96,6 +96,8 @@ def asks_queues(function: Callable[Concatenate[Place, _P], _T]) -> Callable[...,
 
 
 def confirm(yes: bool, question: str) -> None:
+    """What takes something away for good asks, and has yes_option; nothing else does either. Raises AdminError if the
+    answer is no, UsageError if nobody can be asked."""
     try:
         agreed = yes or click.confirm(question, err=True)
     except click.Abort:
@@ -112,6 +114,24 @@ namespace_option = click.option("--namespace", default="/", metavar="NAME", show
                                 help="The namespace that it is in; for AMQP its virtual host.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 partition_option = click.option("--partition", type=click.IntRange(0, 65535), help="Only this partition.")
+
+
+def move(place: Place, name: str, node: str, partition: int | None) -> Any:
+    """Returns the broker's answer when the queue is there. Raises AdminError, also if nobody knows whether it is."""
+    from fluxmq.app.admin_client import AdminError
+
+    answer = {"moving": False}
+    try:
+        while (answer := place.client.ask("POST", "queues", name, "move",
+                                          body={"node": node, "partition": partition}))["moving"]:
+            pass
+    except AdminError as error:
+        if error.status or not (error.sent or answer["moving"]):
+            raise
+        raise AdminError(f"{plain(name)} was to move to node {plain(node)}, and may be there or where it was: {error}",
+                         f"fluxmq queue describe {plain(name)}, at another node, says where it is; repeat the command "
+                         "there if it has not moved") from error
+    return answer
 
 
 def read_position(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from fluxmq.app.config_options import FILE
-from fluxmq.app.queue_place import Place, asks, open_place, place_options
+from fluxmq.app.queue_place import Place, asks, confirm, open_place, place_options, yes_option
 from fluxmq.app.queue_text import as_table, plain
 
 __all__ = ["user"]
@@ -121,11 +121,13 @@ def user_import(place: Place, users_file: Path) -> None:
 
 @user.command("remove")
 @click.argument("name")
+@yes_option
 @_somewhere
-def user_remove(where: Path | Place, name: str) -> None:
-    """Remove the user NAME."""
+def user_remove(where: Path | Place, name: str, yes: bool) -> None:
+    """Remove the user NAME; from a cluster with its permissions."""
     from fluxmq.access import users
 
+    confirm(yes, f"Remove the user {plain(name)}?")
     if isinstance(where, Place):
         _show(where, where.client.ask("DELETE", "users", name), f"{plain(name)} is removed")
         return

@@ -67,11 +67,11 @@ def test_users_are_added_changed_and_removed_through_any_node(cluster: Cluster) 
     assert "carl is changed" in command(cluster, 1, "user", "add", "carl", "--password-stdin", given="other")
     assert [login(cluster, number, "carl", "other") for number in range(3)] == [0, 0, 0]
     assert "carl" in command(cluster, 2, "user", "list")
-    assert "carl is removed" in command(cluster, 2, "user", "remove", "carl")
+    assert "carl is removed" in command(cluster, 2, "user", "remove", "--yes", "carl")
     for client in clients:
         client.expect(Disconnect, reason=NOT_AUTHORIZED)
     assert [login(cluster, number, "carl", "other") for number in range(3)] == [WRONG] * 3
-    assert "no user carl" in command(cluster, 0, "user", "remove", "carl")
+    assert "no user carl" in command(cluster, 0, "user", "remove", "--yes", "carl")
 
 
 def test_permissions_are_changed_through_any_node_and_reviewed_on_all(cluster: Cluster, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_permissions_are_changed_through_any_node_and_reviewed_on_all(cluster: C
     for client in clients:
         client.receive("kept", b"x")            # and not the one before it
     assert "vault/#" in command(cluster, 2, "permission", "list")
-    assert "no rules in / any more" in command(cluster, 2, "permission", "remove", "bert")
+    assert "no rules in / any more" in command(cluster, 2, "permission", "remove", "--yes", "bert")
     publisher.publish("kept", b"x", 1, expect=NOT_AUTHORIZED)
     assert "nobody has permissions" in command(cluster, 0, "permission", "list")
 

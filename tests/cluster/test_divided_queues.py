@@ -56,7 +56,7 @@ def test_operators_see_one_queue(cluster: Cluster, desk: Desk) -> None:
     consumer.close()
     wait_until(lambda: desk.rows()[NAME]["messages"] <= 6)
     desk.say("groups", NAME)
-    desk.say("seek", NAME, group["name"], "first")
+    desk.say("seek", "--yes", NAME, group["name"], "first")
     assert desk.say("purge", NAME, "--yes").endswith(f"are gone from {NAME}\n")
     assert desk.rows()[NAME]["messages"] == 0
     desk.asked("DELETE", "queues", NAME, "groups", group["name"])

@@ -71,7 +71,7 @@ def test_operators_see_one_stream(cluster: Cluster, desk: Desk) -> None:
     wait_until(lambda: [place["next"] for place in desk.asked("GET", "queues", NAME, "groups")["groups"][0][
         "positions"]] == [4, 4, 4])
     wait_until(lambda: not desk.asked("GET", "queues", NAME, "groups")["groups"][0]["members"])
-    assert desk.json("seek", NAME, "g", "first", "--partition", "1")["positions"] == [
+    assert desk.json("seek", "--yes", NAME, "g", "first", "--partition", "1")["positions"] == [
         {"partition": at, "next": 0 if at == 1 else 4, "settled": 0 if at == 1 else 4} for at in range(3)]
     again = reader(cluster, 2, x_consumer_group="g")
     assert sorted(bodies(again, 4)) == sorted(int(line["payload"]) for line in found if line["partition"] == 1)

@@ -133,11 +133,12 @@ def test_groups_and_seek(cluster: Cluster, desk: Desk) -> None:
     assert group() == Desk(cluster, OWNER).json("groups", name)["groups"][0]
     assert desk.json("describe", name)["group_list"] == [group()]
     desk.say("publish", name, "three")
-    assert desk.json("seek", name, group()["name"], "next")["positions"] == [{"partition": 0, "next": 3, "settled": 3}]
+    assert desk.json("seek", "--yes", name, group()["name"], "next")["positions"] == [
+        {"partition": 0, "next": 3, "settled": 3}]
     assert group()["lag"] == 0
-    assert "no group" in desk.say("seek", name, "unknown", "first")
+    assert "no group" in desk.say("seek", "--yes", name, "unknown", "first")
     gone = group()["name"]
-    assert desk.say("groups", name, "--delete", gone) == f"{gone} is deleted\n"
+    assert desk.say("groups", name, "--yes", "--delete", gone) == f"{gone} is deleted\n"
     assert desk.json("groups", name) == {"groups": []}
     drop(cluster, name)
 
@@ -207,7 +208,8 @@ def test_an_owner_that_was_killed_is_named(cluster: Cluster, desk: Desk) -> None
     desk.say("publish", name, "kept")
     commands: list[Command] = [
         ("publish", name, "x"), ("tail", name), ("tail", name, "-f"), ("purge", name, "--yes"), ("groups", name),
-        ("groups", name, "--delete", "default"), ("seek", name, "default", "first"), ("dlq", "show", name),
+        ("groups", name, "--yes", "--delete", "default"), ("seek", "--yes", name, "default", "first"),
+        ("dlq", "show", name),
         ("dlq", "replay", name, "0:1"), ("dlq", "purge", name, "--yes"), ("delete", name, "--if-empty", "--yes"),
         ("delete", name, "--if-unused", "--yes")]
     cluster[OWNER].kill()

@@ -68,7 +68,7 @@ def test_renewed_certificate(start_broker: Start, authority: CertificateAuthorit
 
 def remove_user(file: Path, user: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "fluxmq", "user", "remove", "--file", str(file), user],
+        [sys.executable, "-m", "fluxmq", "user", "remove", "--yes", "--file", str(file), user],
         check=True,
         env=environment(),
         timeout=30,

@@ -59,9 +59,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert user("add", "anna", "--file", str(file), "--password-stdin", password="other").returncode == 0
     assert file.read_text() != before
     assert user("list", "--file", str(file)).stdout.split() == ["anna", "bert"]
-    assert user("remove", "anna", "--file", str(file)).returncode == 0
+    assert user("remove", "anna", "--yes", "--file", str(file)).returncode == 0
     assert user("list", "--file", str(file)).stdout.split() == ["bert"]
-    again = user("remove", "anna", "--file", str(file))
+    again = user("remove", "anna", "--yes", "--file", str(file))
     assert again.returncode != 0
     assert "no user anna" in again.stderr
     for wrong in ("", "#name", "a b", "x" * 256):

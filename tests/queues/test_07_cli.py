@@ -159,9 +159,9 @@ def test_changed_retries_hold_for_groups_that_are_there(shell: Shell, connect: C
     (["publish", "nowhere", "x"], "there is no queue nowhere"),
     (["publish", "orders", "x", "--property", "priority=high"], "makes no sense"),
     (["groups", "nowhere"], "there is no queue nowhere"),
-    (["groups", "orders", "--delete", "nobody"], "has no group nobody"),
-    (["seek", "orders", "nobody", "first"], "has no group nobody"),
-    (["seek", "nowhere", "nobody", "first"], "there is no queue nowhere"),
+    (["groups", "orders", "--yes", "--delete", "nobody"], "has no group nobody"),
+    (["seek", "--yes", "orders", "nobody", "first"], "has no group nobody"),
+    (["seek", "--yes", "nowhere", "nobody", "first"], "there is no queue nowhere"),
     (["dlq", "show", "nowhere"], "there is no queue nowhere"),
     (["dlq", "replay", "nowhere", "--all"], "there is no queue nowhere"),
     (["dlq", "purge", "nowhere", "--yes"], "there is no queue nowhere"),
@@ -367,14 +367,14 @@ def test_groups_and_seek_of_a_stream(shell: Shell, connect: Connect) -> None:
     consume(reader, "events", consumer_group="report", offset="first")
     for _ in range(10):
         reader.receive()
-    assert "stop them first" in shell.bad("seek", "events", "report", "first")
-    assert "stop them first" in shell.bad("groups", "events", "--delete", "report")
+    assert "stop them first" in shell.bad("seek", "--yes", "events", "report", "first")
+    assert "stop them first" in shell.bad("groups", "events", "--yes", "--delete", "report")
     reader.drop()
     at_end = {place["partition"]: place["next"] for place in shell.read("groups", "events")["groups"][0]["positions"]}
     assert sum(at_end.values()) == 10
-    assert "partitions, from 0 on" in shell.bad("seek", "events", "report", "first", "--partition", "2")
-    assert "a position is" in shell.bad("seek", "events", "report", "somewhere")
-    moved = shell.read("seek", "events", "report", "first", "--partition", "0")["positions"]
+    assert "partitions, from 0 on" in shell.bad("seek", "--yes", "events", "report", "first", "--partition", "2")
+    assert "a position is" in shell.bad("seek", "--yes", "events", "report", "somewhere")
+    moved = shell.read("seek", "--yes", "events", "report", "first", "--partition", "0")["positions"]
     assert {place["partition"]: place["next"] for place in moved} == {0: 0, 1: at_end[1]}
     shell.broker.kill()
     shell.broker.start()
@@ -385,7 +385,7 @@ def test_groups_and_seek_of_a_stream(shell: Shell, connect: Connect) -> None:
     reader.expect_quiet()
     reader.drop()
     for position, count in (("next", 0), ("-1", 2), ("timestamp:2000-01-01T00:00:00Z", 10), ("last", 2)):
-        shell.good("seek", "events", "report", position)
+        shell.good("seek", "--yes", "events", "report", position)
         reader = connect(shell.broker)
         consume(reader, "events", consumer_group="report")
         for _ in range(count):
@@ -393,7 +393,7 @@ def test_groups_and_seek_of_a_stream(shell: Shell, connect: Connect) -> None:
         reader.expect_quiet()
         reader.drop()
     assert shell.good("groups", "events").splitlines()[1].split()[0] == "report"
-    assert "report is deleted" in shell.good("groups", "events", "--delete", "report")
+    assert "report is deleted" in shell.good("groups", "events", "--yes", "--delete", "report")
     shell.broker.kill()
     shell.broker.start()
     assert shell.good("groups", "events") == "there are no groups\n"
@@ -409,10 +409,10 @@ def test_seek_of_a_work_group(shell: Shell, connect: Connect) -> None:
     for number in range(6):
         done.receive(payload=b"%d" % number)
     held = take(behind, b"0")
-    assert "have messages in hand" in shell.bad("seek", "orders", "behind", "first")
+    assert "have messages in hand" in shell.bad("seek", "--yes", "orders", "behind", "first")
     wait_until(lambda: lag(broker, "orders", "done") == 0)
     done.drop()
-    shell.good("seek", "orders", "done", "2")
+    shell.good("seek", "--yes", "orders", "done", "2")
     assert {group["name"]: group["lag"] for group in shell.read("groups", "orders")["groups"]} == {
         "behind": 6, "done": 4}
     broker.kill()
@@ -424,7 +424,7 @@ def test_seek_of_a_work_group(shell: Shell, connect: Connect) -> None:
         assert users(packet)["delivery-count"] == "1"
     done.expect_quiet()
     done.drop()
-    shell.good("seek", "orders", "behind", "next")
+    shell.good("seek", "--yes", "orders", "behind", "next")
     wait_until(lambda: shell.read("describe", "orders")["messages"] == 0)
     ack(behind, *held) if behind.version == 4 else None
     later = connect(broker)
@@ -441,11 +441,11 @@ def test_groups_of_one_name_with_filters(shell: Shell, connect: Connect) -> None
         client = connect(broker)
         client.subscribe(f"$queue/orders/{filter_}", qos=1)
         client.drop()
-    assert "say which: default/eu/#, default/us/#" in shell.bad("seek", "orders", "default", "first")
+    assert "say which: default/eu/#, default/us/#" in shell.bad("seek", "--yes", "orders", "default", "first")
     assert [line.split()[0] for line in shell.good("groups", "orders").splitlines()[1:]] == [
         "default/eu/#", "default/us/#"]
     connect(broker).publish("$queue/orders/eu/x", b"x", 1, expect=0)
-    shell.good("groups", "orders", "--delete", "default/eu/#")
+    shell.good("groups", "orders", "--yes", "--delete", "default/eu/#")
     assert [group["filter"] for group in shell.read("groups", "orders")["groups"]] == ["us/#"]
 
 

@@ -281,8 +281,8 @@ def test_two_different_passwords_are_asked_for_again(users: dict[str, dict[str, 
 
 def test_removing_a_user(users: dict[str, dict[str, str]]) -> None:
     users["f"] = {"ada": "x"}
-    assert CliRunner().invoke(cli.cli, ["user", "remove", "--file", "f", "ada"]).exit_code == 0
-    result = CliRunner().invoke(cli.cli, ["user", "remove", "--file", "f", "ada"])
+    assert CliRunner().invoke(cli.cli, ["user", "remove", "--yes", "--file", "f", "ada"]).exit_code == 0
+    result = CliRunner().invoke(cli.cli, ["user", "remove", "--yes", "--file", "f", "ada"])
     assert result.exit_code == 1 and "has no user ada" in result.output
 
 
@@ -293,9 +293,20 @@ def test_a_users_file_that_cannot_be_written_is_one_sentence(monkeypatch: pytest
 
     for name in ("add_user", "remove_user", "list_users"):
         monkeypatch.setattr(sys.modules["fluxmq.access.users"], name, denied)
-    for arguments in (["add", "ada", "--password-stdin"], ["remove", "ada"], ["list"]):
+    for arguments in (["add", "ada", "--password-stdin"], ["remove", "ada", "--yes"], ["list"]):
         result = CliRunner().invoke(cli.cli, ["user", *arguments, "--file", "f"], input="secret\n")
         assert result.exit_code == 1 and "f: Permission denied" in result.output
+
+
+def test_a_ban_that_is_lifted_is_not_shown_as_if_it_went_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"address": "10.0.0.1", "user": None, "failures": 5, "until_ms": 1769860800123, "seconds": 60}
+    answers = {"GET": {"bans": [row], "standing": 1}, "DELETE": {"lifted": [row]}}
+    monkeypatch.setattr("fluxmq.app.admin_client.AdminClient.ask", lambda _, method, *what, **how: answers[method])
+    listed = CliRunner().invoke(cli.cli, ["ban", "list", "--socket", "s"]).output
+    assert "BANNED UNTIL" in listed and "2026-01-31T12:00:00.123Z" in listed
+    lifted = CliRunner().invoke(cli.cli, ["ban", "lift", "10.0.0.1", "--socket", "s"]).output
+    assert [line.split() for line in lifted.splitlines()] == [
+        ["lifted", "at", "10.0.0.1:"], ["ADDRESS", "USER", "FAILED", "LOGINS"], ["10.0.0.1", "(everybody)", "5"]]
 
 
 def test_bench_gets_its_arguments_as_they_are(monkeypatch: pytest.MonkeyPatch,

@@ -17,7 +17,7 @@ from kit import python
 from kit.admin_node import AdminNode
 
 from fluxmq.app import cli, exit_codes
-from fluxmq.app.admin_client import AdminError
+from fluxmq.app.admin_client import AdminClient, AdminError
 from fluxmq.app.queue_place import read_position
 from fluxmq.app.queue_text import as_message, as_table, as_time, plain
 
@@ -171,6 +171,47 @@ def test_tail_ends_with_the_broker(node: AdminNode, tmp_path: Path) -> None:
     assert tail.returncode == exit_codes.FAILURE and "ended" in err and "Traceback" not in err
 
 
+def test_empty_queues_of_the_broker_are_listed_if_they_are_asked_for(node: AdminNode) -> None:
+    rows = node.queues.list_queues
+    node.queues.list_queues = lambda: [  # type: ignore[method-assign]
+        row | ({"internal": True} if row["name"].startswith("$under-way") else {}) for row in rows()]
+    for name in ("q", "$under-way-1"):
+        good(node, "create", name)
+
+    def listed(*options: str) -> set[str]:
+        return {row["name"] for row in json.loads(good(node, "list", "--json", *options))["queues"]}
+
+    assert listed() == {"q"} and "$under-way" not in good(node, "list")
+    assert listed("--all") == {"q", "$under-way-1"} and "$under-way-1" in good(node, "list", "--all")
+    good(node, "publish", "$under-way-1", "a letter whose target is away")
+    assert listed() == {"q", "$under-way-1"}
+
+
+def test_a_move_whose_broker_ends_says_that_it_may_be_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also when it has answered before that it takes longer. One that was never asked has done nothing."""
+    answers: list[Any] = []
+
+    def ask(client: AdminClient, *what: str, **how: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise client._unreachable(answer)
+        return answer
+
+    monkeypatch.setattr(AdminClient, "ask", ask)
+
+    def said() -> str:
+        words = ["queue", "move", "q", "n2", "--socket", str(tmp_path / "s")]
+        return str(CliRunner().invoke(cli.cli, words).exception)
+
+    for each in ([ConnectionResetError()], [{"moving": True}, ConnectionRefusedError()]):
+        answers[:] = each
+        text = said()
+        assert text.startswith("q was to move to node n2, and may be there or where it was: ")
+        assert "fluxmq queue describe q, at another node, says where it is; repeat the command there" in text
+    answers[:] = [ConnectionRefusedError()]
+    assert said().startswith("no broker answers at ")
+
+
 def test_groups_and_seek(node: AdminNode) -> None:
     good(node, "create", "q", "--partitions", "2")
     assert good(node, "groups", "q") == "there are no groups\n"
@@ -178,13 +219,14 @@ def test_groups_and_seek(node: AdminNode) -> None:
     good(node, "publish", "q", stdin=b"x\n" * 9)
     assert good(node, "groups", "q").splitlines()[1].split() == ["g", "0", "0", "9", "0:0", "1:0"]
     end = node.queues.queues["q"].next
-    good(node, "seek", "q", "g", "next")
+    good(node, "seek", "--yes", "q", "g", "next")
     assert node.queues.queues["q"].groups["g"] == end
-    good(node, "seek", "q", "g", "-1")
+    good(node, "seek", "--yes", "q", "g", "-1")
     assert node.queues.queues["q"].groups["g"] == [max(0, n - 1) for n in end]
-    assert json.loads(good(node, "seek", "q", "g", "first", "--partition", "0", "--json"))["positions"][0]["next"] == 0
-    assert "has no group h" in bad(node, "seek", "q", "h", "first")
-    assert good(node, "groups", "q", "--delete", "g") == "g is deleted\n"
+    first = json.loads(good(node, "seek", "--yes", "q", "g", "first", "--partition", "0", "--json"))
+    assert first["positions"][0]["next"] == 0
+    assert "has no group h" in bad(node, "seek", "--yes", "q", "h", "first")
+    assert good(node, "groups", "q", "--yes", "--delete", "g") == "g is deleted\n"
 
 
 def test_dead_letters(node: AdminNode) -> None:

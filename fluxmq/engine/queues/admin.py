@@ -32,10 +32,12 @@ from fluxmq.engine.ports.queues import (
 )
 from fluxmq.engine.queues.amqp.admin import declared_of, named
 from fluxmq.engine.queues.dead_letters import dead_letter_state
+from fluxmq.engine.queues.forwarding import is_under_way
 from fluxmq.engine.queues.manager import NOTHING, QueueManager, QueueState
 from fluxmq.engine.queues.pages import logs_of, page_of
 from fluxmq.engine.queues.parts import is_part, part_identity, part_name, whole_of
 from fluxmq.engine.queues.properties import encode_users
+from fluxmq.engine.queues.records import is_moving
 from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.statistics import counts_of, numbers_of
@@ -101,7 +103,7 @@ class QueueAdmin:
                 "partitions": state.queue.partitions,
                 # What another node has only that one knows.
                 **(numbers_of(state) if state.here else dict.fromkeys(numbers_of(state))),
-                **self._place(state), **_place_in_whole(state), "damage": state.queue.damage or "",
+                **self._place(state), **_place_in_whole(state), **_whose(state), "damage": state.queue.damage or "",
                 "dead_letters": waiting}
 
     def _place(self, state: QueueState) -> dict[str, str]:
@@ -423,6 +425,12 @@ def _divided(state: QueueState, relay: Parts) -> QueueDivided:
     return QueueDivided(QueueName(namespace, spec.name), f"{state.id:016x}", parts,
                         [f"{part_identity(state.id, at):016x}" for at in range(count)], state.queue.lanes,
                         relay.missing)
+
+
+def _whose(state: QueueState) -> dict[str, Any]:
+    """Of the broker's own queues, that it is one."""
+    name = state.queue.name
+    return {"internal": True} if is_under_way(name) or is_moving(name) else {}
 
 
 def _place_in_whole(state: QueueState) -> dict[str, Any]:
