@@ -4,6 +4,7 @@
                                       a ClusterView (engine/ports/overview.py), always 200, also without quorum
     POST   /api/v1/cluster/voters/{node}   {"voter": node}: it has a vote in etcd
     DELETE /api/v1/cluster/voters/{node}   {"removed": node}: it has none any more
+    GET  /api/v1/cluster/leave        a LeavingView: how far the node has come
     POST /api/v1/cluster/leave        202 {"leaving": id}: begun; the broker stops when it is done
 """
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from fluxmq.admin.http import Answer
 from fluxmq.engine.ports.overview import ClusterOverview, ClusterView
 
-__all__ = ["add_voter", "cluster_page", "leave_cluster", "remove_voter", "show_cluster"]
+__all__ = ["add_voter", "cluster_page", "leave_cluster", "remove_voter", "show_cluster", "show_leaving"]
 
 _JSON_TYPE = "application/json"
 
@@ -37,6 +38,11 @@ async def remove_voter(port: ClusterOverview, node: str) -> Answer:
     """Raises QueueRefused."""
     await port.remove_voter(node)
     return Answer(200, _JSON_TYPE, msgspec.json.encode({"removed": node}) + b"\n")
+
+
+async def show_leaving(port: ClusterOverview) -> Answer:
+    """Raises QueueRefused."""
+    return Answer(200, _JSON_TYPE, msgspec.json.encode(port.leaving()) + b"\n")
 
 
 async def leave_cluster(port: ClusterOverview) -> Answer:

@@ -23,6 +23,7 @@
     GET    /api/v1/cluster                            the cluster, as this node sees it             (cluster.py)
     POST   /api/v1/cluster/voters/{node}              {"voter": node}: it has a vote in etcd
     DELETE /api/v1/cluster/voters/{node}              {"removed": node}: it has none any more
+    GET    /api/v1/cluster/leave                      how far this node has come that leaves        200
     POST   /api/v1/cluster/leave                      {"leaving": id}: begun                        202
     GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
     DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
@@ -49,7 +50,7 @@ from fluxmq.admin.accounts import account_routes
 from fluxmq.admin.answers import Call, json_answer, refusal
 from fluxmq.admin.bans import lift_bans, list_bans
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
-from fluxmq.admin.cluster import add_voter, leave_cluster, remove_voter, show_cluster
+from fluxmq.admin.cluster import add_voter, leave_cluster, remove_voter, show_cluster, show_leaving
 from fluxmq.admin.divided import Divided
 from fluxmq.admin.elsewhere import Elsewhere, as_answer
 from fluxmq.admin.http import Answer, Request, Stream
@@ -120,7 +121,8 @@ class AdminRoutes:
             self._route(("cluster",), GET=(lambda call: show_cluster(cluster), ""))
             self._route(("cluster", "voters", None), POST=(lambda call: add_voter(cluster, call.names[0]), ""),
                         DELETE=(lambda call: remove_voter(cluster, call.names[0]), ""))
-            self._route(("cluster", "leave"), POST=(lambda call: leave_cluster(cluster), ""))
+            self._route(("cluster", "leave"), GET=(lambda call: show_leaving(cluster), ""),
+                        POST=(lambda call: leave_cluster(cluster), ""))
         if bans is not None:
             self._route(("bans",), GET=(lambda call: list_bans(bans), ""))
             self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"))

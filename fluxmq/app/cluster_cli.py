@@ -156,41 +156,55 @@ def cluster_leave(place: Place, no_wait: bool, yes: bool) -> None:
     """Take this node out of the cluster, and stop it.
 
     Its sessions, its queues and its streams go to the other nodes, its clients are told where to go, and the process
-    ends. The command returns then. The log names the queues that stay, and why.
+    ends. The command returns then. It shows how far that has come, and names the queues that stay, and why; with
+    --no-wait, only the log does.
     """
     view = place.client.ask("GET", "cluster")
     name = view["local"]
     if view["state"] != "standalone":  # then the broker says why it cannot
-        confirm(yes, f"Hand over the sessions of {plain(name)} to the other nodes, and stop it?")
+        confirm(yes, f"Hand over the sessions and queues of {plain(name)} to the other nodes, and stop it?")
     place.client.ask("POST", "cluster", "leave")
-    if not no_wait:
-        _wait(place, name)
-    voter = next(node["etcd"] for node in view["nodes"] if node["id"] == name) == "voter"
+    told = None if no_wait else _wait(place, name)
     text = f"{plain(name)} {'leaves' if no_wait else 'has left'}"
-    if voter:
+    if told is not None and told["moved"]:
+        text += f", and {_count(told['moved'], 'queue')} moved"
+    if next(node["etcd"] for node in view["nodes"] if node["id"] == name) == "voter":
         text += (". Its member of etcd keeps its vote: if it does not come back, fluxmq cluster voters remove "
                  f"{plain(name)}, on another node")
-    place.show({"node": name, "left": not no_wait}, lambda: text)
+    for queue, why in () if told is None else told["stay"].items():
+        text += f"\nqueue {plain(queue)} stays with it: {plain(why)}"
+    if told is not None and not told["ended"]:
+        text += "\nwhat it has not handed over, its log says"
+    place.show({"node": name, "left": not no_wait} | ({} if told is None else {
+        "moved": told["moved"], "stay": told["stay"] if told["ended"] else None}), lambda: text)
 
 
-def _wait(place: Place, name: str) -> None:
-    """Until the broker does not answer any more. Raises AdminError if it stays after all."""
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _wait(place: Place, name: str) -> dict[str, Any] | None:
+    """Until the broker does not answer any more. Returns what it has said last. Raises AdminError if it stays after
+    all."""
     from fluxmq.app.admin_client import AdminError
 
-    said = -1
+    said, told = "", None
     while True:
         try:
-            view = place.client.ask("GET", "cluster")
+            view = place.client.ask("GET", "cluster", "leave")
         except AdminError as error:
             if error.status or isinstance(error.__cause__, TimeoutError):
                 raise
-            return
+            return told
         if view["state"] != "leaving":
             raise AdminError(f"{plain(name)} does not leave: it is {_state(view)}", "its log says more")
-        left = next(node["sessions"] for node in view["nodes"] if node["id"] == view["local"])
-        if left != said and not place.as_json:
-            click.echo(f"{left} session{'' if left == 1 else 's'} to hand over", err=True)
-            said = left
+        told = view
+        line = f"{_count(view['sessions'], 'session')} to hand over, {_count(view['queues'], 'queue')} to move"
+        if view["queue"]:
+            line += f": {plain(view['queue'])} goes to node {plain(view['to'])}"
+        if line != said and not place.as_json and not view["ended"]:
+            click.echo(line, err=True)
+            said = line
         time.sleep(_LOOK_SECONDS)
 
 

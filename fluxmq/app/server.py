@@ -82,6 +82,7 @@ GC_THRESHOLDS = (20_000, 4, 600)
 TICK_S = 0.25  # precision of connections' timers: keep alive, time-outs, delayed wills
 DROP_LOG_TICKS = 4  # a second between lines about messages dropped for a client
 DROP_LINES_MAX = 10
+TOLD_S = 2.0  # how long a node that has left waits until its operator knows
 RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
 
 
@@ -490,6 +491,13 @@ class Server:
             self.notes.log.warning("a queue stays with this node", extra={"queue": name, "why": why})
         work.cancel()
 
+    async def _tell_operator(self, leaver: Leaver) -> None:
+        """Who has taken the node out of its cluster looks twice a second, and is to see what came of it."""
+        leaver.ended = True
+        until = time.monotonic() + TOLD_S
+        while self.away is ReasonCode.SERVER_MOVED and not leaver.told and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+
     def _send_away(self, client: Any, node: str) -> None:
         """client: of a session, which goes to that node."""
         if isinstance(client, Client) and self.node is not None:
@@ -508,6 +516,7 @@ class Server:
         if self._started and self.node is not None and not self.fenced and not self.status:
             self.admission.gate.shut = "this node is leaving its cluster"
             await self._hand_over(self.node.leaver)
+            await self._tell_operator(self.node.leaver)
         self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
         if self.admin is not None:

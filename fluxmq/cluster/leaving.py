@@ -154,10 +154,12 @@ class Leaving:
 
 
 class Leaver:
-    """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop."""
+    """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop. ended:
+    nothing is handed over any more; told: an operator has been told so."""
 
     def __init__(self, node: ClusterNode) -> None:
         self.on_leave: Callable[[], None] | None = None
+        self.ended = self.told = False
         self._node = node
         self._leaving: Leaving | None = None
 

@@ -10,7 +10,8 @@ from fluxmq.cluster.etcd.own_member import OwnMember, Vote
 from fluxmq.cluster.node import ClusterNode, Phase
 from fluxmq.cluster.peers import Peer
 from fluxmq.cluster.ports import CallFailed, StoreError
-from fluxmq.engine.ports.overview import ClusterView, NodeView, PeerView
+from fluxmq.cluster.queue_moves import NO_TIME
+from fluxmq.engine.ports.overview import ClusterView, LeavingView, NodeView, PeerView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.address import parse_address
 
@@ -130,6 +131,16 @@ class Overview:
                                "start another node, or stop this one with SIGTERM: its sessions wait on its disk")
         node.begin_leaving()
         node.leaver.on_leave()
+
+    def leaving(self) -> LeavingView:
+        """See the port."""
+        leaver, moves = self._node.leaver, self._node.queue_moves
+        view, stay = self.snapshot(), leaver.queues_left
+        queue, to = moves.under_way or ("", "")
+        leaver.told = leaver.ended
+        return LeavingView(node=view.local, state=view.state, reason=view.reason, sessions=view.own.sessions,
+                           queues=sum(why == NO_TIME for why in stay.values()), moved=moves.moved, queue=queue, to=to,
+                           ended=leaver.ended, stay=stay if leaver.ended else {})
 
 
 def _peer(peer: Peer) -> PeerView:

@@ -62,6 +62,7 @@ ASK_S = 10.0  # before an operator is told that it takes longer
 CERTAIN_S = 60.0  # how long an old owner that does not answer may have its lease, before an operator is told so
 RETRY_S = 0.2
 LOOK_S = 0.002
+NO_TIME = "there was no time for it"  # why a queue stays that might have moved
 RESERVED_S = 5.0  # how long messages are kept for consumers that held them
 DURABLE_BYTES = 4 << 20  # of a copy that are not on the disk yet
 
@@ -101,6 +102,8 @@ class QueueMoves:
         self._coming: dict[int, tuple[Arrival, str, int]] = {}  # by identity: the copy, its node, the move
         self._asked: dict[tuple[Address, str], Work[QueueRefused | None]] = {}
         self._why_left: dict[QueueState, str] = {}
+        self.moved = 0  # by move_all()
+        self.under_way: tuple[str, str] | None = None  # of move_all(): the queue that moves, and its new node
         self._closed = False
         self._manager: QueueManager | None = None
 
@@ -217,16 +220,20 @@ class QueueMoves:
             why = why_it_stays(state) if others else "no other node serves"
             if not why:
                 count = self._definitions.placed
+                node = min(others, key=lambda name: (count[name], name))
+                self.under_way = shown_queue(state.spec), node
                 try:
-                    await self.move(state.queue.address, min(others, key=lambda name: (count[name], name)))
+                    await self.move(state.queue.address, node)
+                    self.moved += 1
                 except QueueRefused as refused:
                     why = refused.text
+                self.under_way = None
             if why:
                 self._why_left[state] = why
 
     def left(self) -> dict[str, str]:
         """Queues that move_all() has not moved so far, and why."""
-        return {shown_queue(state.spec): self._why_left.get(state) or why_it_stays(state) or "there was no time for it"
+        return {shown_queue(state.spec): self._why_left.get(state) or why_it_stays(state) or NO_TIME
                 for state in (self.manager.queues.values() if self._manager is not None else ())
                 if state.here and state.id}
 

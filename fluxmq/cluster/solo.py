@@ -10,7 +10,7 @@ from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.accounts import Permission, PermissionRule, UserChange, UserInfo
 from fluxmq.engine.ports.cluster import Cluster, Owner
-from fluxmq.engine.ports.overview import ClusterView, NodeView
+from fluxmq.engine.ports.overview import ClusterView, LeavingView, NodeView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.sessions.state import Will
 
@@ -92,6 +92,9 @@ class SoloOverview:
         await self.add_voter(node)
 
     def leave(self) -> None:
+        self.leaving()
+
+    def leaving(self) -> LeavingView:
         raise QueueRefused("conflict", "this broker is by itself: there is no cluster that it could leave",
                            "SIGTERM stops it")
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kit.amqp_wire import wire
 from kit.cluster import Cluster, cluster_command
 from kit.hoppers import Publisher, Subscriber
 from oracle.mqtt import Disconnect, Packet
@@ -88,13 +89,17 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_node_is_taken_out_by_command(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 2) as cluster:
-        client, plain = cluster.client(0), cluster.client(0)
+    with Cluster(tmp_path, 2, settings={"server.amqp091.plain.addr": "127.0.0.1:0"}) as cluster:
+        client, plain, amqp = cluster.client(0), cluster.client(0), wire(cluster, 0)
+        for number in range(4):                 # two for each node
+            amqp.call(1, "queue.declare", queue=f"q{number}", durable=True)
+        amqp.call(1, "queue.declare", queue="mine", exclusive=True)
         client.connect("c", clean_start=False, properties=KEPT)
         client.subscribe("left/#", qos=1)
         plain.connect("plain")
         said = cluster_command(cluster[0], "leave", "--yes")
-        assert "n0 has left" in said and "sessions to hand over" in said
+        assert "n0 has left, and 2 queues moved" in said and "to hand over, " in said and "queues to move" in said
+        assert "queue mine stays with it: it is exclusive to a connection of its node" in said
         for each in (client, plain):
             assert reference_of(each.expect_closed(0x9D)) == "{}:{}".format(*cluster[1].address)
         process = cluster[0].process

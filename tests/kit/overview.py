@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fluxmq.engine.ports.overview import ClusterView, NodeView, PeerView
+from fluxmq.engine.ports.overview import ClusterView, LeavingView, NodeView, PeerView
 
 __all__ = ["FakeOverview"]
 
@@ -28,6 +28,8 @@ class FakeOverview:
         self.refusal: Exception | None = None
         self.leaves = 0
         self.changes: list[tuple[str, str]] = []
+        self.progress: list[LeavingView] = []   # what leaving() says, one after the other; the last one stays
+        self.told: list[LeavingView] = []
 
     def set(self, **changed: object) -> None:
         """Other values of the view."""
@@ -52,3 +54,9 @@ class FakeOverview:
             raise self.refusal
         self.leaves += 1
         self.set(state="leaving", reason="an operator asked for it")
+
+    def leaving(self) -> LeavingView:
+        if not self.progress:
+            return LeavingView(node=self.view.local, state=self.view.state, reason=self.view.reason)
+        self.told.append(self.progress.pop(0) if len(self.progress) > 1 else self.progress[0])
+        return self.told[-1]

@@ -24,7 +24,7 @@ from fluxmq.app.cluster_views import cluster_check, cluster_metrics
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 from fluxmq.cluster.solo import SoloOverview
-from fluxmq.engine.ports.overview import NodeView
+from fluxmq.engine.ports.overview import LeavingView, NodeView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.metrics import METRICS
 
@@ -128,13 +128,36 @@ def test_leave_waits_until_the_broker_has_stopped(tmp_path: Path, overview: Fake
     command.start()
     try:
         wait_until(lambda: overview.leaves)
-        one, *others = overview.view.nodes
-        node.do(lambda: overview.set(nodes=(NodeView(id="one", state="leaving", sessions=1), *others)))
-        assert command.is_alive() and one.sessions == 3
+        node.do(lambda: overview.progress.extend([
+            LeavingView(node="one", state="leaving", sessions=1, queues=3),
+            LeavingView(node="one", state="leaving", queues=2, moved=1, queue="jobs", to="two"),
+            LeavingView(node="one", state="leaving", moved=2, ended=True, stay={"mine": "it is exclusive"})]))
+        wait_until(lambda: any(view.ended for view in overview.told))
+        assert command.is_alive()
     finally:
         node.stop()
     command.join(30)
-    assert results[0].exception is None and "one has left" in results[0].output
+    assert results[0].exception is None
+    said = results[0].output
+    for line in ("1 session to hand over, 3 queues to move\n",
+                 "0 sessions to hand over, 2 queues to move: jobs goes to node two\n",
+                 "one has left, and 2 queues moved", "\nqueue mine stays with it: it is exclusive\n"):
+        assert line in said
+    assert "its log says" not in said
+
+
+def test_leave_does_not_guess_what_a_node_that_was_killed_has_moved(tmp_path: Path, overview: FakeOverview) -> None:
+    node = AdminNode(tmp_path / "other.sock", cluster=overview)
+    overview.progress = [LeavingView(node="one", state="leaving", queues=2, moved=1)]
+    node.start()
+    results: list[Result] = []
+    command = threading.Thread(target=lambda: results.append(run(node, "leave", "--yes", "--json")))
+    command.start()
+    wait_until(lambda: overview.leaves)
+    node.stop()
+    command.join(30)
+    told = json.loads(results[0].stdout)
+    assert told["left"] and told.get("stay") is None
 
 
 def test_leave_ends_with_an_error_if_the_node_stays(node: AdminNode, overview: FakeOverview) -> None:

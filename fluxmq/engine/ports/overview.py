@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-__all__ = ["ClusterOverview", "ClusterView", "NodeView", "PeerView"]
+__all__ = ["ClusterOverview", "ClusterView", "LeavingView", "NodeView", "PeerView"]
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -101,6 +101,26 @@ class ClusterView(Struct, frozen=True, kw_only=True):
         return next(node for node in self.nodes if node.id == self.local)
 
 
+class LeavingView(Struct, frozen=True, kw_only=True):
+    """How far a node has come that leaves.
+
+    node, state, reason: of this node, as in a ClusterView. sessions: that it still has to hand over. queues: that it
+    still has to move. moved: how many have moved. queue, to: the one that is on its way, and its new node; "": none.
+    ended: the time is over, or everything is done. stay: then the queues that stay with this node, and why.
+    """
+
+    node: str
+    state: str
+    reason: str = ""
+    sessions: int = 0
+    queues: int = 0
+    moved: int = 0
+    queue: str = ""
+    to: str = ""
+    ended: bool = False
+    stay: dict[str, str] = {}
+
+
 class ClusterOverview(Protocol):
     """Shows the cluster, changes who votes in etcd, and takes this node out of it."""
 
@@ -123,3 +143,6 @@ class ClusterOverview(Protocol):
 
         Raises QueueRefused: conflict, by itself or not joined; unavailable, nobody can take the sessions over.
         """
+
+    def leaving(self) -> LeavingView:
+        """How far it has come. The process waits a moment until this was asked when it has ended."""

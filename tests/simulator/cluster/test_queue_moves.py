@@ -244,6 +244,8 @@ def test_a_node_that_leaves_moves_its_queues_and_names_those_that_stay() -> None
     assert work.result() == 0
     stay = brokers.processes["one"].cluster.leaver.queues_left
     assert stay == {"mine": never}
+    moves = brokers.processes["one"].cluster.queue_moves
+    assert (moves.moved, moves.under_way) == (3, None)
     for name in (b"log", b"memory"):
         assert sum(brokers.processes[at].node.manager.queues[b"/", name].here for at in ("two", "three")) == 1
     owner = owner_of(brokers)
