@@ -78,14 +78,15 @@ class Queue:
     def consume(self, *, group: str | None = None, prefetch: int | None = None, ack: str = "manual",
                 routing: str = "#", offset: Offset | None = None, visibility_timeout_s: float | None = None,
                 max_retries: int | None = None, initial_backoff_s: float | None = None,
-                max_backoff_s: float | None = None, backoff_multiplier: float | None = None, exclusive: bool = False,
-                qos: int = 1) -> QueueConsumer:
+                max_backoff_s: float | None = None, backoff_multiplier: float | None = None,
+                exclusive: bool | None = None, qos: int = 1) -> QueueConsumer:
         """Consume: `async for message in queue.consume(…)`, or `async with` to end it before the client.
 
         group: consumers that share the messages; of a stream, that share a position. prefetch: maximum number of
         unsettled messages. ack: "manual": settled by ack(), nack() or reject(); "auto": when the next one is requested.
         routing: a filter of routing keys. offset: first position: "first", "last", "next", "resume", a number, a
-        datetime. The rest is the group's retry policy. The first request for a message raises SubscribeRefused, or
+        datetime. exclusive: partitions belong to one consumer each; None: as the group has it. The rest is the group's
+        retry policy. The first request for a message raises SubscribeRefused, or
         UsageError if this client already consumes the same, because a client has one subscription to a filter.
         """
         if ack not in ("auto", "manual"):
@@ -97,8 +98,8 @@ class Queue:
         if group is not None:
             pairs.append(("consumer-group", group))
         pairs += [(name, _number(value)) for name, value in numbers.items() if value is not None]
-        if exclusive:
-            pairs.append(("exclusive", "true"))
+        if exclusive is not None:
+            pairs.append(("exclusive", "true" if exclusive else "false"))
         if offset is not None:
             pairs.append(("offset", _offset(offset)))
         topic_filter = self.topic() if routing == "#" else self.topic(routing)

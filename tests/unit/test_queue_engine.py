@@ -40,7 +40,7 @@ class Consumer:
     """A member that keeps what it gets until the test says what becomes of it. got: (payload, delivery count)."""
 
     def __init__(self, world: World, queue: str, group: str = "g", room: int = 100, lease_s: float = 0,
-                 exclusive: bool = False) -> None:
+                 exclusive: bool | None = None) -> None:
         self.world, self.name = world, queue
         self.queue: Queue = world.manager.queues[b"/", queue.encode()].queue
         self.group: Group = world.manager.group(self.queue, group.encode(), exclusive=exclusive)
@@ -296,7 +296,19 @@ def test_how_a_group_shares_is_up_to_its_first_member() -> None:
     one.leave()
     assert set(two.group.owners().values()) == {two.member}
     two.leave()
-    assert Consumer(world, "q").group.owners() == {0: None, 1: None}
+    assert Consumer(world, "q", exclusive=False).group.owners() == {0: None, 1: None}
+
+
+def test_a_group_stays_as_it_is_for_members_that_do_not_say_how_it_shares() -> None:
+    """After a restart they may be the first that come back."""
+    world = World({"name": "q", "partitions": 2})
+    assert Consumer(world, "q", group="new").group.mode == "shared"
+    first = Consumer(world, "q", exclusive=True)
+    first.leave()
+    plain = Consumer(world, "q")
+    assert plain.group.mode == "exclusive" and set(plain.group.owners().values()) == {plain.member}
+    second = Consumer(world, "q", exclusive=True)
+    assert set(plain.group.owners().values()) == {plain.member, second.member}
 
 
 # ---------------------------------------------------------------- ephemeral queues

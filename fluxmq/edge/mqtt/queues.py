@@ -63,10 +63,12 @@ def read_consume(options: dict[str, str]) -> Consume:
             lease_ms = -1
         if not 0 <= lease_ms <= LEASE_SECONDS_MAX * 1000:
             raise ValueError(f"visibility-timeout is 0 to {LEASE_SECONDS_MAX} seconds, not {lease!r}")
-    exclusive = options.get("exclusive", "false").lower()
-    if exclusive not in TRUTHS:
-        raise ValueError(f"exclusive is true or false, not {exclusive!r}")
-    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive], _retry_policy(options))
+    exclusive = None
+    if (said := options.get("exclusive")) is not None:
+        if said.lower() not in TRUTHS:
+            raise ValueError(f"exclusive is true or false, not {said!r}")
+        exclusive = TRUTHS[said.lower()]
+    return Consume(group, ack == "manual", prefetch, position, lease_ms, exclusive, _retry_policy(options))
 
 
 def _retry_policy(options: dict[str, str]) -> RetryPolicy:

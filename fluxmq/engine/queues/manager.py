@@ -571,23 +571,24 @@ class QueueManager(QueueTable):
 
     # ------------------------------------------------------------------ groups
 
-    def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
-              mode: str = "", retry_policy: RetryPolicy = UNSPECIFIED) -> Group:
+    def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "",
+              exclusive: bool | None = None, mode: str = "", retry_policy: RetryPolicy = UNSPECIFIED) -> Group:
         """The group of this name. If it does not exist, it is made with this retry policy; in a classic queue it begins
-        at the oldest message. Its first member decides how members share."""
+        at the oldest message. How members share is up to the first one that says it (exclusive, mode), while the group
+        has no members; else it stays as it is on the disk: after a restart members come back in any order."""
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
         if queue.relay is not None:
             return group or self._relay_group(state, name, pattern)
         single = state.arguments is not None and state.arguments.single
-        mode = "single" if single else mode or ("exclusive" if exclusive else "shared")
-        if group is not None and not group.members and group.mode != mode:
+        mode = "single" if single else mode or ("" if exclusive is None else "exclusive" if exclusive else "shared")
+        if group is not None and not group.members and mode not in ("", group.mode):
             group.set_mode(mode)
             self._record_group(state, group, pattern)
         elif group is None:
             group = self.adopt_group(state, self.number(queue.line),
-                                     GroupRecord(queue.number, name, mode, pattern, retry_policy))
+                                     GroupRecord(queue.number, name, mode or "shared", pattern, retry_policy))
             self._record_group(state, group, pattern)
             # Its start is recorded after the group: at recovery the log may reach further, or have messages that are
             # gone now.

@@ -62,14 +62,15 @@ UNKNOWN = Refusal("the queue is not at this node any more", unknown=True)
 class Attach(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer for the owner of its queue. protocol: whose rules its group has. held: what it holds already: [(index
     of the log in the queue, offset, deliveries)]. room: how many messages it can take beyond these. fresh: the client
-    has just asked for it, so its retry policy changes that of the group. mark: Member.mark."""
+    has just asked for it, so its retry policy changes that of the group. exclusive: None: as the group has it. mark:
+    Member.mark."""
 
     protocol: Literal["mqtt", "amqp"]
     client: str
     group: bytes = b""
     pattern: bytes = b""
     position: str = ""
-    exclusive: bool = False
+    exclusive: bool | None = None
     priority: int = 0
     lease_ms: int | None = None
     retry_policy: RetryPolicy = UNSPECIFIED

@@ -96,7 +96,8 @@ class Consume(msgspec.Struct, array_like=True, frozen=True):
 
     group: b"" = the default group of a classic queue, none for a stream. manual: `ack: manual`. prefetch: unsettled
     messages at most; 0 = as many as the Receive Maximum. position: where a stream (or a new group) begins. lease_ms:
-    visibility timeout; None = the queue's. exclusive: partitions belong to one member each. retry_policy: of its group.
+    visibility timeout; None = the queue's. exclusive: whether partitions belong to one member each; None: as the
+    group has it. retry_policy: of its group.
     """
 
     group: bytes = b""
@@ -104,7 +105,7 @@ class Consume(msgspec.Struct, array_like=True, frozen=True):
     prefetch: int = 0
     position: str = ""
     lease_ms: int | None = None
-    exclusive: bool = False
+    exclusive: bool | None = None
     retry_policy: RetryPolicy = UNSPECIFIED
 
 

@@ -122,13 +122,16 @@ def test_queues_that_are_deleted_or_made_anew_are_not_away() -> None:
 
 
 def test_a_consumer_that_its_owner_refuses_is_asked_again_until_it_is_taken() -> None:
-    """The first consumer of a group decides whether it is exclusive. When the owner is back that is another one."""
+    """The first consumer that says so decides whether a group is exclusive. When the owner is back that is another one.
+    """
     brokers, views = with_views(1)
     share(brokers, "one")
     reader, publisher = connected(brokers, "two", "r"), connected(brokers, "three", "p")
     packet_id = reader.subscribe("$queue/q", 1, exclusive="true")
     brokers.run_until(lambda: reader.acknowledged(packet_id))
-    other = consumer(brokers, "three", "other")
+    other = connected(brokers, "three", "other")
+    packet_id = other.subscribe("$queue/q", 1, exclusive="false")       # it joins it as it is
+    brokers.run_until(lambda: other.acknowledged(packet_id))
     die(brokers, "one")
     views[1].late_s = 1.0       # node two hears late that the owner is back
     brokers.start("one")
@@ -144,6 +147,31 @@ def test_a_consumer_that_its_owner_refuses_is_asked_again_until_it_is_taken() ->
     brokers.run_until(lambda: reader.messages, 5.0)
     assert [payload for _, payload in reader.messages] == [b"second"] and reader.connected
     assert group.mode == "exclusive"
+
+
+def test_a_group_stays_exclusive_if_a_consumer_that_did_not_ask_for_it_is_the_first_when_the_owner_is_back() -> None:
+    brokers, views = with_views(1)
+    share(brokers, "one")
+    reader, publisher = connected(brokers, "two", "r"), connected(brokers, "three", "p")
+    packet_id = reader.subscribe("$queue/q", 1, exclusive="true")
+    brokers.run_until(lambda: reader.acknowledged(packet_id))
+    other = consumer(brokers, "three", "other")
+    die(brokers, "one")
+    views[1].late_s = 1.0       # node two hears late that the owner is back
+    brokers.start("one")
+    [group] = brokers.processes["one"].node.manager.queues[b"/", b"q"].groups.values()
+    brokers.run_until(lambda: len(group.members) == 2, 5.0)
+    first, _ = group.members
+    brokers.run_for(1.0)
+    assert first.client == "other" and group.owners() == {0: first} and group.mode == "exclusive"
+    assert not any("refuses a consumer" in text for _, text, _ in brokers.processes["two"].log)
+    for number in range(8):
+        publisher.publish("$queue/q", b"%d" % number, 1)
+    brokers.run_until(lambda: len(other.messages) == 8, 5.0)
+    assert not reader.messages
+    other.leave()
+    publisher.publish("$queue/q", b"to the one that stood by", 1)
+    brokers.run_until(lambda: reader.messages, 5.0)
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

@@ -419,7 +419,7 @@ class AmqpQueues(QueueListener):
         if asked.pulls:
             self.add_puller(queue, member)
         else:
-            self.consume(queue, member, exclusive=asked.exclusive, priority=asked.priority, group=asked.group)
+            self.consume(queue, member, exclusive=bool(asked.exclusive), priority=asked.priority, group=asked.group)
 
     def adopt_member(self, queue: Queue, member: Member, asked: Attach) -> None:
         """See Host."""
