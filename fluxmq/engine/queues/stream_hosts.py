@@ -12,6 +12,7 @@ from fluxmq._core.queue.page import durable_end
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.stream import StreamReader
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.positions import start_of_new
 from fluxmq.engine.queues.relays import LATER, UNKNOWN, Answer, Hosts, Refusal, moves
 from fluxmq.engine.queues.table import QueueListener, QueueTable
 
@@ -38,7 +39,7 @@ class StreamHosts(QueueListener):
         """A subscription of another node: (first offset, the next one, offset at which it begins) for each log.
         offsets: where its readers are already."""
         _check(queue)
-        found = self._manager.group(queue, group) if group else None
+        found = self._manager.group(queue, group, position=start_of_new(position)) if group else None
         starts = offsets or [self._manager.position(queue, log, position, found) for log in queue.logs]
         readers = []
         for log, start in zip(queue.logs, starts, strict=True):

@@ -155,8 +155,8 @@ class QueueTable(ABC):
         """A new queue."""
 
     @abstractmethod
-    def group(self, queue: Queue, name: bytes) -> Group:
-        """The group of this name; it is made if it does not exist."""
+    def group(self, queue: Queue, name: bytes, *, position: str = "") -> Group:
+        """The group of this name; it is made if it does not exist, and begins at this position."""
 
     @abstractmethod
     def position(self, queue: Queue, log: Log, text: str, group: Group | None) -> int:

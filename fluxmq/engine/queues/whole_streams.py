@@ -19,7 +19,7 @@ from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.attaching import Attaching
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.parts import whole_of
-from fluxmq.engine.queues.positions import position_since
+from fluxmq.engine.queues.positions import position_since, start_of_new
 from fluxmq.engine.queues.relays import Answer, Refusal, Then, refusal_of
 from fluxmq.engine.queues.streams import Make, Reading
 from fluxmq.engine.queues.table import QueueListener
@@ -106,7 +106,8 @@ class WholeStreams(QueueListener):
             then(Answer(refused=Refusal(f"the stream is stopped: {queue.damage}")))
             return
         position = position_since(whole.position, whole.group, whole.since_ms) if whole.opened else whole.position
-        group = self._manager.group(queue, whole.group.name) if whole.group is not None else None
+        group = None if whole.group is None else self._manager.group(queue, whole.group.name,
+                                                                     position=start_of_new(position))
         try:
             reading = self._reads.open(queue, group, position, whole.client, whole.make_readers, then)
         except QueueRefused as refused:

@@ -283,16 +283,18 @@ def test_the_other_partitions_are_read_on_while_an_owner_is_away() -> None:
     assert not consumer.told("basic.cancel") and len(consumer.deliveries) == 5 * PARTITIONS + 8 + 3
 
 
-@pytest.mark.parametrize(("position", "first", "late"), [("first", 0, 0), ("next", 5, 5), ("-2", 3, 4)])
-def test_a_partition_that_is_away_is_opened_when_it_is_back(position: str, first: int, late: int) -> None:
+@pytest.mark.parametrize(("position", "group", "first", "late"), [
+    ("first", "", 0, 0), ("next", "", 5, 5), ("-2", "", 3, 4), ("", "g", 5, 5), ("resume", "g", 5, 5)])
+def test_a_partition_that_is_away_is_opened_when_it_is_back(position: str, group: str, first: int, late: int) -> None:
     """late: where it begins in that partition. SUBACK does not wait for it; and what is published as soon as it is back
-    is behind SUBACK."""
+    is behind SUBACK, also for a group that is new."""
     brokers = streams()
     publisher = connected(brokers, "one", "p")
     publish(brokers, publisher, 0, 5)
     lost = away(brokers, "three", "two")
-    readers = [reads(brokers, "two", f"r{number}", offset=position) for number in range(2)]
-    gone = [reads(brokers, "two", "gone", offset=position), reads(brokers, "two", "unsubscribed", offset=position)]
+    asks = ({"offset": position} if position else {}) | ({"consumer_group": group} if group else {})
+    readers = [reads(brokers, "two", f"r{number}", **asks) for number in range(2)]
+    gone = [reads(brokers, "two", "gone", **asks), reads(brokers, "two", "unsubscribed", **asks)]
     consumer = Amqp(brokers, "two")
     consumer.consume("q", tag="c", x_stream_offset="next")
     consumer.method("basic.cancel", consumer_tag="c")
