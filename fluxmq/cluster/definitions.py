@@ -104,8 +104,8 @@ class Definitions:
         self._from: defaultdict[Address, set[bytes]] = defaultdict(set)  # source -> keys of its bindings
         self._to_queue: defaultdict[Address, set[bytes]] = defaultdict(set)
         self._to_exchange: defaultdict[Address, set[bytes]] = defaultdict(set)
-        # What the engine was told, and what may differ from it now.
-        self._told_queues: dict[Address, tuple[QueueDefinition, str | None]] = {}
+        # What the engine was told, and what may differ from it now. Of a queue also in which life of its owner (_life).
+        self._told_queues: dict[Address, tuple[QueueDefinition, str | None, int]] = {}
         self._told_exchanges: dict[Address, ExchangeDefinition] = {}
         self._told_bindings: dict[bytes, BindingDefinition] = {}
         self._changed_queues: dict[Address, None] = {}
@@ -153,6 +153,12 @@ class Definitions:
             return owner
         # It has moved from here, and its new owner has not claimed it yet.
         return home.node if home is not None and home.node != self._node else None
+
+    def _life(self, address: Address) -> int:
+        """Of the other node that serves a queue: its lease. One batch may say that the node is gone and that it is
+        back; then the way to it is another one, and what was attached there is not. 0: none does, or this node."""
+        owner = self.owner_of(address)
+        return self.owners[address].lease if owner is not None and owner != self._node else 0
 
     # ------------------------------------------------------------------ from the store
 
@@ -249,7 +255,7 @@ class Definitions:
             elif known is not None and now is not None and address in moved:
                 owner = self._told_owner(address)
                 if learner.turn_queue(now.value, owner):
-                    self._told_queues[address] = known[0], owner
+                    self._told_queues[address] = known[0], owner, self._life(address)
                     continue
                 del self._told_queues[address]
                 if known[1] == self._node and known[0].durable:
@@ -276,9 +282,9 @@ class Definitions:
                     exchange_key(*address), partial(learner.learn_exchange, exchange)):
                 self._told_exchanges[address] = exchange
         for address in _in_order(queues, self.queues):
-            now = self.queues[address].value, self._told_owner(address)
+            now = self.queues[address].value, self._told_owner(address), self._life(address)
             if self._told_queues.get(address) != now and self._use(
-                    queue_key(QUEUE, *address), partial(learner.learn_queue, *now)):
+                    queue_key(QUEUE, *address), partial(learner.learn_queue, *now[:2])):
                 self._told_queues[address] = now
         for key in _in_order(bindings, self.bindings):
             binding = self.bindings[key].value

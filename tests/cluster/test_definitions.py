@@ -436,6 +436,21 @@ def test_the_queue_of_a_node_that_dies_is_away(world: World, nodes: tuple[Member
     assert two.identity() == 7 and two.owner() is None and len(two.bound()) == 1
 
 
+@pytest.mark.parametrize("gone", [True, False])     # False: the feed was loaded anew, and shows the last change only
+def test_the_owner_of_another_life_is_news(world: World, nodes: tuple[Member, Member, Member], gone: bool) -> None:
+    """The way to it is another one, also if one batch says that it is gone and that it is back."""
+    one, two, _ = nodes
+    world.end(one.queue(7))
+    known, key = two.definitions.owners[b"/", b"q"], queue_key(QUEUE_OWNER, b"/", b"q")
+    value = world.store.items[key].value
+    revision, told = two.feed.revision, list(two.told)
+    back = Event(key, value, revision + 2, revision + 2, known.lease + 1000)
+    two._on_events([*([Event(key, None, revision + 1, 0, 0)] if gone else []), back], revision + 2)
+    assert two.told == [*told, ("queue", b"q")] and two.owner() == "one"
+    two._on_events([back._replace(revision=revision + 3)], revision + 3)    # it has claimed it again, in that life
+    assert two.told == [*told, ("queue", b"q")]
+
+
 # ------------------------------------------------------------------ exchanges
 
 

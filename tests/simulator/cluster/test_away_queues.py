@@ -106,6 +106,29 @@ def test_who_was_refused_tries_again_when_it_is_told() -> None:
     other.consume("q")
 
 
+@pytest.mark.parametrize("type_", ["classic", "stream"])
+def test_a_node_that_hears_at_once_of_the_end_of_the_owner_and_of_its_return(type_: str) -> None:
+    """It has stood still, or its watch of etcd is behind. The owner has another life, and the way to it is another."""
+    brokers = serving(*NAMES)
+    share(brokers, "one", type=type_)
+    reader, publisher = consumer(brokers, "two", "r"), connected(brokers, "two", "p")
+    publisher.publish("$queue/q", b"before", 1)
+    brokers.run_until(lambda: reader.messages and len(reasons(publisher)) == 1)
+    brokers.processes["two"].process.pause()
+    die(brokers, "one")
+    brokers.processes["one"].start()        # it serves when all nodes know it
+    brokers.run_for(2.0)
+    brokers.processes["two"].process.resume()
+    brokers.run_until(lambda: brokers.processes["one"].serving)
+    brokers.run_for(2.0)
+    state = brokers.processes["two"].node.manager.queues[b"/", b"q"]
+    assert not state.here and state.queue.relay.reachable and not len(brokers.processes["two"].node.manager.away)
+    publisher.publish("$queue/q", b"behind", 1)
+    brokers.run_until(lambda: len(reasons(publisher)) == 2 and len(reader.messages) == 2)
+    assert set(reasons(publisher).values()) == {0}
+    assert [payload for _, payload in reader.messages] == [b"before", b"behind"]
+
+
 def test_queues_that_are_deleted_or_made_anew_are_not_away() -> None:
     brokers = world()
     do(brokers, "one", lambda node: node.manager.declare(QueueSpec(name="e", type="ephemeral")))
