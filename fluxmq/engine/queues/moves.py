@@ -543,8 +543,7 @@ class Arrival:
             self._group_state(group, part.state, numbers)
         for log, first, next_ in zip(queue.logs, end.firsts, end.nexts, strict=True):
             _reach(log, next_)
-            if queue.kind == QUEUE_STREAM:
-                self._trim(log, first)
+            self._trim(log, first)
         if end.delayed is not None:
             delays = self._delayed()
             self._group_state(delays.group, end.delayed[2], {end.delayed[0]: delays.log.number})
@@ -556,8 +555,9 @@ class Arrival:
         self.whole = True
 
     def _trim(self, log: Log, first: int) -> None:
-        """What the old owner has removed meanwhile, by its retention. Recorded in any case: a start knows by it that
-        the log does not begin with the first of all offsets, also if no message is left."""
+        """What the old owner has removed meanwhile: by its retention, as the oldest of a full queue, or by a purge. The
+        groups may not know it yet, since a queue that rests is not pumped. Recorded in any case: a start knows by it
+        that the log does not begin with the first of all offsets, also if no message is left."""
         log.trim(first)
         if first & OFFSET_MASK and not log.volatile:
             record(self._manager.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"), log.line)

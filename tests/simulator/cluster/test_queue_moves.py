@@ -15,7 +15,7 @@ from simulator.cluster.test_streams import AmqpReader
 
 from fluxmq._core.errors import CorruptError
 from fluxmq.engine.ports.queues import QueueRefused
-from fluxmq.model.queues import QueueSpec
+from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec
 
 Q = (b"/", b"q")
 
@@ -131,6 +131,46 @@ def test_consumers_hold_on_what_they_hold() -> None:
             reader.send(Puback(packet_id=packet.packet_id))
     brokers.run_for(1.0)
     assert state.queue.waiting == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_has_died_while_the_queue_rested_is_not_in_it_any_more(restarts: bool) -> None:
+    """The oldest of a full queue. Its group hears of that when the queue is pumped, so not before it has moved."""
+    brokers = serving(*NAMES)
+    share(brokers, "one", limits=QueueLimits(max_depth=5), overflow="drop-head", dlq=DeadLetters(topic="dead"))
+    do(brokers, "one", lambda node: node.manager.declare(QueueSpec(name="dead")))
+    reader, publisher = consumer(brokers, "three", "r"), connected(brokers, "one", "p")
+    fill(brokers, publisher, 4)
+    brokers.run_for(0.5)
+    assert len(reader.messages) == 4
+    queue = brokers.processes["one"].node.manager.queues[Q].queue
+    brokers.processes["three"].process.pause()      # so what is on its way there must be awaited
+    fill(brokers, publisher, 2, 4)
+    work = move(brokers, "two")
+    brokers.run_until(lambda: queue.resting)
+    fill(brokers, publisher, 20, 6)
+    assert queue.resting and not work.done()
+    brokers.run_until(work.done)
+    assert work.result() is None
+    reader.leave()
+    brokers.processes["three"].process.resume()
+    whole(brokers, "two")
+    if restarts:
+        brokers.kill("two")
+        brokers.end_lease_of("two")
+        brokers.run_for(0.5)
+        brokers.start("two")
+        brokers.run_for(2.0)
+    state = brokers.processes["two"].node.manager.queues[Q]
+    assert state.queue.waiting == 5
+    after, dead = consumer(brokers, "two", "after"), consumer(brokers, "two", "d", "$queue/dead")
+    brokers.run_until(lambda: len(after.messages) >= 5)
+    brokers.run_for(2.0)
+    assert numbers(after) == list(range(21, 26)) and numbers(dead) == list(range(4, 21))
+    assert state.queue.waiting == 0
+    fill(brokers, publisher, 5, 26)                 # nobody counts what is gone
+    brokers.run_until(lambda: len(after.messages) == 10)
+    assert len(dead.messages) == 17
 
 
 def test_a_queue_that_cannot_move_says_why() -> None:
