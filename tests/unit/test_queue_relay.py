@@ -489,6 +489,56 @@ def test_a_settlement_of_an_earlier_delivery_has_no_effect() -> None:
     pair.end()
 
 
+def test_a_consumer_keeps_what_it_told_an_owner_that_is_gone_but_not_what_it_has_got_again() -> None:
+    """Named as held and as settled, the second name would be refused, and taken from the consumer that holds it."""
+    from fluxmq._core.queue import by_offset
+    pair = Pair()
+    member = pair.join("m", 10)
+    for number in range(3):
+        pair.publish(number)
+    pair.run()
+    relay = pair.queue.relay
+    assert isinstance(relay, QueueRelay)
+    assert by_offset.give_back_at(member.group, 0, 0)       # it comes again
+    settle(member, 1)
+    outbox = pair.a.to("b")
+    outbox.cut()
+    sent = outbox.settlements()
+    pair.run()
+    assert pair.seen() == [("m", 0, 1), ("m", 1, 1), ("m", 2, 1), ("m", 0, 2)]
+    [one] = relay.consumers
+    assert [(number, told[2:4]) for number, told in sent] == [(one.number, (0, 0)), (one.number, (0, 1))]
+    one.keep_sent([told for _, told in sent] * 2)
+    assert sorted(one.held()) == [(0, 0, 2), (0, 1, 1), (0, 2, 1)]
+    pair.end()
+
+
+def test_what_is_settled_behind_an_attach_that_is_refused_is_told_again() -> None:
+    """A client waits for it (tx.commit), so it is told at once."""
+    pair = Pair()
+    member = pair.join("m", 10)
+    pair.publish(0)
+    pair.run()
+    identity, relay = pair.queue.identity, pair.queue.relay
+    assert isinstance(relay, QueueRelay)
+    kept = pair.b.manager.keep_claims()
+    relay.set_owner("", None)
+    pair.run()
+    settle(member, 0)
+    owned = pair.b.hub.owned.pop(identity)
+    relay.set_owner("b", pair.a.to("b"))
+    pair.a.relays.owner_changed(pair.queue)
+    member.group.flush_records()
+    pair.run()
+    assert pair.group.lag == 1
+    pair.b.hub.owned[identity] = owned
+    pair.a.relays.expire(30_000)
+    pair.run()
+    assert pair.group.lag == 0
+    pair.b.manager.let_go(kept)
+    pair.end()
+
+
 def test_settlements_are_on_the_disk_when_a_barrier_is_passed(tmp_path: Path) -> None:
     with writing(tmp_path) as journal:
         pair = Pair(journal)

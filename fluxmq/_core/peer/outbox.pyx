@@ -72,7 +72,6 @@ cdef class PeerOutbox(PeerHop):
         self.interest_line = hub.commits.open_line(f"interest of node {node}")
         self.queue_line = hub.commits.open_line(f"queues of node {node}")
         self.members = {}
-        self.former = {}
         self.hosted = {}
         self.feeds = {}
         wait = LateWait.__new__(LateWait)
@@ -616,13 +615,15 @@ cdef class PeerOutbox(PeerHop):
 
     def give_up_queues(self, str why not None):
         """The other node has died: nobody has, for certain, what queues there were sent. What consumers have settled
-        they keep, until they are attached anew."""
+        they keep, until they are attached anew. Called before their relays hear that they have no owner."""
+        cdef dict kept = {}
         self.seal_if_any()
         for number, settled in self.settlements():
-            member = self.members.get(number, self.former.get(number))
+            member = self.members.get(number)
             if member is not None:
-                member.keep_settled(settled)
-        self.former = {}
+                kept.setdefault(member, []).append(settled)
+        for member, sent in kept.items():
+            member.keep_sent(sent)
         self.deaf = True
         self.queue_line.give_up(why)
         self.drop_late()

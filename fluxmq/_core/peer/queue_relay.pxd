@@ -43,6 +43,7 @@ cdef class RelayMember(Taker):
     cdef readonly bint rests        # it gets nothing more
     cdef public object asked        # of the engine: how it is attached; None: it never was
     cdef list settled               # what it did while it was not attached: see keep_settled; None: nothing
+    cdef list early                 # of that, what the owner was told behind an ATTACH that it has not answered
     cdef uint32_t told              # what the owner may let it hold
     cdef bint retell                # the owner has taken a message back, and is told in any case
     cdef dict ordered               # {(log, offset): position}: what its client waits to hear of, see await_owner
@@ -62,6 +63,7 @@ cdef class RelayMember(Taker):
     cdef int tell(self) except -1
     cdef int share_room(self) except -1
     cdef int send_settled(self) except -1
+    cdef void keep_early(self)
     cdef void drop_waiting(self) noexcept
 
 cdef class QueueRelay

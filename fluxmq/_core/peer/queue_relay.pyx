@@ -232,6 +232,15 @@ cdef class RelayMember:
         self.settled.append(what)
         self.relay.settled = True
 
+    def keep_sent(self, list sent not None):
+        """Keeps what it has told an owner that is gone, and may not be on its disk. sent: oldest first; the last one of
+        a message counts. Not if it has got the message again since: the owner has known then, and would take back what
+        is named twice."""
+        cdef set held = {(log, offset) for log, offset, _ in self.held()}
+        for message, what in {what[2:4]: what for what in sent}.items():
+            if message not in held:
+                self.keep_settled(what)
+
     cdef int send_settled(self) except -1:
         """Tells the owner what it did while it was not attached: behind ATTACH, which has named these messages."""
         if self.settled is None or self.number == 0 or not self.relay.reaches():
@@ -239,8 +248,17 @@ cdef class RelayMember:
         settled, self.settled = self.settled, None
         for verb, deliveries, log, offset, ms, reason in settled:
             self.relay.outbox.take_settlement(self.number, verb, deliveries, log, offset, ms, reason)
+        if self.member.number == 0:
+            self.early = (self.early or []) + settled
         self.retell = True      # the owner has counted them as held
         return 0
+
+    cdef void keep_early(self):
+        """The owner was asked in vain: what it was told behind that had no effect."""
+        if self.early is not None:
+            self.settled = self.early + (self.settled or [])
+            self.early = None
+            self.relay.settled = True
 
     def held(self) -> list:
         """What it holds, what waits for room, and what it has settled and the owner does not know yet: [(index of the
@@ -256,7 +274,8 @@ cdef class RelayMember:
         for i in range(self.waiting_count):
             found.append((self.waiting[self.waiting_first + i].log, self.waiting[self.waiting_first + i].offset,
                           self.waiting[self.waiting_first + i].deliveries))
-        found += [(log, offset, deliveries) for _, deliveries, log, offset, _, _ in self.settled or ()]
+        for settled in (self.early, self.settled):
+            found += [(log, offset, deliveries) for _, deliveries, log, offset, _, _ in settled or ()]
         return found
 
     def take_waiting(self) -> list:
@@ -287,6 +306,7 @@ cdef class RelayMember:
         """The owner has attached it, and its client has been told: it may get messages."""
         self.attached = True
         self.retell = False
+        self.early = None
         self.member.number = self.number
         self.send_settled()
         self.share_room()
@@ -338,16 +358,14 @@ cdef class QueueRelay(Relay):
         for one in self.consumers:
             if one.number:
                 self.outbox.members.pop(one.number, None)
-                if outbox is None:          # what it has settled may be in vain
-                    self.outbox.former[one.number] = one
                 self.outbox.end_member(one.number)
                 one.number = 0
                 one.member.number = 0
             one.attached = False
+            one.keep_early()
         self.owner = owner
         self.outbox = outbox
         if outbox is not None:
-            outbox.former = {}
             self.hub = outbox.hub
 
     def forget_held(self):
@@ -356,7 +374,7 @@ cdef class QueueRelay(Relay):
         cdef claim_t* claim
         for one in self.consumers:
             one.drop_waiting()
-            one.settled = None
+            one.settled = one.early = None
             while one.member.oldest != NULL:
                 claim = one.member.oldest
                 one.member.withdraw(claim)
@@ -561,6 +579,7 @@ cdef class QueueRelay(Relay):
         if one.number:                      # a former question that was not answered, or refused
             self.outbox.members.pop(one.number, None)
             self.outbox.end_member(one.number)
+            one.keep_early()
         one.number = self.outbox.next_number()
         member.number = 0                   # until the owner has attached it
         one.told = member.held + room

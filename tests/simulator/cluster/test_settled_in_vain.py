@@ -1,0 +1,177 @@
+"""What consumers have settled at an owner that is gone: it was sent to it, or was about to be, and it is not certain
+that it is on its disk. When the owner is back it counts; and never for another message."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from simulator.cluster.amqp import Amqp
+from simulator.cluster.brokers import Brokers
+from simulator.cluster.test_brokers import serving
+from simulator.cluster.test_definitions import do
+from simulator.cluster.test_kept_claims import MESSAGES, acknowledge, die, group_at, holding, publish
+from simulator.cluster.test_queues import NAMES, consumer, deliveries, share
+
+from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq._core.peer.queue_relay import QueueRelay
+from fluxmq.cluster.ports import Event
+from fluxmq.model.queues import QueueSpec
+
+ADDRESS = b"/", b"q"
+
+
+def way(brokers: Brokers, at: str, to: str) -> PeerOutbox:
+    peers = brokers.processes[at].cluster.peers
+    assert peers is not None
+    return peers.peers[to].outbox
+
+
+def relay_at(brokers: Brokers, at: str) -> QueueRelay:
+    relay = brokers.processes[at].node.manager.queues[ADDRESS].queue.relay
+    assert isinstance(relay, QueueRelay)
+    return relay
+
+
+def hears_in_reverse(brokers: Brokers, at: str) -> None:
+    """A node hears of the keys of one revision in another order."""
+    feed = brokers.processes[at].cluster.feed
+    tell = feed._on_events
+
+    def told(events: Sequence[Event], revision: int) -> None:
+        assert len({event.revision for event in events}) <= 1
+        tell(events[::-1], revision)
+
+    feed._on_events = told
+
+
+@pytest.mark.parametrize("in_reverse", [False, True])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_it_counts_whichever_key_of_the_owner_is_seen_to_go_first(gathers: bool, in_reverse: bool) -> None:
+    """gathers: nothing has left when the lease ends, not even as a frame."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    holder = holding(brokers, "two")
+    other = consumer(brokers, "three", "other")
+    if in_reverse:
+        hears_in_reverse(brokers, "two")
+    if gathers:
+        brokers.network.cut("one", "two")
+        brokers.run_until(lambda: not way(brokers, "two", "one").attached)
+        assert not way(brokers, "two", "one").settlements()
+    brokers.kill("one")
+    acknowledge(holder)
+    brokers.run_for(0.02)
+    outbox = way(brokers, "two", "one")
+    assert not group_at(brokers, "two").held and outbox.unacknowledged_bytes
+    assert len(outbox.settlements()) == (0 if gathers else len(MESSAGES))
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    brokers.network.heal()
+    brokers.start("one")
+    brokers.run_for(3.0)
+    assert not other.messages and sorted(payload for _, payload in holder.messages) == MESSAGES
+    assert group_at(brokers, "one").lag == 0 and group_at(brokers, "one").held == 0
+
+
+def test_each_of_several_owners_is_told_what_is_settled_by_one_frame_of_a_client() -> None:
+    """basic.ack of all messages, basic.nack and basic.reject: one owner serves on, the other one is dead."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    do(brokers, "three", lambda node: node.manager.declare(QueueSpec(name="r")))
+    client = Amqp(brokers, "two", acks=False)
+    client.consume("q", tag="q")
+    client.consume("r", tag="r")
+    for number in range(5):
+        client.publish("", "q", b"q%d" % number)
+        client.publish("", "r", b"r%d" % number)
+    brokers.run_until(lambda: len(client.deliveries) == 10)
+    brokers.run_for(0.5)
+    at_r = brokers.processes["three"].node.manager.queues[b"/", b"r"].groups[b"default", b""]
+    brokers.processes["one"].process.pause()
+    given_back = [told["delivery_tag"] for told, body in client.deliveries if body == b"q4"]
+    rejected = [told["delivery_tag"] for told, body in client.deliveries if body == b"q3"]
+    client.method("basic.nack", delivery_tag=given_back[0], requeue=True)
+    client.method("basic.reject", delivery_tag=rejected[0], requeue=False)
+    client.acknowledge()
+    brokers.run_for(0.5)
+    assert at_r.lag == 0 and len(way(brokers, "two", "one").settlements()) == 5
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    brokers.start("one")
+    brokers.run_until(lambda: len(client.deliveries) == 11)
+    brokers.run_for(3.0)
+    told, body = client.deliveries[-1]
+    assert len(client.deliveries) == 11 and body == b"q4" and told["redelivered"] and told["consumer_tag"] == "q"
+    assert group_at(brokers, "one").lag == group_at(brokers, "one").held == 1
+    client.acknowledge()
+    brokers.run_for(1.0)
+    assert group_at(brokers, "one").lag == 0
+
+
+def test_what_a_consumer_has_settled_that_leaves_before_the_owner_is_back_comes_again() -> None:
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    holder = holding(brokers, "two")
+    other = consumer(brokers, "three", "other")
+    brokers.processes["one"].process.pause()
+    brokers.run_for(0.1)
+    acknowledge(holder)
+    brokers.run_for(0.1)
+    holder.leave()
+    brokers.run_for(0.1)
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(1.0)
+    assert not relay_at(brokers, "two").consumers
+    brokers.start("one")
+    brokers.run_until(lambda: len(other.messages) == len(MESSAGES))
+    assert deliveries(other) == {payload: [2] for payload in MESSAGES}
+    brokers.run_for(1.0)
+    assert group_at(brokers, "one").lag == 0
+
+
+def test_it_does_not_count_for_a_queue_that_was_declared_anew_meanwhile() -> None:
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    holder = holding(brokers, "two")
+    brokers.processes["one"].process.pause()
+    brokers.run_for(0.1)
+    acknowledge(holder)
+    brokers.run_for(0.1)
+    die(brokers, "one")
+    do(brokers, "three", lambda node: node.amqp_queues.delete(b"/", b"q"))
+    definer = brokers.processes["three"].node.manager.definer
+    assert definer is not None
+    work = brokers.processes["three"].process.driver.start(definer.define_queue(QueueSpec(name="q"), None, here=True))
+    brokers.run_until(work.done)
+    publish(brokers, "three", [b"new %d" % number for number in range(len(MESSAGES))], "p2")
+    other = consumer(brokers, "three", "other")
+    other.acks = False
+    brokers.start("one")
+    brokers.run_for(3.0)
+    new = [payload for _, payload in holder.messages[len(MESSAGES):] + other.messages]
+    assert sorted(new) == [b"new %d" % number for number in range(len(MESSAGES))]
+    acknowledge(other)
+    brokers.run_for(1.0)
+    assert group_at(brokers, "three").lag == group_at(brokers, "three").held
+
+
+def test_many_settlements_are_kept_for_hours() -> None:
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    client = Amqp(brokers, "two", acks=False)
+    client.consume("q")
+    for number in range(count := 2000):
+        client.publish("", "q", b"%d" % number)
+    brokers.run_until(lambda: len(client.deliveries) == count, 60.0)
+    brokers.run_for(0.5)
+    brokers.kill("one")
+    client.acknowledge()
+    brokers.run_for(0.1)
+    brokers.end_lease_of("one")
+    brokers.run_for(30.0)
+    brokers.start("one")
+    brokers.run_for(3.0)
+    assert len(client.deliveries) == count
+    assert group_at(brokers, "one").lag == 0 and group_at(brokers, "one").held == 0
