@@ -3,6 +3,7 @@ that it is on its disk. When the owner is back it counts; and never for another 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from simulator.cluster.amqp import Amqp
@@ -30,6 +31,12 @@ def relay_at(brokers: Brokers, at: str) -> QueueRelay:
     relay = brokers.processes[at].node.manager.queues[ADDRESS].queue.relay
     assert isinstance(relay, QueueRelay)
     return relay
+
+
+def hears_late(brokers: Brokers, at: str, seconds: float) -> None:
+    """From now on a node hears of changes in etcd so much later, and of all of these at once."""
+    store: Any = brokers.processes[at].cluster.feed._store
+    store.late_s = seconds
 
 
 def hears_in_reverse(brokers: Brokers, at: str) -> None:
@@ -71,6 +78,30 @@ def test_it_counts_whichever_key_of_the_owner_is_seen_to_go_first(gathers: bool,
     brokers.run_for(3.0)
     assert not other.messages and sorted(payload for _, payload in holder.messages) == MESSAGES
     assert group_at(brokers, "one").lag == 0 and group_at(brokers, "one").held == 0
+
+
+@pytest.mark.parametrize("type_", ["classic", "stream"])
+def test_an_owner_that_is_back_before_a_node_has_heard_of_its_end_is_known_again(type_: str) -> None:
+    """That node hears of both lives at once."""
+    brokers = serving(*NAMES)
+    share(brokers, "one", type=type_)
+    holder = holding(brokers, "two") if type_ == "classic" else consumer(brokers, "two", "reader")
+    if type_ == "stream":
+        publish(brokers, "two", MESSAGES)
+    hears_late(brokers, "two", 3.0)
+    brokers.kill("one")
+    acknowledge(holder)
+    brokers.run_for(0.2)
+    brokers.start("one")
+    assert relay_at(brokers, "two").outbox is way(brokers, "two", "one")
+    hears_late(brokers, "two", 0.0)
+    brokers.run_for(3.0)
+    publish(brokers, "two", [b"new"], "p2")
+    brokers.run_until(lambda: b"new" in [payload for _, payload in holder.messages])
+    if type_ == "classic":
+        assert sorted(payload for _, payload in holder.messages) == [*MESSAGES, b"new"]
+        brokers.run_for(1.0)
+        assert group_at(brokers, "one").lag == group_at(brokers, "one").held == 1
 
 
 def test_each_of_several_owners_is_told_what_is_settled_by_one_frame_of_a_client() -> None:
