@@ -365,7 +365,7 @@ class QueueManager(QueueTable):
         if node is None and self.definer is not None:
             node = self.definer.home_of(state.queue.address)
         former = relay.outbox
-        has_moved = node != relay.owner and former is not None and former.gone is None and hop is not None
+        has_moved = node != relay.owner and relay.reachable and hop is not None
         relay.set_owner(node or relay.owner, hop)
         if state.spec.type == "ephemeral" and not has_moved:  # it is made anew elsewhere, empty
             relay.forget_held()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from simulator.cluster.amqp import Amqp
 from simulator.cluster.brokers import Brokers
-from simulator.cluster.test_brokers import serving
+from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_kept_claims import MESSAGES, acknowledge, die, group_at, holding, publish
 from simulator.cluster.test_queues import NAMES, consumer, deliveries, share
@@ -102,6 +102,40 @@ def test_an_owner_that_is_back_before_a_node_has_heard_of_its_end_is_known_again
         assert sorted(payload for _, payload in holder.messages) == [*MESSAGES, b"new"]
         brokers.run_for(1.0)
         assert group_at(brokers, "one").lag == group_at(brokers, "one").held == 1
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_a_queue_in_memory_had_is_not_settled_in_the_next_one(persistent: bool) -> None:
+    """It was placed anew before a node has heard that its owner is gone. persistent: a session of the dead node is to
+    be adopted, so what that node had not acknowledged is kept."""
+    brokers = serving(*NAMES)
+    share(brokers, "one", type="ephemeral")
+    if persistent:
+        session = connected(brokers, "one", "session", clean_start=False, expiry_s=1000)
+        packet_id = session.subscribe("t", 1)
+        brokers.run_until(lambda: session.acknowledged(packet_id))
+    holder = holding(brokers, "two")
+    hears_late(brokers, "two", 4.0)
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_until(lambda: brokers.processes["three"].node.manager.queues[ADDRESS].here)
+    # Each new message is ready in its second delivery, with the offset and the count of one that the holder has.
+    passing = consumer(brokers, "three", "passing")
+    passing.acks = False
+    publish(brokers, "three", [b"new %d" % number for number in range(len(MESSAGES))], "p2")
+    brokers.run_until(lambda: len(passing.messages) == len(MESSAGES))
+    passing.leave()
+    brokers.run_for(0.5)
+    assert relay_at(brokers, "two").owner == "one"
+    hears_late(brokers, "two", 0.0)
+    brokers.run_until(lambda: relay_at(brokers, "two").owner == "three")
+    brokers.run_for(1.0)
+    acknowledge(holder)
+    brokers.run_for(1.0)
+    other = consumer(brokers, "three", "other")
+    brokers.run_for(2.0)
+    new = [payload for _, payload in holder.messages[len(MESSAGES):] + other.messages]
+    assert sorted(new) == [b"new %d" % number for number in range(len(MESSAGES))]
 
 
 def test_each_of_several_owners_is_told_what_is_settled_by_one_frame_of_a_client() -> None:
