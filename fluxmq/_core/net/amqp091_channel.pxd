@@ -86,6 +86,8 @@ cdef class Channel(Waiter):
     cdef uint64_t confirmed                 # all tags up to this one are answered
     cdef uint64_t confirm_now               # all up to this one may be answered at the end of this read
     cdef tag_runs_t confirms
+    cdef uint32_t looked_line               # see take_confirms
+    cdef uint64_t looked_upto
     cdef list tx_publishes                  # (address, properties, payload, mandatory)
     cdef list tx_settles                    # (tag, how)
     cdef uint64_t tx_bytes                  # of tx_publishes
@@ -113,7 +115,7 @@ cdef class Channel(Waiter):
     cdef int answer(self, bint refused, uint64_t since) except -1
     cdef int flush_confirms(self) except -1
     cdef int take_deliveries(self) except -1
-    cdef int take_confirms(self) except -1
+    cdef int take_confirms(self, uint32_t line) except -1
     cdef int take_back(self, delivery_t* delivery) except -1
     cdef int drop_unsent(self, uint64_t first, uint64_t last) except -1
     cdef int write_answer(self, uint32_t method, uint64_t tag, bint multiple) except -1

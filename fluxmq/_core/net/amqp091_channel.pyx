@@ -24,7 +24,7 @@ from fluxmq._core.amqp091.consts cimport (
 from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.header cimport header_add
 from fluxmq._core.bridge.translate cimport to_amqp
-from fluxmq._core.memory.commits cimport HELD_NOTIFY, Commits, ticket_t
+from fluxmq._core.memory.commits cimport HELD_NOTIFY, Commits, Line, ticket_t
 from fluxmq._core.memory.link cimport link_commit, link_drop, link_hold, link_mark, link_room
 from fluxmq._core.memory.message cimport FORMAT_AMQP091
 from fluxmq._core.net.amqp091_tag_runs cimport (
@@ -270,7 +270,7 @@ cdef class Channel(Waiter):
     cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
         if not self.closed:
             self.take_deliveries()
-        self.take_confirms()
+        self.take_confirms(line)
         if self.starved and not self.closed:
             self.feed()
         return 0
@@ -337,19 +337,21 @@ cdef class Channel(Waiter):
                 return 0
             if self.confirms.others:
                 return self.write_answer(BASIC_ACK, self.published, 0)      # overtakes runs that wait for other lines
+        self.looked_upto = 0                # the new run may be decided already
         for i in range(count):
             self.wait_for(commits.needed[i])
         if count == 1 and extend_last(&self.confirms, commits.needed[0], self.published):
             return 0
         return add_tag(&self.confirms, commits.needed, <uint32_t>count, self.published)
 
-    cdef int take_confirms(self) except -1:
+    cdef int take_confirms(self, uint32_t line) except -1:
         """Confirms what is committed, in as few frames as possible, and refuses what a line gave up. While the oldest
-        run still waits for its line, runs behind it that are decided are answered tag by tag."""
+        run still waits for its line, runs behind it that are decided are answered tag by tag. line: which has decided
+        something. It says so for each position: all runs are looked at for the first one only."""
         cdef Commits commits = self.ledger.commits
         cdef tag_run_t* run
         cdef uint64_t upto = 0
-        cdef uint64_t tag
+        cdef uint64_t tag, decided
         cdef uint32_t i
         cdef uint32_t gap = 0
         cdef bint waits = 1                 # the run in front of this one does, and so does this one unless it `turns`
@@ -371,6 +373,11 @@ cdef class Channel(Waiter):
             self.write_confirm(upto)
         if self.confirms.turns == 0:
             return 0
+        decided = commits.local.done() if line == 0 else (<Line>commits.lines[line]).decided
+        if line == self.looked_line and decided == self.looked_upto:
+            return 0
+        self.looked_line = line
+        self.looked_upto = decided
         try:
             for i in range(1, self.confirms.count):
                 run = run_at(&self.confirms, i)
