@@ -16,8 +16,8 @@ from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.client.amqp091_machine import AmqpLogin, AmqpMessage, AmqpRefused
 from fluxmq._core.client.replay_rows import NO_VALUE, ReplayRows
 from fluxmq._core.wire.queue_address import queue_topic
+from fluxmq.client.amqp_connection import AmqpConnection
 from fluxmq.spark.player.amqp_channel import AmqpChannel
-from fluxmq.spark.player.amqp_connection import AmqpConnection
 from fluxmq.spark.player.amqp_operations import (
     ANSWERED,
     copy_of_exchange,
@@ -111,7 +111,7 @@ class AmqpLink(Link):
         self.ending = True
         self.rows.record(DISCONNECTED, self.lane, self._next_op(), None, self.clock(), due=due, reason=reason,
                          detail=json.dumps({"by": "client", **said}))
-        self.connection.close()
+        self.connection.close("the replay goes on without it")
 
     def on_closed(self, why: AmqpRefused) -> None:
         self.made.why = why

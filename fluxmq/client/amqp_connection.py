@@ -1,4 +1,7 @@
-"""One AMQP 0-9-1 connection of a replay on asyncio: `AmqpMachine` with a socket."""
+"""One AMQP 0-9-1 connection on asyncio: `AmqpMachine` with a socket.
+
+For the programs of this package (replay, try-out). The public client speaks MQTT.
+"""
 from __future__ import annotations
 
 import asyncio
@@ -61,9 +64,9 @@ class AmqpConnection(asyncio.Protocol):
         self.machine.publish(channel, method, properties, body)
         self.flush()
 
-    def close(self) -> None:
-        """Sends connection.close; the socket is closed after the answer."""
-        self.machine.close("the replay goes on without it")
+    def close(self, text: str = "") -> None:
+        """Sends connection.close with a reply text; the socket is closed after the answer."""
+        self.machine.close(text)
         self.flush()
 
     def abort(self) -> None:
