@@ -17,7 +17,7 @@ from fluxmq.model.cluster_addresses import NODE_ID, names_others, read_endpoint,
 from fluxmq.model.config import Config
 from fluxmq.model.extras import how_to_install
 
-__all__ = ["bound_by_cluster", "check_cluster", "cluster_warnings"]
+__all__ = ["bound_by_cluster", "check_cluster", "cluster_warnings", "missing_modules"]
 
 _NODE, _MEMBERS, _PEERS = "cluster.node_id", "cluster.etcd.initial_cluster", "cluster.transport.peers"
 _PEER_ADDR, _CLIENT_ADDR, _ENDPOINTS = "cluster.etcd.bind_addr", "cluster.etcd.client_addr", "cluster.etcd.endpoints"
@@ -80,8 +80,13 @@ def _node(config: Config) -> Iterator[Finding]:
     if config.storage.type == "memory":
         yield ("storage.type", "cluster.enabled"), (
             "must be rocksdb with cluster.enabled: the other nodes rely on what this one has stored")
-    if missing := [name for name in _MODULES if not _installed(name)]:
+    if missing := missing_modules():
         yield ("cluster.enabled",), f"{' and '.join(missing)} cannot be found, install it: {how_to_install('cluster')}"
+
+
+def missing_modules() -> list[str]:
+    """Those of the extra that are not installed."""
+    return [name for name in _MODULES if not _installed(name)]
 
 
 def _installed(module: str) -> bool:

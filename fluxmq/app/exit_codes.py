@@ -3,13 +3,14 @@ import errno
 
 from fluxmq._core.errors import ConfigError, FluxError, StorageError
 
-__all__ = ["BIND", "CONFIG", "FAILURE", "INTERRUPTED", "MEANINGS", "OK", "STORAGE", "BindError", "exit_code"]
+__all__ = ["BIND", "CONFIG", "FAILURE", "INTERRUPTED", "LATER", "MEANINGS", "OK", "STORAGE", "BindError", "exit_code"]
 
 OK = 0
 FAILURE = 1
 CONFIG = 2
 BIND = 3
 STORAGE = 4
+LATER = 5
 INTERRUPTED = 130
 
 MEANINGS = {
@@ -18,6 +19,7 @@ MEANINGS = {
     CONFIG: "the command line or the configuration cannot be used",
     BIND: "an address cannot be listened on",
     STORAGE: "the storage cannot be opened",
+    LATER: "this version does not have it yet; a later one will",
     INTERRUPTED: "interrupted from the keyboard before the broker ran",
 }
 

@@ -1,0 +1,206 @@
+"""A try-out from its first process to the last: starts what was asked for, in order, and leaves nothing behind.
+
+Whatever ends it, the end is the same: the recording is closed, processes are killed (their data is thrown away, so no
+node is asked to hand anything over), the directory is removed. SIGINT, SIGTERM and SIGHUP end it; a second one ends the
+wait for the recording, too. After SIGKILL the kernel ends the processes, and the next try-out removes the directory.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fluxmq.tryout import demo
+from fluxmq.tryout.asking import TryoutError
+from fluxmq.tryout.check import check
+from fluxmq.tryout.control import ControlServer
+from fluxmq.tryout.nodes import Node, Nodes
+from fluxmq.tryout.place import Place
+from fluxmq.tryout.processes import Child, kill_all
+from fluxmq.tryout.traffic import RATE, Settings, Traffic
+from fluxmq.tryout.verify import Verification
+
+__all__ = ["Options", "Tryout"]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 130
+LOOK_S = 0.3
+RECORD_S = 20.0         # for the end of a recording
+TRAFFIC_S = 5.0         # for the end of clients whose nodes are gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of the command. etcd: path of the program. user: of the demo, as `fluxmq user add` sends it."""
+
+    etcd: str
+    user: dict[str, Any]
+    nodes: int = 3
+    hold: bool = False
+    staggered: bool = False
+    verify: bool = False
+    rounds: int = 4
+    record: Path | None = None
+    directory: Path | None = None
+    rate: float = RATE
+
+
+class Tryout:
+    """say: takes a line of progress. show: takes what happened and its facts: "up", "failover-verify"."""
+
+    def __init__(self, options: Options, say: Callable[[str], None],
+                 show: Callable[[str, dict[str, Any]], None]) -> None:
+        self._options, self._say, self._show = options, say, show
+        self._since = time.monotonic()
+        self._phase = "starting"
+        self._signals = self._status = 0
+        self._main: asyncio.Task[int] | None = None
+        self._traffic = Traffic(Settings(rate=options.rate))
+        self._recorder: Child | None = None
+        self._place: Place
+        self._nodes: Nodes
+        self._control: ControlServer
+
+    def run(self) -> int:
+        """The exit status. Raises TryoutError."""
+        with asyncio.Runner() as runner:
+            return runner.run(self._run())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._end)
+        try:
+            return await self._life()
+        except asyncio.CancelledError:
+            # To interrupt what it holds is how it ends.
+            return self._status if self._phase == "up" and self._options.hold else INTERRUPTED
+        except OSError as error:
+            raise TryoutError(f"{error.filename or self._options.directory}: {error.strerror or error}") from error
+
+    def _end(self) -> None:
+        self._signals += 1
+        if self._signals == 1 and self._main is not None:
+            self._main.cancel()
+
+    async def _life(self) -> int:
+        options = self._options
+        self._place = Place(options.directory, options.nodes)
+        try:
+            self._nodes = Nodes(self._place.path, options.nodes, options.etcd, self._line)
+            self._control = ControlServer(self._place.control, self._nodes, self._traffic, self._about, self._end)
+            try:
+                return await self._work()
+            finally:
+                await self._close()
+        finally:
+            self._place.remove()
+
+    async def _work(self) -> int:
+        options, nodes = self._options, self._nodes
+        self._line(f"{options.nodes} {'node starts' if options.nodes == 1 else 'nodes start'} in {self._place.path}")
+        self._place.say(self._control.status())
+        await self._control.start()
+        if options.staggered:
+            await nodes.start_staggered(self._joined)
+        else:
+            await nodes.start()
+            await demo.make(next(iter(nodes)), options.user)
+            self._line("demo user, queues and stream are there")
+            for node in nodes if options.hold or options.record else ():
+                self._traffic.add(node)
+        await check(nodes)
+        self._line("every node serves MQTT and AMQP")
+        self._phase = "up"
+        if options.record is not None:
+            self._record(options.record)
+        self._place.say(self._control.status())
+        self._show("up", self._control.status() | {"up_s": round(time.monotonic() - self._since, 1)})
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            return await self._then()
+        finally:
+            watch.cancel()
+
+    async def _then(self) -> int:
+        """What follows when it is up."""
+        if self._options.verify:
+            self._phase = "verifying"
+            found = await Verification(self._nodes, self._options.rounds, self._line).run()
+            self._phase = "up"
+            self._show("failover-verify", found)
+            self._status = 0 if found["ok"] else 1
+        if self._options.hold:
+            await asyncio.Event().wait()
+        return self._status
+
+    async def _joined(self, node: Node) -> None:
+        """A further node serves. It gets clients, and a partition: it had none when the queues were made."""
+        number = list(self._nodes).index(node)
+        if number == 0:
+            await demo.make(node, self._options.user)
+            self._line("demo user, queues and stream are there")
+        elif number < demo.PARTITIONS:
+            await demo.move(node, demo.ORDERS, number)
+            self._nodes.say(node, f"has partition {number} of {demo.ORDERS} now")
+        self._traffic.add(node)
+
+    async def _watch(self) -> None:
+        """Notices what ends by itself, and keeps tryout.json."""
+        said: list[tuple[str, int]] = []
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._nodes.look()
+            now = [(node.state, node.child.pid if node.child is not None else 0) for node in self._nodes]
+            if now != said:
+                said = now
+                with contextlib.suppress(OSError):      # the disk is full: the nodes say more about it
+                    self._place.say(self._control.status())
+            if self._recorder is not None and self._recorder.status is not None:
+                self._line(f"the recording has ended:\n{self._recorder.last_words()}")
+                self._recorder = None
+
+    def _record(self, directory: Path) -> None:
+        """Raises OSError."""
+        sockets = [word for node in self._nodes for word in ("--attach", str(node.socket))]
+        self._recorder = Child(["record", *sockets, "--dir", str(directory.absolute())],
+                               self._place.path / "record.log")
+        self._line(f"the nodes are recorded into {directory}")
+
+    async def _close(self) -> None:
+        """Everything but the directory."""
+        with contextlib.suppress(OSError):      # nobody may read any more what is said
+            self._line("ends")
+        try:
+            await self._close_recording()
+        finally:
+            # Nothing may interrupt what follows; it does not wait for what hangs.
+            self._nodes.end()
+            self._control.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRAFFIC_S):
+                    await self._traffic.end()
+
+    async def _close_recording(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorder.signal(signal.SIGTERM)
+        deadline = time.monotonic() + RECORD_S
+        while recorder.status is None and time.monotonic() < deadline and self._signals < 2:
+            await asyncio.sleep(LOOK_S / 3)
+        kill_all([recorder])
+        with contextlib.suppress(OSError):
+            self._say(recorder.last_words())
+
+    def _about(self) -> dict[str, Any]:
+        return {"dir": str(self._place.path), "phase": self._phase}
+
+    def _line(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._since:6.1f} s  {text}")
