@@ -15,8 +15,8 @@ class Backoff:
     """Seconds between attempts to connect: initial_s, then multiplier times as long each time, up to max_s.
 
     jitter: the random part of each delay, 0 to 1, so that clients that lost their connections together do not reconnect
-    together. attempts: failed attempts in a row after which the client gives up; None: unlimited. Raises UsageError for
-    invalid values.
+    together. attempts: failed attempts in a row after which the client gives up, of several addresses the
+    rounds of all of them; None: unlimited. Raises UsageError for invalid values.
     """
 
     initial_s: float = 0.1

@@ -1,28 +1,29 @@
 """Machine. The client that reconnects: it has one connection after the other, and state that outlives them.
 
-start() raises the error of the first attempt. A lost connection is made again until the attempts are used up or the
-server refuses permanently; that error, or close(), ends the client. Publishes wait while there is no connection
-(max_pending), the session resends unacknowledged ones, and subscriptions are repeated if the server has lost the
-session. Received messages wait in inboxes (inbox.py); if there are too many, the socket is not read, except while an
-operation waits for an answer.
+start() tries each address once, and raises the last error. A lost connection is made again until the attempts are
+used up or the server refuses permanently; that error, or close(), ends the client. Publishes wait while there is no
+connection (max_pending), the session resends unacknowledged ones, and subscriptions are repeated if the server has lost
+the session. Received messages wait in inboxes (inbox.py); if there are too many, the socket is not read, except while
+an operation waits for an answer.
 """
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
 from fluxmq._core.client.message import Message
 from fluxmq._core.client.properties import Properties
 from fluxmq._core.mqtt.packets import Properties as PropertyList
+from fluxmq.client.addresses import Addresses
 from fluxmq.client.backoff import Backoff
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import ConnectionLost, ConnectRefused, FluxError, NotConnected, UsageError
 from fluxmq.client.inbox import Delivery, Inbox
-from fluxmq.client.options import Address, ConnAck, ConnectOptions, Will
+from fluxmq.client.options import ConnAck, ConnectOptions, Will
 from fluxmq.client.publisher import Publisher
 from fluxmq.client.queues import Queue
 from fluxmq.client.subscriptions import Handler, Subscriptions
@@ -44,26 +45,30 @@ LEVEL_5 = 5
 class Client(Publisher):
     """An MQTT client: `async with Client("localhost:1883") as client: …`.
 
-    Belongs to one event loop and one thread. address: "host:port", "mqtt://…", "mqtts://…", "unix:/path". client_id …
+    Belongs to one event loop and one thread. address: "host:port", "mqtt://…", "mqtts://…", "unix:/path", or several of
+    them, for brokers that are one: when an attempt fails or the connection is lost, the next one is tried. client_id …
     will, session_expiry_s, receive_maximum: as ConnectOptions; options: instead of these, with all
     options. clean_start: of the first connection; later ones resume the session with MQTT 5 and repeat clean_start
     before. reconnect: None: never. lost: what happens to unacknowledged publishes if the server has lost the session:
     "republish" or "fail". manual_ack: messages are acknowledged only by `message.ack()`. max_pending: maximum number of
     publishes that wait for a connection or the server's window. max_queued: maximum number of unread messages. tls,
-    server_name: as Connection.open.
+    server_name: as Connection.open. on_connected(): each connection was accepted; on_lost(error): it is lost, and the
+    client connects again.
     """
 
-    def __init__(self, address: str, *, client_id: str = "", version: int = LEVEL_5, clean_start: bool = True,
-                 keep_alive_s: int = 60, username: str | None = None, password: bytes | str | None = None,
-                 will: Will | None = None, session_expiry_s: int = SESSION_EXPIRY_S, receive_maximum: int = 1024,
+    def __init__(self, address: str | Sequence[str], *, client_id: str = "", version: int = LEVEL_5,
+                 clean_start: bool = True, keep_alive_s: int = 60, username: str | None = None,
+                 password: bytes | str | None = None, will: Will | None = None,
+                 session_expiry_s: int = SESSION_EXPIRY_S, receive_maximum: int = 1024,
                  options: ConnectOptions | None = None, tls: ssl.SSLContext | bool | None = None,
                  server_name: str | None = None, reconnect: Backoff | None = BACKOFF, lost: str = "republish",
                  manual_ack: bool = False, max_pending: int = 10_000, max_queued: int = 10_000,
-                 connect_timeout_s: float = 10.0) -> None:
+                 connect_timeout_s: float = 10.0, on_connected: Callable[[], object] | None = None,
+                 on_lost: Callable[[BaseException], object] | None = None) -> None:
         if lost not in ("republish", "fail"):
             raise UsageError(f'lost must be "republish" or "fail", not {lost!r}')
         super().__init__(max_pending, max_queued, manual_ack=manual_ack)
-        self.address = address
+        self._addresses = Addresses(address)
         self.options = options or ConnectOptions(
             client_id=client_id, version=version, clean_start=clean_start, keep_alive_s=keep_alive_s, username=username,
             password=password, will=will, session_expiry_s=session_expiry_s, receive_maximum=receive_maximum)
@@ -72,7 +77,7 @@ class Client(Publisher):
         self.messages = Inbox(self, manual=manual_ack)
         self._tls, self._server_name, self._timeout_s = tls, server_name, connect_timeout_s
         self._reconnect, self._republish = reconnect, lost == "republish"
-        self._elsewhere = ""        # where the server has sent this client; until an attempt there fails
+        self._on_connected, self._on_lost = on_connected, on_lost
         self._disconnected: asyncio.Event
         self._task: asyncio.Task[None] | None = None
         self._why: BaseException | None = None          # why the last connection ended
@@ -88,17 +93,38 @@ class Client(Publisher):
         await self.close(0 if kind is not None else FLUSH_S)
 
     async def start(self) -> None:
-        """Connect. Raises the errors of Connection.open. Later connections are made automatically."""
+        """Connect: to the first address that accepts. Raises the errors of Connection.open; of several addresses the
+        last error, with those before it as its notes. Later connections are made automatically."""
         if self._task is not None or self._ended:
             raise UsageError("a client is started once")
+        self._addresses.check()
         self._loop = asyncio.get_running_loop()
         self._disconnected, self._came = asyncio.Event(), asyncio.Event()
         try:
-            await self._connect(first=True)
+            await self._connect_first()
         except BaseException:
             self._ended = True
             raise
         self._task = asyncio.create_task(self._run())
+
+    async def _connect_first(self) -> None:
+        """Each address once, and each where one of them sends the client."""
+        notes: list[str] = []
+        left, was_sent = len(self._addresses), False
+        while True:
+            try:
+                await self._connect(first=True)
+                return
+            except (OSError, ConnectionLost, ConnectRefused) as error:      # TimeoutError is an OSError
+                sent = "" if was_sent else self._reference(error)
+                left -= not was_sent
+                if self._for_good(error) or (not left and not sent):
+                    for note in notes:
+                        error.add_note(note)
+                    raise
+                notes.append(f"{self.address}: {error}")
+                self._addresses.failed(sent)
+                was_sent = bool(sent)
 
     async def close(self, flush_s: float = 0) -> None:
         """Wait up to flush_s seconds for acknowledgements, then send DISCONNECT.
@@ -136,6 +162,11 @@ class Client(Publisher):
         return connection
 
     @property
+    def address(self) -> str:
+        """Of the connection, or of the next attempt."""
+        return self._addresses.current
+
+    @property
     def connack(self) -> ConnAck:
         """CONNACK of the current connection. Raises NotConnected if there is none."""
         if self._connection is None:
@@ -147,7 +178,7 @@ class Client(Publisher):
         if not first and self.version >= LEVEL_5:
             options = replace(options, clean_start=False)
         connection = await Connection.open(
-            self._elsewhere or self.address, options, on_message=self._on_message, on_closed=self._on_closed,
+            self.address, options, on_message=self._on_message, on_closed=self._on_closed,
             manual_ack=True, tls=self._tls, server_name=self._server_name, session=self._session,
             republish=self._republish, on_room=self._pump, on_accepted=self._subscriptions.renew,
             timeout_s=self._timeout_s)
@@ -163,6 +194,8 @@ class Client(Publisher):
         self._subscriptions.renew(connection, connection.connack.session_present)    # those made meanwhile
         self._check_reading()
         self._pump()
+        if self._on_connected is not None:
+            self._loop.call_soon(self._on_connected)
 
     async def _run(self) -> None:
         """Reconnects whenever the connection is lost, until the client ends."""
@@ -172,39 +205,35 @@ class Client(Publisher):
             if self._reconnect is None or self._for_good(failure):
                 self._end(failure)
                 return
-            self._elsewhere = self._reference(failure) or self._elsewhere
-            delays = self._reconnect.delays()
-            while True:
-                delay = next(delays, None)
-                if delay is None:
-                    self._end(failure)
-                    return
-                await asyncio.sleep(delay)
+            if self._on_lost is not None:
+                self._loop.call_soon(self._on_lost, failure)
+            self._addresses.lost(self._reference(failure))
+            ended = await self._connect_again(self._reconnect, failure)
+            if ended is not None:
+                self._end(ended)
+                return
+
+    async def _connect_again(self, backoff: Backoff, failure: BaseException) -> BaseException | None:
+        """None: there is a connection; else what ends the client. A round of all addresses takes one delay."""
+        for delay in backoff.delays():
+            for _ in range(len(self._addresses)):
+                await asyncio.sleep(delay / len(self._addresses))
                 try:
                     await self._connect()
-                    break
+                    return None
                 except (OSError, ConnectionLost, ConnectRefused) as error:      # TimeoutError is an OSError
                     failure = error
-                    self._elsewhere = self._reference(error)
                     if self._for_good(error):
-                        self._end(error)
-                        return
+                        return error
+                    self._addresses.failed(self._reference(error))
                 except Exception as error:          # a protocol violation would repeat
-                    self._end(error)
-                    return
+                    return error
+        return failure
 
     def _reference(self, error: BaseException) -> str:
-        """The address of another server that an error tells; "": none that could be used. The scheme stays, so that
-        nothing that was encrypted is sent in the clear."""
-        told = error.reference.split()[:1] if isinstance(error, (ConnectionLost, ConnectRefused)) else []
-        if not told or Address.of(self.address).path:
-            return ""
-        scheme, separator, _ = self.address.rpartition("://")
-        try:
-            Address.of(told[0] if not separator else f"{scheme}://{told[0]}")
-        except UsageError:
-            return ""
-        return f"{scheme}{separator}{told[0]}"
+        """The address of another server that an error tells; "": none that could be used."""
+        told = error.reference if isinstance(error, (ConnectionLost, ConnectRefused)) else ""
+        return self._addresses.reference(told) if told else ""
 
     def _for_good(self, error: BaseException) -> bool:
         if isinstance(error, ssl.SSLCertVerificationError):

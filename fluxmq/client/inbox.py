@@ -46,6 +46,11 @@ class Delivery:
         return self._message.dup
 
     @property
+    def packet_id(self) -> int:
+        """Of QoS 1 and 2: with `dup` it says, after a reconnect, which message it is that comes again."""
+        return self._message.packet_id
+
+    @property
     def properties(self) -> Properties:
         return self._message.parsed()
 
