@@ -17,6 +17,7 @@ from fluxmq.client.results import PublishResult
 
 __all__ = ["Payload", "Publisher"]
 
+NOT_FOUND = 0x92    # Packet Identifier not found
 Payload = bytes | str | bytearray | memoryview | None
 
 
@@ -143,6 +144,10 @@ class Publisher(ClientBase):
             return PublishResult.SUCCESS
         if reason == SESSION_LOST:
             raise SessionLost("the server has no session any more; it is not known whether it took the message")
+        if reason == NOT_FOUND:
+            # PUBCOMP for a PUBREL that was sent again: the server had completed the message, and its answer was lost.
+            # "This is not an error during recovery": MQTT 5.0 section 3.7.2.1.
+            return PublishResult.SUCCESS
         properties = Properties(publishing.answer_properties or ())
         if reason >= 0x80:
             why = properties.text("reason_string") or reason_text(reason)

@@ -98,6 +98,28 @@ def test_a_server_that_says_nothing(run: Run) -> None:
     run(body())
 
 
+def test_completed_before_the_connection_broke(run: Run) -> None:
+    """The server has released the packet identifier, and its PUBCOMP was lost: the message was taken."""
+    async def script(peer: Peer) -> None:
+        if peer.number == 0:
+            await peer.accept()
+            packet = await peer.expect(Publish, qos=2)
+            peer.send(Pubrec(packet_id=packet.packet_id))
+            await peer.expect(Pubrel)
+            peer.drop()
+        else:
+            await peer.accept(session_present=True)
+            again = await peer.expect(Pubrel)
+            peer.send(Pubcomp(packet_id=again.packet_id, reason=0x92))
+            await peer.expect(Disconnect)
+
+    async def body() -> None:
+        async with Scripted(script) as server, Client(server.address, reconnect=Backoff(initial_s=0.001)) as client:
+            assert (await client.publish("a", b"1", qos=2)).reason == 0
+
+    run(body())
+
+
 BREACHES = {
     "not MQTT": (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0x81),
     "no packet of servers": (b"\xc0\x00", 0x82),
