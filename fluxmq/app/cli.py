@@ -19,10 +19,11 @@ from fluxmq.app.config_options import FILE, config_option, set_option
 
 __all__ = ["cli", "main"]
 
-# Groups of commands: the module of each, where it has the same name. They are imported when they are used, or listed.
+# Commands and groups of commands: the module of each, where it has the same name. They are imported when they are used,
+# or listed.
 _GROUPS = {"ban": "ban_cli", "client": "client_cli", "cluster": "cluster_cli", "log": "log_commands",
-           "namespace": "namespace_cli", "permission": "permission_cli", "queue": "queue_cli", "record": "record_cli",
-           "tryout": "tryout_cli", "user": "user_cli"}
+           "namespace": "namespace_cli", "permission": "permission_cli", "pub": "pub_cli", "queue": "queue_cli",
+           "record": "record_cli", "sub": "sub_cli", "tryout": "tryout_cli", "user": "user_cli"}
 
 
 class _Commands(click.Group):

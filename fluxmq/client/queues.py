@@ -126,6 +126,18 @@ class QueueMessage:
         return self._delivery.payload
 
     @property
+    def qos(self) -> int:
+        return self._delivery.qos
+
+    @property
+    def retain(self) -> bool:
+        return self._delivery.retain
+
+    @property
+    def dup(self) -> bool:
+        return self._delivery.dup
+
+    @property
     def text(self) -> str:
         """The payload as UTF-8. Raises UnicodeDecodeError."""
         return self._delivery.text

@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "tryout": {*INNER, "client"},
     "spark": {*INNER, "record", "client"},
     "bench": {*INNER, "engine", "storage", "cluster", "record", "client", "spark"},
-    "app": {*INNER, "engine", "storage", "cluster", "access", "edge", "admin", "record", "bench", "spark",
+    "app": {*INNER, "engine", "storage", "cluster", "access", "edge", "admin", "record", "bench", "spark", "client",
             "tryout"},
 }
 # Packages of the core: each imports those in front of it. Beside them stand those that import what is named.
