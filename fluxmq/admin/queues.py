@@ -1,7 +1,7 @@
 """What the admin API does with queues: the verbs of routes.py, over the engine's QueuesPort. For a queue that another
 node has they raise QueueElsewhere, and routes.py asks that node; lists are put together of what all nodes say."""
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -62,8 +62,18 @@ def _wholes(entries: list[_Entry]) -> list[_Entry]:
         if of_it := parts.get((entry["namespace"], entry["name"])):
             entry = sum_entries(entry, of_it) | {
                 "state": state_of(entry["state"], ((part["node"], part["state"]) for part in of_it))}
+            _fill_partitions(entry, of_it)
         found.append(entry)
     return found
+
+
+def _fill_partitions(whole: _Entry, parts: Iterable[_Entry]) -> None:
+    """What the nodes of the partitions have said of them."""
+    places = whole.get("partition_list")
+    for part in parts:
+        told = part.get("partition_list")
+        if places and told and part["partition"] < len(places):
+            places[part["partition"]] = told[0] | {"partition": part["partition"]}
 
 
 class Durable:
@@ -89,10 +99,13 @@ class Durable:
 
 
 class QueueRoutes:
-    """elsewhere: the way to the other nodes. tail_seconds: between two looks for news of a tail."""
+    """elsewhere: the way to the other nodes. tail_seconds: between two looks for news of a tail. others: the other
+    nodes that are alive."""
 
-    def __init__(self, queues: QueuesPort, elsewhere: Elsewhere, tail_seconds: float) -> None:
+    def __init__(self, queues: QueuesPort, elsewhere: Elsewhere, tail_seconds: float,
+                 others: Callable[[], Iterable[str]] = tuple) -> None:
         self._queues = queues
+        self._others = others
         self._elsewhere = elsewhere
         self._tail_seconds = tail_seconds
         self._durable = Durable(queues)
@@ -119,10 +132,13 @@ class QueueRoutes:
     # ------------------------------------------------------------------ queues
 
     async def list_queues(self, call: Call) -> Answer:
-        entries = self._queues.list_queues()
+        partitions = truth(call.query, "partitions")
+        entries = self._queues.list_queues(partitions=True) if partitions else self._queues.list_queues()
         if call.node:
             return json_answer(200, {"queues": _within(call, served_here(entries))})
-        entries, missing = await self._elsewhere.complete(entries, owners_of(entries), call.operation, "queues", "name")
+        # Who wants to see partitions wants to see which nodes answer, also those without a queue.
+        asked = {*owners_of(entries), *(self._others() if partitions else ())}
+        entries, missing = await self._elsewhere.complete(entries, asked, call.operation, "queues", "name")
         entries = _wholes(entries)
         self._count_dead(entries)
         return json_answer(200, {"queues": _within(call, entries)} | ({"missing": missing} if missing else {}))

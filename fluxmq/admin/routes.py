@@ -1,6 +1,6 @@
 """Routes of the admin API: what each takes, gives, and answers when it cannot. What they do with queues: queues.py.
 
-    GET    /api/v1/queues?namespace=                  {"queues": [...]}
+    GET    /api/v1/queues?namespace=&partitions=      {"queues": [...]}
     GET    /api/v1/queues/Q                           one, in full
     PUT    /api/v1/queues/Q                           declare; body as an entry of `queues:`       201 made, 200 else
     DELETE /api/v1/queues/Q?if_unused=&if_empty=      {"deleted": true, "messages": n}
@@ -93,10 +93,14 @@ class AdminRoutes:
         self._on_log = on_log
         # path, None for a name; the verbs of it; the query that each takes
         self._routes: list[tuple[tuple[str | None, ...], dict[str, tuple[_Verb, frozenset[str]]]]] = []
-        every, durable = QueueRoutes(queues, self._elsewhere, tail_seconds), Durable(queues)
+        def others() -> list[str]:
+            view = cluster.snapshot() if cluster is not None else None
+            return [] if view is None else [node.id for node in view.nodes if node.epoch and node.id != view.local]
+
+        every, durable = QueueRoutes(queues, self._elsewhere, tail_seconds, others), Durable(queues)
         self._divided = every.parts = Divided(queues, lambda operation: self._handle(operation, ""))
         queue = ("queues", None)
-        self._route(("queues",), GET=(every.list_queues, "namespace"))
+        self._route(("queues",), GET=(every.list_queues, "namespace partitions"))
         self._route(queue, GET=(every.describe, ""), PUT=(every.declare, ""),
                     DELETE=(every.delete, "if_unused if_empty"))
         self._route((*queue, "move"), POST=(every.move, ""))

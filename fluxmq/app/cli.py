@@ -23,7 +23,8 @@ __all__ = ["cli", "main"]
 # or listed.
 _GROUPS = {"ban": "ban_cli", "client": "client_cli", "cluster": "cluster_cli", "log": "log_commands",
            "namespace": "namespace_cli", "permission": "permission_cli", "pub": "pub_cli", "queue": "queue_cli",
-           "record": "record_cli", "sub": "sub_cli", "tryout": "tryout_cli", "user": "user_cli"}
+           "record": "record_cli", "sub": "sub_cli", "topology": "topology_cli", "tryout": "tryout_cli",
+           "user": "user_cli"}
 
 
 class _Commands(click.Group):

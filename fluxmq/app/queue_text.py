@@ -28,13 +28,14 @@ def as_time(ms: Any) -> str:
 
 
 def as_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
-    """columns: key of a row -> title, in order. Numbers are right-aligned, keys ending in _ms are times."""
+    """columns: key of a row -> title, in order. Numbers are right-aligned, also where some are not known; keys ending
+    in _ms are times."""
     cells = [list(columns.values())]
     for row in rows:
         cells.append([as_time(row.get(key)) if key.endswith("_ms") else plain(row.get(key)) for key in columns])
     widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
-    right = [bool(rows) and all(isinstance(row.get(key, 0), int) and not key.endswith("_ms") for row in rows)
-             for key in columns]
+    right = [not key.endswith("_ms") and any(isinstance(row.get(key), int) for row in rows)
+             and all(isinstance(row.get(key), int | None) for row in rows) for key in columns]
     return "".join("  ".join(cell.rjust(width) if numeric else cell.ljust(width) for cell, width, numeric
                              in zip(line, widths, right, strict=True)).rstrip() + "\n" for line in cells)
 

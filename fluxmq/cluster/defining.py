@@ -130,6 +130,10 @@ class Defining:
         home = self._definitions.home_of(address)
         return "" if home is None else home.node
 
+    def epoch_of(self, address: Address) -> int:
+        """See the port: the revision of the owner's key."""
+        return self._definitions.epoch_of(address)
+
     def is_coming(self, address: Address) -> bool:
         """See the port."""
         home = self._definitions.home_of(address)

@@ -138,6 +138,10 @@ class Definitions:
         return owner.value.node if queue is not None and owner is not None and owner.value.id == queue.value.id \
             else None
 
+    def epoch_of(self, address: Address) -> int:
+        """The revision with which that node has claimed it; 0: it is away."""
+        return self.owners[address].revision if self.owner_of(address) is not None else 0
+
     def home_of(self, address: Address) -> QueueData | None:
         """Who has the messages of a queue of the tables."""
         queue, data = self.queues.get(address), self.data.get(address)

@@ -71,10 +71,16 @@ class FakeQueues:
                 "ready": len(messages), "unsettled": 0, "delayed": 0,
                 "groups": len(queue.groups), "consumers": queue.consumers, "dead_letters": len(queue.dead)}
 
-    def list_queues(self) -> list[dict[str, Any]]:
+    def list_queues(self, *, partitions: bool = False) -> list[dict[str, Any]]:
         if self.fault is not None:
             raise self.fault
-        return [self._short(name) for name in sorted(self.queues)]
+        return [self._short(name) | ({"partition_list": self._partitions(name)} if partitions else {})
+                for name in sorted(self.queues)]
+
+    def _partitions(self, name: str) -> list[dict[str, Any]]:
+        return [{"partition": at, "node": "", "state": "running", "epoch": 0, "messages": len(part), "lag": len(part),
+                 "bytes": sum(len(message.payload) for message in part)}
+                for at, part in enumerate(self.queues[name].partitions)]
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         self.waiting.append(then)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from kit.fake_queues import FakeQueues
+from kit.overview import FakeOverview
 
 from fluxmq.admin import elsewhere
 from fluxmq.admin.divided import state_of
@@ -16,6 +17,7 @@ from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.queues import _wholes
 from fluxmq.admin.routes import AdminRoutes
 from fluxmq.engine.ports.operations import MOVED, Handler, Operation, Outcome
+from fluxmq.engine.ports.overview import NodeView
 from fluxmq.engine.ports.queues import Publish, QueueElsewhere, QueueRefused
 
 Q = "/api/v1/queues"
@@ -46,7 +48,15 @@ class Queues(FakeQueues):
         numbers = self._short(name) if owner == self.node else {"messages": None, "dead_letters": 0}
         return {**numbers, "name": name, "namespace": "/", "node": owner, "state": state}
 
-    def list_queues(self) -> list[dict[str, Any]]:
+    def list_queues(self, *, partitions: bool = False) -> list[dict[str, Any]]:
+        rows = self._rows()
+        for row in rows if partitions else ():
+            count = row.get("partitions", 1)
+            row["partition_list"] = [{"partition": at, "node": row["node"], "state": row["state"], "epoch": 7,
+                                      "lag": row["messages"]} for at in range(count)]
+        return rows
+
+    def _rows(self) -> list[dict[str, Any]]:
         return [self._row(name) for name in sorted({*self.queues, *self.owners})]
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -326,6 +336,52 @@ def test_a_queue_whose_partitions_are_at_one_node_is_not_divided(parts: list[tup
     entries += [{"namespace": "/", "name": f"$part-{at}-q", "whole": "q", "partition": at, "node": node, "state": said,
                  "messages": None} for at, (node, said) in enumerate(parts)]
     assert [(entry["name"], entry["state"]) for entry in _wholes(entries)] == [("q", state)]
+
+
+def test_partitions_are_those_that_their_nodes_tell() -> None:
+    """A queue whose partitions are at nodes two and three. All that are alive are asked, also who has no queue; who
+    does not answer is named."""
+    world = World()
+    whole = {"name": "w", "namespace": "/", "partitions": 2, "node": "three, two", "state": "divided", "messages": None,
+             "dead_letters": 0}
+
+    def rows(node: str) -> list[dict[str, Any]]:
+        found = [dict(whole)]
+        for at, owner in enumerate(("two", "three")):
+            mine = owner == node
+            found.append({"name": f"$part-{at}-w", "namespace": "/", "whole": "w", "partition": at, "node": owner,
+                          "partitions": 1, "dead_letters": 0, "state": "running" if mine else "elsewhere",
+                          "damage": "", **{name: 10 + at if mine else None for name in (
+                              "messages", "bytes", "ready", "unsettled", "groups", "delayed", "consumers")}})
+        return found
+
+    for node, queues in world.queues.items():
+        queues._rows = partial(rows, node)      # type: ignore[method-assign]
+    overview = FakeOverview()
+    nodes = tuple(NodeView(id=name, epoch=epoch) for name, epoch in (("four", 4), ("gone", 0), ("one", 1), ("three", 3),
+                                                                     ("two", 2)))
+    overview.set(nodes=nodes, local="one")
+    world.nodes["one"] = AdminRoutes(world.queues["one"], operations=world.ways["one"], cluster=overview)
+    world.ways["one"].silent.add("four")
+
+    async def scenario() -> None:
+        answer = (await world.call("GET", f"{Q}?partitions=true"))[1]
+        [queue] = answer["queues"]
+        assert [(part["partition"], part["node"], part["state"], part["lag"]) for part in queue["partition_list"]] == [
+            (0, "two", "running", 10), (1, "three", "running", 11)]
+        assert queue["messages"] == 21
+        assert answer["missing"] == [{"node": "four", "why": "node four has not answered"}]
+        world.ways["one"].silent.add("three")
+        answer = (await world.call("GET", f"{Q}?partitions=true"))[1]
+        [queue] = answer["queues"]
+        assert [(part["node"], part["lag"]) for part in queue["partition_list"]] == [("two", 10), ("three", None)]
+        assert [one["node"] for one in answer["missing"]] == ["four", "three"]
+        answer = (await world.call("GET", Q))[1]
+        assert [one["node"] for one in answer["missing"]] == ["three"], "who has no queue is not asked for the list"
+        assert "partition_list" not in answer["queues"][0]
+        assert (await world.call("GET", f"{Q}?partitions=maybe"))[0] == 400
+
+    run(scenario())
 
 
 def test_dead_letters_of_a_third_node_are_counted() -> None:

@@ -210,6 +210,41 @@ def test_a_purge_while_nobody_is_there() -> None:
     assert Consumer(world, "q").take() == [(b"new", 1)]
 
 
+def test_the_lag_of_each_partition() -> None:
+    """Of a queue what the slowest group has not settled, also out of order; without a group all. Of a stream what the
+    slowest group has not read; without one nobody knows."""
+    def shown(world: World) -> list[tuple[int, int | None]]:
+        [queue] = world.admin.list_queues(partitions=True)
+        return [(part["messages"], part["lag"]) for part in queue["partition_list"]]
+
+    world = World({"name": "q", "partitions": 2, "max_priority": 2})
+    for number in range(6):
+        world.put("q", b"%d" % number, priority=str(number % 3))
+    before = shown(world)
+    assert before == [(count, count) for count, _ in before] and sum(count for count, _ in before) == 6
+    fast, slow = Consumer(world, "q", "fast"), Consumer(world, "q", "slow")
+    for payload, _ in fast.take():
+        fast.settle(payload)
+    for payload in (b"1", b"4"):
+        slow.settle(payload)
+    world.turn()
+    assert sum(lag or 0 for _, lag in shown(world)) == 4
+    [queue] = world.admin.list_queues(partitions=True)
+    assert [(part["partition"], part["state"], part["epoch"]) for part in queue["partition_list"]] == [
+        (0, "running", 0), (1, "running", 0)]
+    assert "partition_list" not in world.admin.list_queues()[0]
+
+    world = World({"name": "s", "type": "stream"})
+    for number in range(5):
+        world.put("s", b"%d" % number)
+    assert shown(world) == [(5, None)]
+    state = world.manager.queues[b"/", b"s"]
+    for name, position in ((b"g", 3), (b"h", 1)):
+        group = world.manager.group(state.queue, name)
+        by_offset.seek(group, group.cursors[0].log_number, position)
+    assert shown(world) == [(5, 4)]
+
+
 def test_a_purge_takes_what_is_delayed_too() -> None:
     world = World({"name": "q"})
     consumer = Consumer(world, "q")

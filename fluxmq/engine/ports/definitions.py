@@ -96,6 +96,9 @@ class Definer(Protocol):
     def home_of(self, address: Address) -> str:
         """The node that has the messages of a queue, whether it is there or not; "": there is no such queue."""
 
+    def epoch_of(self, address: Address) -> int:
+        """Of the node that serves a queue: it grows with each claim; 0: nobody serves it."""
+
     def is_coming(self, address: Address) -> bool:
         """Whether the node that is to have a queue's messages is there, and has not begun to serve it."""
 

@@ -173,14 +173,16 @@ class QueuesPort(Protocol):
     queue.
     """
 
-    def list_queues(self) -> list[dict[str, Any]]:
+    def list_queues(self, *, partitions: bool = False) -> list[dict[str, Any]]:
         """Each queue in short, those of "/" first, by name: name, namespace, type (classic | stream | ephemeral),
         partitions (how many), messages, bytes, ready, unsettled and delayed (messages), groups and consumers (how
         many), dead_letters (how many), node (that has the messages; "": there is no cluster), state (running; damaged;
         elsewhere, another node has it; away, and that one is not there; divided, its partitions are queues of their
         own, which are listed, too, with whole (its name) and partition; partly away, some of them are). Numbers of a
         queue of another node, and of one that is divided, are None; so is dead_letters if another node has the
-        dead-letter queue."""
+        dead-letter queue. partitions: also partition_list, of dicts: partition, node, state, epoch (grows each time
+        that a node begins to serve it; 0: nobody does, or there is no cluster), messages, bytes, lag (messages that the
+        slowest group has not settled, or of a stream not read; None: not known)."""
 
     def divided(self, name: str) -> QueueDivided | None:
         """What is to be asked of each partition is said by this; None: the queue is not divided."""

@@ -40,7 +40,7 @@ from fluxmq.engine.queues.properties import encode_users
 from fluxmq.engine.queues.records import is_moving
 from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues.retry import UNSPECIFIED
-from fluxmq.engine.queues.statistics import counts_of, numbers_of
+from fluxmq.engine.queues.statistics import counts_of, numbers_of, partitions_of
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.model.queues import Retry, read_spec, write_spec
 from fluxmq.model.units import format_duration
@@ -90,10 +90,30 @@ class QueueAdmin:
 
     # ------------------------------------------------------------------ queues
 
-    def list_queues(self) -> list[dict[str, Any]]:
+    def list_queues(self, *, partitions: bool = False) -> list[dict[str, Any]]:
         """The queues of "/" first, then those of each other namespace."""
-        return [self._short(self.manager.queues[address])
-                for address in sorted(self.manager.queues, key=lambda address: (address[0] != ROOT, address))]
+        states = [self.manager.queues[address]
+                  for address in sorted(self.manager.queues, key=lambda address: (address[0] != ROOT, address))]
+        return [self._short(state) | ({"partition_list": self._partitions(state)} if partitions else {})
+                for state in states]
+
+    def _partitions(self, state: QueueState) -> list[dict[str, Any]]:
+        if state.here:
+            return [self._owned(state) | numbers for numbers in partitions_of(state)]
+        unknown = {"messages": None, "bytes": None, "lag": None}
+        if not isinstance(state.queue.relay, Parts):
+            return [self._owned(state) | {"partition": at} | unknown for at in range(state.queue.partitions)]
+        found = []
+        for at in range(state.queue.partitions):
+            part = self.manager.part_state(state.queue.address, at)
+            owned = {"node": "", "state": "away", "epoch": 0} if part is None else self._owned(part)
+            found.append(owned | {"partition": at} | unknown)
+        return found
+
+    def _owned(self, state: QueueState) -> dict[str, Any]:
+        """Who has it, and since which claim."""
+        definer = self.manager.definer
+        return {**self._place(state), "epoch": 0 if definer is None else definer.epoch_of(state.queue.address)}
 
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = dead_letter_state(self.manager, state.spec)

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from fluxmq._core.queue.cursor import Cursor
+from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq._core.queue.stats import group_numbers, queue_counts, queue_numbers
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
 
-__all__ = ["DEATHS", "as_metrics", "counts_of", "group_lags", "numbers_of", "totals"]
+__all__ = ["DEATHS", "as_metrics", "counts_of", "group_lags", "numbers_of", "partitions_of", "totals"]
 
 DEATHS = ("rejected", "max_retries", "expired", "overflow")
 Series = dict[tuple[str, ...], float]
@@ -40,6 +42,32 @@ def group_lags(state: QueueState) -> dict[str, int]:
     for (name, _), group in state.groups.items():
         found[name.decode("utf-8", "replace")] += sum(group_numbers(group))
     return found
+
+
+def partitions_of(state: QueueState) -> list[dict[str, int | None]]:
+    """Of each partition: messages and bytes that it keeps, and the lag of its slowest group, in messages. The lag of a
+    queue without groups is all that it keeps; of a stream without groups None, for the broker does not know who reads
+    it."""
+    queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
+    found: list[dict[str, int | None]] = []
+    for partition in range(queue.partitions):
+        logs = queue.logs_of(partition)
+        messages = sum(log.next - log.first for log in logs)
+        lags = [sum(_behind(cursor, stream) for cursor in group.cursors if cursor.partition == partition)
+                for group in state.groups.values()]
+        found.append({"partition": partition, "messages": messages, "bytes": sum(log.kept_bytes for log in logs),
+                      "lag": max(lags, default=None if stream else messages)})
+    return found
+
+
+def _behind(cursor: Cursor, stream: bool) -> int:
+    """How many messages of a log a group has not read, or in a queue not settled."""
+    log = cursor.log
+    if stream:
+        return max(log.next - max(cursor.next, log.first), 0)
+    if cursor.floor >= log.first:
+        return max(log.next - cursor.floor - cursor.settled, 0)
+    return log.next - log.first     # the group's floor follows with its next message
 
 
 def as_metrics(happened: Mapping[str, int], now: Mapping[str, int]) -> dict[str, float | Series]:
