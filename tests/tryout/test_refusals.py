@@ -70,8 +70,8 @@ def test_a_recording_that_is_there(base: Path) -> None:
 
 
 def test_repartition_has_a_status_of_its_own() -> None:
-    assert "later version" in refused("--repartition-smoke", status=5)
-    assert json.loads(refused("--repartition-smoke", "--json", status=5))["ok"] is None
+    assert "later version" in refused("--repartition-smoke", status=8)
+    assert json.loads(refused("--repartition-smoke", "--json", status=8))["ok"] is None
 
 
 def test_too_few_nodes_for_a_failover() -> None:
