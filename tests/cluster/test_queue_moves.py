@@ -162,5 +162,5 @@ def test_an_operator_is_told_which_queue_stays_where_when_a_node_dies(cluster: C
     cluster[THIRD].start()
     cluster.wait(cluster.everybody_serves)
     assert desk.say("move", name, third) == f"{name} is at node {third}\n"
-    cluster.wait(lambda: desk.rows()[name]["messages"] == 1)
+    cluster.wait(lambda: desk.asked("GET", "queues", name)["messages"] == 1)
     drop(cluster, name)
