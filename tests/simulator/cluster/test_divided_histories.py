@@ -136,6 +136,7 @@ class DividedHistory(History):
         self.queues = []
         for name in ("q0", "q1", PURGED):
             self.queues.append(name)
+            self.letters[name] = "dead"
             self.partitions[name] = chance.randint(2, 5)
             if chance.random() < 0.5:
                 self.exclusive.add(name)

@@ -1,8 +1,9 @@
 """Histories of queues whose publishers, owners and consumers are on three brokers that fail, each from one seed.
 
 Three durable queues, one that is not (which is made anew, empty, when its node dies), and two for dead letters.
-Consumers acknowledge, refuse, hold and leave; queues move; nodes are killed, stopped and cut off, streams between them
-break. In the end everything heals, and consumers empty the queues.
+Consumers acknowledge, refuse, hold and leave; messages die (refused, expired, or the oldest of a full queue); queues
+move; nodes are killed, restarted, stopped and cut off, streams between them break. In the end everything heals, and
+consumers empty the queues.
 
 What is checked, by the identities of messages (a payload is published once, and has one offset in a queue):
 
@@ -25,7 +26,7 @@ publisher, which had gone to another node, has not heard of that: docs/internals
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from oracle.mqtt import V5, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, parse
@@ -41,6 +42,9 @@ from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retry
 
 NAMES = ("one", "two", "three")
 VOLATILE = "volatile"       # the queue that is not durable
+# How many messages a queue keeps, and what it does with more.
+LIMITS: tuple[tuple[int, Literal["reject-publish", "drop-head"]], ...] = (
+    (0, "reject-publish"), (0, "reject-publish"), (5, "reject-publish"), (30, "reject-publish"), (5, "drop-head"))
 REFUSED = 0x80
 CALM_MS = 300               # from the last trouble on
 APART_MS = 8000             # less than the time after which a node gives up what is under way to another one
@@ -215,10 +219,11 @@ class Consumer(Client):
 class History:
     """faults: names of steps that may occur, besides what clients do."""
 
-    FAULTS = {"kill": 2, "bury": 2, "revive": 5, "tear": 2, "isolate": 1, "heal": 3, "pause": 2, "resume": 4,
-              "end_lease": 1, "move_queue": 4}
+    FAULTS = {"kill": 2, "restart": 2, "bury": 2, "revive": 5, "tear": 2, "isolate": 1, "heal": 3, "pause": 2,
+              "resume": 4, "end_lease": 1, "move_queue": 4}
+    DEAD_AT_ONCE = 3            # so many messages die in one step
 
-    def __init__(self, seed: int, faults: tuple[str, ...] = (), steps: int = 60) -> None:
+    def __init__(self, seed: int, faults: tuple[str, ...] = (), steps: int = 56) -> None:
         self.chance = chance = random.Random(seed)
         self.faults = faults
         self.brokers = serving(*NAMES, seed=seed)
@@ -251,6 +256,8 @@ class History:
         self.timed: set[str] = set()
         self.limited: set[str] = set()
         self.expiring: dict[str, int] = {}      # after so many milliseconds
+        self.dropping: dict[str, int] = {}      # of more than so many messages the oldest die
+        self.letters: dict[str, str] = {}       # for the dead letters of a queue
         self.declare()
         self.publishers = [Publisher(self, at, f"p-{at}") for at in NAMES]
         for client in self.publishers:
@@ -285,27 +292,32 @@ class History:
             self.queues.append(name)
             if chance.random() < (0.5 if "bury" in self.faults else 0.3):
                 self.expiring[name] = ttl_ms = chance.choice((200, 1000, 5000))
+                self.letters[name] = "target"
                 arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target",
                              "x-message-ttl": ttl_ms}
                 do(brokers, at, lambda node: node.amqp_queues.declare(
                     b"/", name.encode(), durable=True, arguments=arguments))   # noqa: B023
                 continue
-            limit = chance.choice((0, 0, 5, 30))
+            limit, overflow = chance.choice(LIMITS)
             timeout = chance.choice((0.0, 0.0, 1.0, 5.0))
             if timeout:
                 self.timed.add(name)
             if limit:
                 self.limited.add(name)
-            spec = QueueSpec(name=name, limits=QueueLimits(max_depth=limit), dlq=DeadLetters(topic="dead"), retry=Retry(
-                max_retries=chance.choice((0, 2, 10)), initial_backoff=0.1, max_backoff=0.5,
-                visibility_timeout=timeout))
+            if overflow == "drop-head":
+                self.dropping[name] = limit
+            self.letters[name] = "dead"
+            spec = QueueSpec(name=name, limits=QueueLimits(max_depth=limit), overflow=overflow,
+                             dlq=DeadLetters(topic="dead"), retry=Retry(
+                                 max_retries=chance.choice((0, 2, 10)), initial_backoff=0.1, max_backoff=0.5,
+                                 visibility_timeout=timeout))
             do(brokers, at, lambda node: node.manager.declare(spec))        # noqa: B023
         do(brokers, chance.choice(NAMES), lambda node: node.amqp_queues.declare(b"/", VOLATILE.encode(), durable=False))
         self.queues.append(VOLATILE)
         # The nodes that have been asked to have a queue.
         self.owners = {state.queue.name.decode(): [at] for at, state in self.states() if state.here}
-        self.note(f"timed {sorted(self.timed)} limited {sorted(self.limited)} expiring {sorted(self.expiring)}; at "
-                  f"{self.owners}; writer {brokers.writer_s}")
+        self.note(f"timed {sorted(self.timed)} limited {sorted(self.limited)} dropping {sorted(self.dropping)} "
+                  f"expiring {sorted(self.expiring)}; at {self.owners}; writer {brokers.writer_s}")
 
     def consumer(self, at: str, name: str, queue: str) -> Consumer:
         """One that comes at the beginning, and leaves and comes again."""
@@ -525,18 +537,45 @@ class History:
             self.brokers.run_for(self.chance.random())
             self.lease_ends(name)
 
+    def restart(self) -> None:
+        """Also while another node is dead, cut off or stands still, so that what waits for that one must survive."""
+        if len(up := self.up()) > 1:
+            self.restart_one(self.chance.choice(up))
+
+    def restart_one(self, name: str) -> None:
+        self.trouble(f"restart {name}")
+        self.dies(name)
+        self.brokers.kill(name)
+        if self.chance.random() < 0.5:
+            self.lease_ends(name)
+        self.brokers.processes[name].start()
+
     def bury(self) -> None:
-        """Messages expire, and the node that has them or that of their dead letters dies meanwhile."""
+        """Messages die in a queue that nobody consumes, and the nodes of the queue and of its dead letters die before
+        that, or while these are under way."""
         publisher = self.chance.choice(self.publishers)
-        if len(self.up()) < len(NAMES) or not self.expiring or not publisher.connected:
+        queues = sorted({*self.expiring, *self.dropping})
+        if len(self.up()) < len(NAMES) or not queues or not publisher.connected:
             return
-        queue = self.chance.choice(sorted(self.expiring))
-        for _ in range(5):
+        queue = self.chance.choice(queues)
+        source, target = self.owners[queue][-1], self.owners[self.letters[queue]][-1]
+        self.note(f"messages of {queue} at {source} are to die, and go to {target}")
+        consumers = [consumer for consumer in self.consumers if consumer.queue == queue and consumer.open]
+        for consumer in consumers:
+            consumer.leave()
+        if target != publisher.at and self.chance.random() < 0.4:
+            self.kill_one(target)
+        for _ in range(self.dropping.get(queue, 0) + self.DEAD_AT_ONCE):
             self.publish_one(publisher, queue, 1)
         writes_s = 6 * self.brokers.writer_s        # to two disks, one after the other
-        self.brokers.run_for(self.expiring[queue] / 1000 + self.chance.random() * (0.3 + writes_s))
-        if len(self.up()) == len(NAMES):
-            self.kill_one(self.owners[self.chance.choice((queue, "target"))][-1])
+        self.brokers.run_for(self.expiring.get(queue, 0) / 1000 + self.chance.random() * (0.1 + writes_s))
+        if len(self.up()) == len(NAMES) and self.chance.random() < 0.5:
+            self.kill_one(self.chance.choice((source, target)))
+        elif source in self.up():
+            self.restart_one(source)
+        for consumer in consumers:
+            if (up := self.up()) and self.chance.random() < 0.7:
+                consumer.go(self.chance.choice(up))
 
     def revive(self) -> None:
         for name in self.killed:
@@ -727,7 +766,7 @@ class History:
         return found
 
 
-def run(seed: int, faults: tuple[str, ...], steps: int = 60) -> None:
+def run(seed: int, faults: tuple[str, ...], steps: int = 56) -> None:
     History(seed, faults, steps)
 
 
@@ -735,7 +774,7 @@ LEVELS = {
     "clients": (),
     "streams": ("tear",),
     "moves": ("move_queue",),
-    "nodes": ("kill", "bury", "revive", "tear", "move_queue"),
+    "nodes": ("kill", "restart", "bury", "revive", "tear", "move_queue"),
     "all": tuple(History.FAULTS),
 }
 

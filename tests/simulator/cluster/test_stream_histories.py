@@ -193,7 +193,7 @@ class StreamHistory(History):
         return found
 
 
-def run(seed: int, faults: tuple[str, ...], steps: int = 90) -> None:
+def run(seed: int, faults: tuple[str, ...], steps: int = 86) -> None:
     StreamHistory(seed, faults, steps)
 
 
