@@ -95,11 +95,13 @@ class AdminClient:
             raise self._unreachable(error) from error
         raise AdminError("the broker ended the stream: it is stopping, or was stopped")
 
-    def record(self, ring_size: int) -> tuple[dict[str, Any], Iterator[bytes]]:
+    def record(self, ring_size: int, *, view: bool = False, who: str = "") -> tuple[dict[str, Any], Iterator[bytes]]:
         """Begins a recording: returns what the broker says about it, and lines that follow for as long as it runs.
-        ring_size: bytes; 0 = as the broker is configured. Raises AdminError."""
+        ring_size: bytes; 0 = as the broker is configured. view: a live view, whose lines are counters; who: who looks.
+        Raises AdminError."""
+        body: dict[str, Any] = {"ring_size": ring_size}
         try:
-            response = self._send("POST", ("record",), None, {"ring_size": ring_size})
+            response = self._send("POST", ("record",), None, body | ({"view": True, "who": who} if view else {}))
             if response.status != http.client.OK:
                 _read(response.status, response.read(_ANSWER_BYTES_MAX))
             if self._connection.sock is not None:

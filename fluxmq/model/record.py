@@ -5,10 +5,13 @@ from msgspec import Meta, Struct
 
 from fluxmq.model.listeners import Bytes, Seconds
 
-__all__ = ["RECORD_PROTOCOLS", "RING_BYTES_MIN", "Record"]
+__all__ = ["RECORD_PROTOCOLS", "RING_BYTES_MIN", "VIEW_RING_BYTES", "VIEW_RING_BYTES_MAX", "VIEW_RING_BYTES_MIN", "Record"]
 
 RECORD_PROTOCOLS = ("mqtt", "amqp091")
 RING_BYTES_MIN = 4 << 20  # a quarter of it holds the largest single read
+# Of a live view. When the ring is full the broker only counts, so a view costs it at most one ring for each frame.
+VIEW_RING_BYTES = 256 << 10
+VIEW_RING_BYTES_MIN, VIEW_RING_BYTES_MAX = 64 << 10, 8 << 20
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

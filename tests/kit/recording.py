@@ -62,13 +62,13 @@ class Wiretap:
 
 
 class Recorded:
-    """A recording of a Node, read by the test. entries: all that was taken so far."""
+    """A recording, or a view, of a Node, read by the test. entries: all that was taken so far."""
 
-    def __init__(self, node: Node, ring_bytes: int = 4 << 20) -> None:
+    def __init__(self, node: Node, ring_bytes: int = 4 << 20, *, view: bool = False, who: str = "") -> None:
         self.node = node
 
         async def begin(server: Server) -> Recording:
-            recording = await server.recording.recorder.attach(ring_bytes)
+            recording = await server.recording.recorder.attach(ring_bytes, view=view, who=who)
             assert recording.present_task is not None
             await recording.present_task
             return recording

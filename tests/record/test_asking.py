@@ -81,13 +81,17 @@ def test_directories_are_named_by_time_and_weighed(tmp_path: Path) -> None:
 
 
 class Attached:
-    def __init__(self) -> None:
+    def __init__(self, view: bool = False) -> None:
         self.running = True
+        self.view = view
         self.ended = asyncio.Event()
 
     @property
     def about(self) -> dict[str, Any]:
         return {"ring": "/proc/1/fd/9"}
+
+    def counters(self) -> dict[str, int] | None:
+        return {"received": 7} if self.view else None
 
     def end(self) -> None:
         self.running = False
@@ -95,17 +99,19 @@ class Attached:
 
 
 class Recorders:
-    """Gives one recording at a time."""
+    """Gives one recording at a time. viewers: who asked for a view."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.recordings: list[Attached] = []
+        self.viewers: list[str] = []
 
-    async def attach(self, ring_bytes: int) -> Attached:
+    async def attach(self, ring_bytes: int, *, view: bool = False, who: str = "") -> Attached:
         if self.recordings and self.recordings[-1].running:
             raise RecordRefused("conflict", "one runs", "wait")
         self.asked.append(ring_bytes)
-        self.recordings.append(Attached())
+        self.viewers += [who] if view else []
+        self.recordings.append(Attached(view))
         return self.recordings[-1]
 
 
@@ -129,6 +135,20 @@ def served(tmp_path: Path, scenario: Callable[[Path, Recorders], Any], **bounds:
         assert not any(recording.running for recording in recorders.recordings)
 
     asyncio.run(run())
+
+
+def test_a_view_is_asked_for_by_name_and_told_the_counters(tmp_path: Path) -> None:
+    async def scenario(path: Path, recorders: Recorders) -> None:
+        reader, writer, status = await post(path, b'{"view": true, "who": "ann", "ring_size": 65536}')
+        assert status == b"HTTP/1.1 200 "
+        assert recorders.viewers == ["ann"]
+        await reader.readuntil(b"fd/9\"}\n")
+        await reader.readuntil(b'{"received":7}\n')
+        await reader.readuntil(b'{"received":7}\n')
+        writer.close()
+        await recorders.recordings[0].ended.wait()
+
+    served(tmp_path, scenario)
 
 
 def test_the_recording_lasts_as_long_as_the_stream(tmp_path: Path) -> None:

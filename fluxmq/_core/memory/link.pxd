@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.memory.message cimport blob_t, body_t, ids_t
 from fluxmq._core.memory.node cimport node_t
+from fluxmq._core.memory.tap cimport READERS, tap_t
 
 cdef struct chunk_t:
     chunk_t* next
@@ -18,7 +19,7 @@ cdef struct chunk_t:
     uint32_t start          # first unsent byte
     uint32_t end            # one past the last byte; invariant: start <= end <= capacity
     uint32_t capacity
-    uint32_t tapped         # while the link is recorded: bytes before it are recorded or are not to be recorded
+    uint32_t[READERS] tapped    # while the link is recorded: bytes before it are recorded or are not to be recorded
     uint8_t kind            # index of its pool; CHUNK_BLOB
     uint8_t sealed          # WebSocket: already inside a frame, nothing may be appended
 
@@ -59,7 +60,7 @@ cdef struct link_t:
     void* owner             # the Connection; NULL once it is gone
     alias_t* aliases
     uint64_t number         # of the connection, from 1, unique in a run
-    uint32_t recording      # equal to node.recording: its bytes are being recorded
+    uint32_t[READERS] recording     # for each reader; equal to tap_t.number: its bytes are being recorded
     uint8_t protocol        # TAP_MQTT, TAP_AMQP091
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client without a final answer, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
@@ -89,12 +90,12 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
 
 # Records the bytes appended since the last call as entries of whole packets, so it is called before link_seal.
 cdef void link_tap(link_t* link) noexcept
-# Starts recording; bytes pending already are not recorded.
-cdef void link_tap_begin(link_t* link) noexcept
-# Excludes pending bytes from the recording.
+# Starts recording for that reader; bytes pending already are not recorded.
+cdef void link_tap_begin(link_t* link, const tap_t* tap) noexcept
+# Excludes pending bytes from what any reader gets.
 cdef void link_tap_skip(link_t* link) noexcept
-# Number of bytes that are recorded but not sent.
-cdef size_t link_tap_unsent(const link_t* link) noexcept
+# Number of bytes that are recorded for that reader but not sent.
+cdef size_t link_tap_unsent(const link_t* link, int reader) noexcept
 
 cdef inline void link_hold(link_t* link) noexcept:
     link.refs += 1

@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.debug cimport count_live, ensure
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
-from fluxmq._core.memory.tap cimport TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
+from fluxmq._core.memory.tap cimport READERS, TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
 from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_u64, put_varint, varint_size
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -47,6 +47,13 @@ cdef int[3] pooled
 
 
 
+cdef inline void tapped_upto(chunk_t* chunk, uint32_t at) noexcept:
+    """No reader gets bytes before it."""
+    cdef int reader
+    for reader in range(READERS):
+        chunk.tapped[reader] = at
+
+
 cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
     cdef chunk_t* chunk
     cdef uint32_t size
@@ -65,7 +72,8 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
         chunk.blob = NULL
     count_live(live.chunks, 1)
     chunk.next = NULL
-    chunk.start = chunk.end = chunk.tapped = 0
+    chunk.start = chunk.end = 0
+    tapped_upto(chunk, 0)
     chunk.sealed = 0
     return chunk
 
@@ -174,7 +182,8 @@ cdef uint8_t* link_room(link_t* link, uint32_t n) noexcept:
     tail = chunk_take(kind, n + reserve)
     if tail == NULL:
         return NULL
-    tail.start = tail.end = tail.tapped = reserve
+    tail.start = tail.end = reserve
+    tapped_upto(tail, reserve)
     chunk_append(link, tail)
     return tail.data + tail.end
 
@@ -393,7 +402,7 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
     chunk.data[chunk.end + 1] = n
     memcpy(chunk.data + chunk.end + 2, data, n)
     chunk.end += <uint32_t>(2 + n)
-    chunk.tapped = chunk.end            # control frames are not recorded
+    tapped_upto(chunk, chunk.end)       # control frames are not recorded
     link.pending += 2 + n
     link_mark(link)
     return 0
@@ -403,59 +412,71 @@ cdef void tap_chunks(tap_t* tap, link_t* link, chunk_t* chunk, const chunk_t* en
                      int64_t now) noexcept:
     """Records the n bytes from `chunk` on, up to `end`, that are not recorded yet, as one entry."""
     cdef uint8_t* into = tap_begin(tap, TAP_OUT, link.protocol, 0, link.number, now, n)
+    cdef uint32_t* tapped
     while chunk != end:
+        tapped = &chunk.tapped[tap.reader]
         if into != NULL:
-            memcpy(into, chunk.data + chunk.tapped, chunk.end - chunk.tapped)
-            into += chunk.end - chunk.tapped
-        chunk.tapped = chunk.end
+            memcpy(into, chunk.data + tapped[0], chunk.end - tapped[0])
+            into += chunk.end - tapped[0]
+        tapped[0] = chunk.end
         chunk = chunk.next
     if into != NULL:
         tap_commit(tap)
 
 
-cdef void link_tap(link_t* link) noexcept:
-    """Every chunk of own bytes begins with a packet (link_room), so a long run may be cut there."""
-    cdef tap_t* tap = <tap_t*>link.node.tap
+cdef void tap_run(tap_t* tap, link_t* link, int64_t* now) noexcept:
+    """Every chunk of own bytes begins with a packet (link_room), so a long run may be cut there. now: 0: not read yet."""
     cdef chunk_t* chunk = link.head
     cdef chunk_t* first
     cdef size_t n = 0
-    cdef int64_t now
-    if link.recording != link.node.recording:
-        return
-    while chunk != NULL and chunk.tapped == chunk.end:
+    cdef int reader = tap.reader
+    while chunk != NULL and chunk.tapped[reader] == chunk.end:
         chunk = chunk.next
     if chunk == NULL:
         return
-    now = tap_now()
+    if now[0] == 0:
+        now[0] = tap_now()
     first = chunk
     while chunk != NULL:
-        if n and chunk.blob == NULL and n + (chunk.end - chunk.tapped) > tap.cut:
-            tap_chunks(tap, link, first, chunk, n, now)
+        if n and chunk.blob == NULL and n + (chunk.end - chunk.tapped[reader]) > tap.cut:
+            tap_chunks(tap, link, first, chunk, n, now[0])
             first = chunk
             n = 0
-        n += chunk.end - chunk.tapped
+        n += chunk.end - chunk.tapped[reader]
         chunk = chunk.next
-    tap_chunks(tap, link, first, NULL, n, now)
+    tap_chunks(tap, link, first, NULL, n, now[0])
 
 
-cdef void link_tap_begin(link_t* link) noexcept:
-    link.recording = link.node.recording
-    link_tap_skip(link)
+cdef void link_tap(link_t* link) noexcept:
+    cdef tap_t* tap = <tap_t*>link.node.tap
+    cdef int64_t now = 0
+    while tap != NULL:
+        if link.recording[tap.reader] == tap.number:
+            tap_run(tap, link, &now)
+        tap = tap.next
+
+
+cdef void link_tap_begin(link_t* link, const tap_t* tap) noexcept:
+    cdef chunk_t* chunk = link.head
+    link.recording[tap.reader] = tap.number
+    while chunk != NULL:
+        chunk.tapped[tap.reader] = chunk.end
+        chunk = chunk.next
 
 
 cdef void link_tap_skip(link_t* link) noexcept:
     cdef chunk_t* chunk = link.head
     while chunk != NULL:
-        chunk.tapped = chunk.end
+        tapped_upto(chunk, chunk.end)
         chunk = chunk.next
 
 
-cdef size_t link_tap_unsent(const link_t* link) noexcept:
+cdef size_t link_tap_unsent(const link_t* link, int reader) noexcept:
     cdef const chunk_t* chunk = link.head
     cdef size_t n = 0
     while chunk != NULL:
-        if chunk.tapped > chunk.start:
-            n += chunk.tapped - chunk.start
+        if chunk.tapped[reader] > chunk.start:
+            n += chunk.tapped[reader] - chunk.start
         chunk = chunk.next
     return n
 

@@ -65,8 +65,8 @@ cdef struct gauges_t:
     int64_t limited                     # consumers that get nothing until they settle messages
 
 cdef struct node_t:
-    void* tap                           # tap_t*, while a recording runs
-    uint32_t recording                  # number of the recording: a link with the same number is recorded
+    void* tap                           # tap_t*, while anything is recorded; memory/tap.pxd
+    uint32_t recording                  # number of the last tap
     uint64_t numbers                    # number of the last link made
     void* dirty                         # link_t*: links with bytes to send, newest first
     int64_t now_ms                      # wall clock of this turn, ms since the epoch

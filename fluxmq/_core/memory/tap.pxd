@@ -2,8 +2,10 @@
 
     tap_begin ─► room for the data ─► (written by the caller) ─► tap_commit: visible to the reader
 
-One thread writes. Nothing here blocks; the only system call reads the clock. `node.tap` points to the tap_t while a
-recording runs.
+One thread writes. Nothing here blocks; the only system call reads the clock. `node.tap` points to a tap_t while
+anything is recorded, and that to the next one. There is at most one for each reader: a recording, and a live view.
+What a connection has told to the one says nothing about the other (link_t.recording, chunk_t.tapped), so each ring has
+what it would have alone.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -27,6 +29,11 @@ cdef enum:
 cdef enum:
     TAP_PRESENT = 1         # flag: the connection was open when the recording began
 
+cdef enum:                  # tap_t.reader
+    READER_RECORDING = 0
+    READER_VIEW = 1
+    READERS = 2
+
 cdef enum:
     RING_DATA = 4096        # offset of the first entry, behind the header page with these fields:
     RING_CAPACITY = 8
@@ -39,6 +46,9 @@ cdef enum:
     ENTRY_HEAD = 32
 
 cdef struct tap_t:
+    tap_t* next             # of another reader; NULL: none
+    int reader              # READER_*
+    uint32_t number         # unique in a run of the broker, from 1: links with it are recorded
     uint8_t* ring           # the mapping
     uint64_t capacity       # of the data, a power of two
     uint64_t head           # bytes ever written
@@ -65,3 +75,5 @@ cdef void tap_write(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, 
 cdef class Tap:
     cdef tap_t tap
     cdef size_t mapped
+
+    cdef void begin(self, int reader, uint32_t number) noexcept

@@ -165,6 +165,11 @@ cdef class Tap:
         if self.tap.ring != NULL:
             munmap(self.tap.ring, self.mapped)
 
+    cdef void begin(self, int reader, uint32_t number) noexcept:
+        self.tap.reader = reader
+        self.tap.number = number
+        self.tap.next = NULL
+
     def write(self, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, bytes data not None):
         """Writes an entry with the current time. See memory/tap.pxd for the numbers."""
         tap_write(&self.tap, kind, protocol, flags, connection, tap_now(), <const uint8_t*><const char*>data, len(data))

@@ -25,6 +25,7 @@ cdef class Poller:
     cdef object clocks                  # None: the system's, and epoll; else see Poller
     cdef int64_t slice_ms               # start of the current time slice, monotonic; 0: none yet
     cdef Tap recording                  # None: no recording
+    cdef Tap viewing                    # of a live view; None: there is none
 
     cdef int watch(self, int epoll, int op, int fd, uint32_t events, void* mark) except -1
     cdef int turn_to(self, bint lingering) except -1

@@ -30,7 +30,7 @@ from fluxmq._core.memory.link cimport link_drop, link_t
 from fluxmq._core.memory.node cimport (
     WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, read_clocks, stamp_clocks,
 )
-from fluxmq._core.memory.tap cimport Tap
+from fluxmq._core.memory.tap cimport READER_RECORDING, READER_VIEW, Tap
 from fluxmq._core.net.epoll cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, epoll_create1, epoll_ctl, epoll_event,
     epoll_wait,
@@ -180,11 +180,21 @@ cdef class Poller:
         """The tap that records all connections; None: no recording."""
         return self.recording
 
-    def record(self, Tap tap):
-        """Starts a recording into `tap`, of each connection from its OPENED event on; None: stops it."""
-        self.recording = tap
-        self.hub.node.recording += 1
-        self.hub.node.tap = NULL if tap is None else <void*>&tap.tap
+    def record(self, Tap tap, bint view=False):
+        """Starts a recording into `tap`, of each connection from its OPENED event on; None: stops it. view: for the live
+        view, beside a recording or without one."""
+        if view:
+            self.viewing = tap
+        else:
+            self.recording = tap
+        if tap is not None:
+            self.hub.node.recording += 1
+            tap.begin(READER_VIEW if view else READER_RECORDING, self.hub.node.recording)
+        if self.recording is not None:
+            self.recording.tap.next = NULL if self.viewing is None else &self.viewing.tap
+            self.hub.node.tap = <void*>&self.recording.tap
+        else:
+            self.hub.node.tap = NULL if self.viewing is None else <void*>&self.viewing.tap
 
     def turn(self):
         """Handles everything that is ready. The event loop calls it when fileno() is readable, the edge after work

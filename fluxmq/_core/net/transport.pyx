@@ -36,6 +36,7 @@ from fluxmq._core.memory.link cimport (
 )
 from fluxmq._core.memory.message cimport blob_drop, blob_new
 from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE, is_fenced
+from fluxmq._core.memory.tap cimport READERS
 from fluxmq._core.net.epoll cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
 )
@@ -506,6 +507,7 @@ cdef class Transport(Recorded):
         """Handles a complete packet in memory of its own, and releases it unless it must be handled again."""
         cdef blob_t* blob = self.big
         cdef int result = DONE
+        cdef int reader
         if self.hub.node.tap != NULL:
             self.tap_big(blob)
         self.big = NULL
@@ -518,7 +520,8 @@ cdef class Transport(Recorded):
                 self.big_have = blob.size
             else:
                 self.verdicts = None
-                self.big_recorded = 0
+                for reader in range(READERS):
+                    self.big_recorded[reader] = 0
                 blob_drop(blob)
         return result
 

@@ -102,11 +102,11 @@ class Client:
         """The name of its namespace: the virtual host."""
         return self.vhost or "/"
 
-    def record_accepted(self, flags: int = 0) -> None:
-        """Records the client's identity in a recording."""
+    def record_accepted(self, present: int | None = None) -> None:
+        """Records the client's identity. present: for this reader, which began later."""
         if self.open:
             record_accepted(self.connection, {"client_id": self.client_id, "vhost": self.vhost, "user": self.identity,
-                                              "version": 91}, flags)
+                                              "version": 91}, present)
 
     def info(self) -> ClientInfo:
         return ClientInfo(

@@ -24,7 +24,7 @@ from fluxmq.edge.amqp091.options import FrontOptions
 from fluxmq.edge.amqp091.parts import FrontParts
 from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.edge.asking import Asking, Undecided
-from fluxmq.edge.recording import PRESENT, record_opened
+from fluxmq.edge.recording import record_opened
 from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.guard import Guard
 from fluxmq.model.amqp import ReplyCode
@@ -207,12 +207,12 @@ class Front(FrontParts):
         if self.log_connections():
             self.on_log("info", "", "disconnected", client.fields() | {"why": client.ended_by})
 
-    def record_present(self, connection: AmqpConnection) -> None:
-        """Records that this connection was open when a recording began."""
-        record_opened(connection, self.name, PRESENT)
+    def record_present(self, connection: AmqpConnection, reader: int) -> None:
+        """Records that this connection was open when a recording, or a view, began."""
+        record_opened(connection, self.name, reader)
         client: Client | None = connection.state
         if client is not None:
-            client.record_accepted(PRESENT)
+            client.record_accepted(reader)
 
     def on_late(self, connection: AmqpConnection, why: str) -> None:
         """Called when a time limit ended a connection; `why` as in AmqpConnection.tick."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Disconnect
-from fluxmq.edge.recording import PRESENT, record_accepted
+from fluxmq.edge.recording import record_accepted
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class Client:
         """Log fields for permissions."""
         return {"client_id": self.client_id, "user": self.identity} | self.place()
 
-    def record_accepted(self, flags: int = 0) -> None:
-        """Records the client's identity in a recording; with PRESENT also its subscriptions."""
+    def record_accepted(self, present: int | None = None) -> None:
+        """Records the client's identity. present: for this reader, which began later: also its subscriptions."""
         session = self.session
         if not self.taken or session is None or session.data is None:
             return
@@ -119,13 +119,13 @@ class Client:
             "client_id": self.client_id, "version": self.version, "clean_start": self.clean_start,
             "session_present": self.present, "keep_alive_s": session.data.keep_alive_s,
             "session_expiry_s": session.data.expiry_s}
-        if flags & PRESENT:
+        if present is not None:
             who["subscriptions"] = [(filter_.decode(), options)
                                     for filter_, (options, _) in session.subscriptions.items()]
             for name, aliases in zip(("aliases_in", "aliases_out"), self.connection.topic_aliases, strict=True):
                 if aliases:
                     who[name] = aliases
-        record_accepted(self.connection, who, flags)
+        record_accepted(self.connection, who, present)
 
     def displaced(self, reason: int) -> None:
         """Another connection has taken over the session, or an administrator ends this connection, [MQTT-3.1.4-3]."""

@@ -31,7 +31,7 @@ from fluxmq.edge.mqtt.subscriptions import (
 )
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
-from fluxmq.edge.recording import PRESENT, record_opened
+from fluxmq.edge.recording import record_opened
 from fluxmq.edge.shares import Shares
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.access import Authority
@@ -191,12 +191,12 @@ class Front(FrontParts):
                         client.who() | {"topic": topic.decode()})
         return allowed
 
-    def record_present(self, connection: Connection) -> None:
-        """Records that this connection was open when a recording began."""
-        record_opened(connection, self.name, PRESENT)
+    def record_present(self, connection: Connection, reader: int) -> None:
+        """Records that this connection was open when a recording, or a view, began."""
+        record_opened(connection, self.name, reader)
         client: Client | None = connection.state
         if client is not None:
-            client.record_accepted(PRESENT)
+            client.record_accepted(reader)
 
     def on_late(self, connection: Connection, why: str) -> None:
         """Called when a time limit ended a connection; `why` as in Connection.tick."""

@@ -22,7 +22,7 @@ class RecordRefused(FluxError):
 
 
 class AttachedRecording(Protocol):
-    """A recording that another process writes."""
+    """A recording that another process writes, or a view that it shows."""
 
     @property
     def about(self) -> dict[str, Any]:
@@ -32,6 +32,10 @@ class AttachedRecording(Protocol):
     def running(self) -> bool:
         """Whether the recording is still running."""
 
+    def counters(self) -> dict[str, int] | None:
+        """Of a view, since the broker was started: messages received and sent, entries and bytes tapped and lost (since
+        the view began), connections. None: it is a recording."""
+
     def end(self) -> None:
         """Called when the writer has gone; may be called twice."""
 
@@ -39,5 +43,6 @@ class AttachedRecording(Protocol):
 class RecordPort(Protocol):
     """Starts recordings."""
 
-    async def attach(self, ring_bytes: int) -> AttachedRecording:
-        """Begins a recording into a new ring. ring_bytes: 0 = as configured. Raises RecordRefused."""
+    async def attach(self, ring_bytes: int, *, view: bool = False, who: str = "") -> AttachedRecording:
+        """Begins a recording, or a view, into a new ring. ring_bytes: 0 = as configured. who: who reads it. Raises
+        RecordRefused."""
