@@ -144,5 +144,6 @@ cdef class Columns:
     cdef int64_t add(self, const row_t* row) except -1      # returns its seq
     cdef size_t held(self) noexcept                         # bytes of strings and words
     cdef dict taken(self)                                   # buffers by column; begins a new batch
+    cdef void begin(self) noexcept                          # a new batch; what this one has is dropped
 
 cdef int kind_of_method(uint32_t code) noexcept             # code: class << 16 | method; -1: unknown

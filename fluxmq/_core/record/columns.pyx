@@ -352,7 +352,11 @@ cdef class Columns:
             "answers": self.numbers(HAS_ANSWERS, self.answers, 8),
             "ack_latency": self.numbers(HAS_LATENCY, self.latencies, 8),
         }
-        self.first += <int64_t>rows
+        self.begin()
+        return columns
+
+    cdef void begin(self) noexcept:
+        self.first += <int64_t>self.rows
         self.rows = 0
         self.any = 0
         self.all = 0xFFFFFFFF
@@ -361,7 +365,6 @@ cdef class Columns:
         self.clients.clear()
         self.topics.clear()
         self.exchanges.clear()
-        return columns
 
 
 cdef Words KINDS = words_of(kind_names())

@@ -11,7 +11,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from fnmatch import fnmatchcase
 
-from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from msgspec import DecodeError
@@ -44,16 +44,6 @@ cdef enum:
 cdef dict PAYLOADS = {"size": PAYLOAD_SIZE, "hash": PAYLOAD_HASH, "full": PAYLOAD_FULL}
 cdef tuple PROTOCOL_NAMES = ("mqtt", "amqp091")
 
-
-
-cdef struct entry_t:
-    uint8_t kind
-    uint8_t protocol
-    uint16_t flags
-    uint32_t length
-    int64_t connection
-    int64_t time
-    const uint8_t* data
 
 
 cdef bint read_entry(const uint8_t* at, const uint8_t* end, entry_t* entry, size_t* size) except -1:
@@ -98,17 +88,6 @@ cdef class RecordRows:
     filtered_rows: left out by the selection. lost_entries, lost_bytes: as counted by the broker. undecoded_bytes: bytes
     of connections that could not be decoded. All are totals.
     """
-    cdef Recording recording
-    cdef dict peers
-    cdef Peer last              # connection of the previous entry
-    cdef tuple clients
-    cdef frozenset protocols
-    cdef double sample
-    cdef size_t batch_rows
-    cdef size_t batch_bytes
-    cdef readonly int64_t lost_entries
-    cdef readonly int64_t lost_bytes
-
     def __init__(self, payload: str = "hash", *, topics: object = (), clients: object = (), protocols: object = (),
                  sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 67108864) -> None:
         if payload not in PAYLOADS:
@@ -152,7 +131,7 @@ cdef class RecordRows:
         """Connections with state."""
         return len(self.peers)
 
-    cdef inline bint is_full(self) noexcept:
+    cdef bint is_full(self) noexcept:
         return (self.recording.columns.rows >= self.batch_rows
                 or self.recording.columns.held() >= self.batch_bytes)
 
