@@ -1,5 +1,5 @@
-"""The stream behind POST /api/v1/record: while it is open, the broker records, or shows a live view, and its client reads
-the ring."""
+"""The stream behind POST /api/v1/record: while it is open, the broker records, or shows a live view, and its client
+reads the ring."""
 from __future__ import annotations
 
 import asyncio
@@ -24,7 +24,7 @@ _COUNT_LOOKS = 2
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True):
     """The body, which may be missing. ring_size: bytes; 0 = record.ring_size of the broker's configuration, for a view
-    VIEW_RING_BYTES. view: a live view, which may run beside a recording. who: who asks, for the error of the next one."""
+    VIEW_RING_BYTES. view: a live view, which may run beside a recording. who: who asks, for the error of the next."""
 
     ring_size: int = 0
     view: bool = False

@@ -24,7 +24,7 @@ __all__ = ["cli", "main"]
 _GROUPS = {"ban": "ban_cli", "client": "client_cli", "cluster": "cluster_cli", "log": "log_commands",
            "namespace": "namespace_cli", "permission": "permission_cli", "pub": "pub_cli", "queue": "queue_cli",
            "record": "record_cli", "sub": "sub_cli", "topology": "topology_cli", "tryout": "tryout_cli",
-           "user": "user_cli"}
+           "user": "user_cli", "viz": "viz_cli"}
 
 
 class _Commands(click.Group):

@@ -5,7 +5,14 @@ from msgspec import Meta, Struct
 
 from fluxmq.model.listeners import Bytes, Seconds
 
-__all__ = ["RECORD_PROTOCOLS", "RING_BYTES_MIN", "VIEW_RING_BYTES", "VIEW_RING_BYTES_MAX", "VIEW_RING_BYTES_MIN", "Record"]
+__all__ = [
+    "RECORD_PROTOCOLS",
+    "RING_BYTES_MIN",
+    "VIEW_RING_BYTES",
+    "VIEW_RING_BYTES_MAX",
+    "VIEW_RING_BYTES_MIN",
+    "Record",
+]
 
 RECORD_PROTOCOLS = ("mqtt", "amqp091")
 RING_BYTES_MIN = 4 << 20  # a quarter of it holds the largest single read

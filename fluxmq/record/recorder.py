@@ -1,7 +1,7 @@
 """The broker's side of recording: rings, the taps, and the connections that exist when one begins.
 
-One recording at a time, and beside it one live view: the same entries in a ring of its own. Another process reads a ring:
-the broker's own child (supervisor.py), or a command that is attached to the admin socket. See
+One recording at a time, and beside it one live view: the same entries in a ring of its own. Another process reads
+it: the broker's own child (supervisor.py), or a command that is attached to the admin socket. See
 docs/internals/recording.md, "Lifetime" and "A view beside a recording".
 """
 from __future__ import annotations
@@ -111,6 +111,8 @@ class Recorder(RecordPort):
 
     def _check(self, reader: int, ring_bytes: int) -> None:
         """Raises RecordRefused."""
+        if reader == VIEW and VIEW in self._current and self._current[VIEW].tap.left:
+            self.end(self._current[VIEW])   # its reader has gone, which the next tick would notice
         if reader in self._current or reader in self._beginning:
             if reader == RECORDING:
                 raise RecordRefused("conflict", "this broker is being recorded already",

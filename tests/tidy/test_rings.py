@@ -21,11 +21,11 @@ MAY: dict[str, set[str]] = {
     "engine": INNER,
     "storage": {*INNER, "engine"}, "cluster": {*INNER, "engine"}, "access": {*INNER, "engine"},
     "edge": {*INNER, "engine"}, "admin": {*INNER, "engine"}, "record": {*INNER, "engine"},
-    "tryout": {*INNER, "client"},
+    "tryout": {*INNER, "client"}, "view": {*INNER, "record"},
     "spark": {*INNER, "record", "client"},
-    "bench": {*INNER, "engine", "storage", "cluster", "record", "client", "spark"},
-    "app": {*INNER, "engine", "storage", "cluster", "access", "edge", "admin", "record", "bench", "spark", "client",
-            "tryout"},
+    "bench": {*INNER, "engine", "storage", "cluster", "record", "view", "client", "spark"},
+    "app": {*INNER, "engine", "storage", "cluster", "access", "edge", "admin", "record", "view", "bench", "spark",
+            "client", "tryout"},
 }
 # Packages of the core: each imports those in front of it. Beside them stand those that import what is named.
 CORE = ("wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queue", "exchange", "bridge", "hub", "net")
@@ -38,7 +38,7 @@ MAY_IN_CORE = {name: {other for other in CORE[:at] if {name, other} not in APART
                for at, name in enumerate(CORE)} | BESIDE
 # Who imports what of the core that is not for everybody.
 OF_CORE = {"net": {"edge", "record", "app"}, "client": {"client", "spark", "bench", "tryout"},
-           "record": {"record", "spark", "bench"}, "testing": {"bench"}}
+           "record": {"record", "view", "spark", "bench"}, "testing": {"bench"}}
 # spark-submit starts a file, which calls the command line; a benchmark asks a broker by its admin socket, another has
 # one inside. Nodes of a try-out end with it as members of etcd end with their nodes.
 ENTRIES = {"tryout": {"processes.py": {"cluster"}},
@@ -48,7 +48,7 @@ EDGES = {"edge.mqtt", "edge.amqp091"}
 # Rooms of spark/: each imports those in front of it, and what stands beside them in spark/ itself.
 SPARK = ("player", "source", "measures", "report", "replay", "profile", "verify", "gate", "examples")
 # Packages whose modules import each other in no circle.
-WITHOUT_CIRCLES = ["admin", "app", "client", "edge", "engine", "tryout"]
+WITHOUT_CIRCLES = ["admin", "app", "client", "edge", "engine", "tryout", "view"]
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}
 

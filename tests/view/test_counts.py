@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from kit.record_entries import ACCEPTED, AMQP091, CLOSED, IN, OPENED, OUT, START, entry, event, lost
 
 from fluxmq._core.amqp091.methods import (
-    BasicAck, BasicDeliver, BasicNack, BasicPublish, BasicReject, ChannelClose, ChannelOpen, ConfirmSelect)
+    BasicAck,
+    BasicDeliver,
+    BasicNack,
+    BasicPublish,
+    BasicReject,
+    ChannelClose,
+    ChannelOpen,
+    ConfirmSelect,
+)
 from fluxmq._core.errors import UsageError
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import ConnAck, Connect, PingReq, PubAck, PubComp, Publish, PubRec, PubRel

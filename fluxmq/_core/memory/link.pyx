@@ -425,7 +425,8 @@ cdef void tap_chunks(tap_t* tap, link_t* link, chunk_t* chunk, const chunk_t* en
 
 
 cdef void tap_run(tap_t* tap, link_t* link, int64_t* now) noexcept:
-    """Every chunk of own bytes begins with a packet (link_room), so a long run may be cut there. now: 0: not read yet."""
+    """Every chunk of own bytes begins with a packet (link_room), so a long run may be cut there. now: 0: not
+    read yet."""
     cdef chunk_t* chunk = link.head
     cdef chunk_t* first
     cdef size_t n = 0

@@ -181,8 +181,8 @@ cdef class Poller:
         return self.recording
 
     def record(self, Tap tap, bint view=False):
-        """Starts a recording into `tap`, of each connection from its OPENED event on; None: stops it. view: for the live
-        view, beside a recording or without one."""
+        """Starts a recording into `tap`, of each connection from its OPENED event on; None: stops it. view: for the
+        live view, beside a recording or without one."""
         if view:
             self.viewing = tap
         else:

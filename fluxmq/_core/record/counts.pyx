@@ -4,8 +4,8 @@
 
     entries ──► RecordRows ──► rows ──► lane of the topic, or of the row that this one answers ──► counts
 
-A lane is a number that the owner of a LaneCounts gives to names; lane 0 has what belongs to none. A queue has a lane for
-each partition. A delivery of a queue to MQTT 5 names its partition (property message-id), a publish with a key is
+A lane is a number that the owner of a LaneCounts gives to names; lane 0 has what belongs to none. A queue has a lane
+for each partition. A delivery of a queue to MQTT 5 names its partition (property message-id), a publish with a key is
 computed as the broker does; all others take the lanes of their queue in turn.
 """
 cimport cython

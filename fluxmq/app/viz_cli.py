@@ -1,0 +1,136 @@
+"""`fluxmq viz`: shows on a terminal what running brokers do. They are asked over their admin sockets; see view/."""
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fluxmq.app.config_options import file_option
+from fluxmq.model.extras import how_to_install
+
+if TYPE_CHECKING:
+    from fluxmq.view.keys import Steering
+    from fluxmq.view.ports import TryOut
+
+__all__ = ["view", "viz"]
+
+FPS, FPS_REMOTE = 30.0, 10.0
+ENDED_BY_SIGNAL = 128
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int:
+    from fluxmq.model.units import parse_size
+
+    try:
+        return 0 if value is None else parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error) or "write a size such as 256KiB") from None
+
+
+@click.command()
+@click.option("--attach", "sockets", type=click.Path(path_type=Path), metavar="ADDR", multiple=True,
+              help="The broker's admin socket. Several: nodes of a cluster on this machine. Default: those of the "
+                   "try-out that runs, or that of the configuration.")
+@file_option("The broker's configuration file: where its socket is.")
+@click.option("--tryout", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Directory of the try-out to watch and to steer. Default: the only one that runs.")
+@click.option("--lanes", "wanted", multiple=True, metavar="NAME",
+              help="Only these lanes: a queue, or a filter of topics such as plant/+/temperature. Repeatable.")
+@click.option("--levels", type=click.IntRange(1, 8), default=1, show_default=True,
+              help="Levels of a topic that make a group.")
+@click.option("--fps", type=click.FloatRange(1, 60), help="Frames per second. Default: 30, over ssh 10.")
+@click.option("--record", "record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Also write what is shown into FILE, for asciinema.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time. Default: at q.")
+@click.option("--ring-size", callback=_size, metavar="SIZE",
+              help="Memory between broker and view, 64KiB to 8MiB. What does not fit is left out, and said. Default: "
+                   "256KiB.")
+@click.pass_context
+def viz(context: click.Context, /, sockets: tuple[Path, ...], file: Path | None, tryout: Path | None,
+        wanted: tuple[str, ...], levels: int, fps: float | None, record: Path | None, seconds: float | None,
+        ring_size: int) -> None:
+    """Show live what a running broker, or a cluster, does. ? shows the keys, q quits. See docs/guide/viz.md."""
+    if find_spec("rich") is None:
+        raise click.ClickException(f"the view needs rich, which is not installed: {how_to_install('tui')}")
+    connect_tryout = None
+    if not sockets and file is None:
+        sockets, connect_tryout = _of_tryout(tryout)
+    elif tryout is not None:
+        _, connect_tryout = _of_tryout(tryout)
+    ended = view(sockets or (_configured(file),), connect_tryout, wanted=wanted, levels=levels, fps=fps, record=record,
+                 seconds=seconds or 0.0, ring_bytes=ring_size)
+    if ended.startswith("SIG") and ended != "SIGINT":
+        import signal
+
+        context.exit(ENDED_BY_SIGNAL + signal.Signals[ended])
+
+
+def view(sockets: Sequence[Path], connect_tryout: Callable[[], TryOut] | None = None, *, wanted: Sequence[str] = (),
+         levels: int = 1, fps: float | None = None, record: Path | None = None, seconds: float = 0.0,
+         ring_bytes: int = 0) -> str:
+    """Shows the brokers behind these admin sockets until the user quits; returns the signal that ended it, or "".
+    connect_tryout: makes a connection to the control socket of a try-out. Raises FluxError, ClickException."""
+    from fluxmq.app.admin_client import AdminClient
+    from fluxmq.view.feed import Feed
+    from fluxmq.view.keys import Steering
+    from fluxmq.view.lanes import Lanes
+    from fluxmq.view.screen import Terminal
+    from fluxmq.view.viewer import Viewer
+
+    if fps is None:
+        fps = FPS_REMOTE if os.environ.get("SSH_CONNECTION") else FPS
+    lanes = Lanes(wanted, levels)
+    feed = Feed([partial(AdminClient, path, "--attach") for path in sockets], lanes, ring_bytes)
+    steering: Steering | None = None
+    feed.start()
+    try:
+        steering = Steering(connect_tryout) if connect_tryout is not None else None
+        try:
+            viewer = Viewer(feed, lanes, Terminal(), fps=fps, seconds=seconds, record=record, steering=steering)
+        except OSError as error:
+            raise click.ClickException(f"{record}: {error.strerror or error}") from None
+        ended = viewer.run()
+    finally:
+        if steering is not None:
+            steering.close()
+        feed.close()
+    if viewer.record_error:
+        raise click.ClickException(f"{record} is not whole: {viewer.record_error}")
+    return ended
+
+
+def _configured(file: Path | None) -> Path:
+    from fluxmq.app.admin_client import AdminError
+    from fluxmq.app.config import load
+
+    path = load(file, os.environ)[0].admin_socket_path()
+    if path is None:
+        raise AdminError("a broker with this configuration has no admin socket",
+                         "set server.admin_socket to a path and start it again, or give --attach PATH")
+    return path
+
+
+def _of_tryout(directory: Path | None) -> tuple[tuple[Path, ...], Callable[[], Any] | None]:
+    """The admin sockets of a try-out's nodes, and how to reach its control socket. Nothing if none runs, or several."""
+    if find_spec("fluxmq.tryout") is None:
+        if directory is not None:
+            raise click.ClickException("this installation has no try-out")
+        return (), None
+    if directory is None:
+        found = importlib.import_module("fluxmq.tryout.place").running()
+        if len(found) != 1:
+            return (), None
+        directory = found[0]
+    connect = partial(importlib.import_module("fluxmq.tryout.control").ControlClient, directory / "control.sock")
+    control = connect()
+    try:
+        nodes = control.status()["nodes"]
+    finally:
+        control.close()
+    return tuple(Path(node["socket"]) for node in nodes), connect

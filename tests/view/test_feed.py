@@ -1,0 +1,208 @@
+"""What the view is fed with: a broker's tap and counters, several brokers together, and brokers that come and go."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.client import Client
+from kit.node import Node
+from kit.recording import Recorded
+
+from fluxmq._core.errors import FluxError
+from fluxmq._core.record.counts import KINDS
+from fluxmq.app.admin_client import AdminClient
+from fluxmq.view.feed import Broker, Feed, ask_places
+from fluxmq.view.lanes import Lanes
+
+PATIENCE_S = 20.0   # only a failing test needs it
+
+
+def started(directory: Path) -> Node:
+    directory.mkdir(exist_ok=True)
+    return Node(directory, {"storage.type": "memory", "server.admin_socket": directory / "admin.sock",
+                            "queues": "[{name: orders, partitions: 3}, {name: emails}]"})
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = started(tmp_path / "one")
+    yield made
+    made.stop()
+
+
+def connect(path: Path) -> Callable[[], AdminClient]:
+    return lambda: AdminClient(path / "admin.sock", "--attach")
+
+
+class Fed:
+    """A feed, and what it has counted so far: by title of the lane and kind."""
+
+    def __init__(self, *directories: Path, ring_bytes: int = 0) -> None:
+        self.lanes = Lanes()
+        self.feed = Feed([connect(path) for path in directories], self.lanes, ring_bytes)
+        self.counts: dict[tuple[str, str], int] = {}
+        self.now = 0.0
+        self.feed.start()
+
+    def take(self) -> None:
+        self.now += 0.03
+        for lane, kinds in self.feed.take(self.now).items():
+            for kind, count in zip(KINDS, kinds, strict=True):
+                if count:
+                    name = (self.lanes.lanes[lane].title, kind)
+                    self.counts[name] = self.counts.get(name, 0) + count
+
+    def until(self, done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, self.counts
+            self.take()
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self.feed.close()
+
+
+def client(node: Node, name: str) -> Client:
+    made = Client(node.address, 5)
+    made.connect(name)
+    return made
+
+
+def test_what_clients_do_is_counted_on_its_lane(node: Node) -> None:
+    fed = Fed(node.directory)
+    fed.until(lambda: len(fed.lanes.shown()) == 4)          # three partitions, and emails
+    one = client(node, "one")
+    one.subscribe(("plant/#", 1), ("$queue/orders", 1))
+    for at in range(30):
+        one.publish("plant/1/temperature", b"21", 1)
+        one.receive("plant/1/temperature")
+        one.publish("$queue/orders", b"x", 1, properties={"user_property": [("partition-key", f"k{at % 3}")]})
+        one.receive("$queue/orders")
+    fed.until(lambda: sum(count for (_, kind), count in fed.counts.items() if kind == "ack") >= 59)
+    assert {fed.counts["plant/…", kind] for kind in ("publish", "deliver", "confirm")} == {30}
+    for kind in ("publish", "deliver", "confirm"):
+        parts = [fed.counts.get((f"orders/{at}", kind), 0) for at in range(3)]
+        assert sum(parts) == 30, kind
+    # A key has its partition: what was published to one was delivered from it.
+    assert [fed.counts.get((f"orders/{at}", "publish"), 0) for at in range(3)] == [
+        fed.counts.get((f"orders/{at}", "deliver"), 0) for at in range(3)]
+    fed.until(lambda: fed.feed.brokers[0].rates())
+    numbers = fed.feed.numbers(fed.now)
+    assert 0 < numbers.confirm[0] <= numbers.confirm[1]
+    assert 0 < numbers.ack[0] <= numbers.ack[1]
+    assert (numbers.shown, numbers.trouble, numbers.connections) == (1.0, "", 1)
+    assert numbers.received is not None and numbers.sent is not None
+    fed.close()
+    one.disconnect()
+
+
+def test_backlogs_are_the_brokers(node: Node) -> None:
+    one = client(node, "one")
+    for _ in range(7):
+        one.publish("$queue/emails", b"x", 1)
+    admin = connect(node.directory)()
+    cluster, queues = ask_places(admin)
+    admin.close()
+    assert cluster["state"] == "standalone"
+    assert dict(queues)["emails"] == [("", 7, False)]
+    assert dict(queues)["orders"] == [("", 0, False)] * 3
+    fed = Fed(node.directory)
+    fed.until(lambda: fed.feed.places.number)
+    fed.take()
+    assert fed.feed.numbers(fed.now).backlog == 7
+    fed.close()
+    one.disconnect()
+
+
+def test_two_brokers_are_counted_together(node: Node, tmp_path: Path) -> None:
+    other = started(tmp_path / "two")
+    fed = Fed(node.directory, other.directory)
+    for at, each in enumerate((node, other)):
+        one = client(each, f"c{at}")
+        for _ in range(at + 1):
+            one.publish("a/b", b"x", 1)
+        one.disconnect()
+    fed.until(lambda: fed.counts.get(("a/…", "confirm")) == 3)
+    assert fed.counts["a/…", "publish"] == 3
+    fed.close()
+    other.stop()
+
+
+def test_a_small_ring_is_a_sample_and_it_is_said_how_large(node: Node) -> None:
+    fed = Fed(node.directory, ring_bytes=64 << 10)
+    one = client(node, "one")
+    deadline = time.monotonic() + PATIENCE_S
+    shown = 1.0
+    while shown > 0.9:                      # nobody takes while this is published
+        for _ in range(40):
+            one.publish("big/x", bytes(14_000), 1)
+        fed.take()
+        shown = fed.feed.numbers(fed.now).shown
+        assert time.monotonic() < deadline
+    assert 0 < shown < 0.9
+    fed.close()
+    one.disconnect()
+
+
+def test_one_view_at_a_time_says_who_has_it(node: Node) -> None:
+    fed = Fed(node.directory)
+    with pytest.raises(FluxError, match=r"being viewed already by .*fluxmq viz, process \d+"):
+        Fed(node.directory)
+    recorded = Recorded(node)               # a recording may run beside it
+    recorded.end()
+    fed.close()
+    again = Fed(node.directory)             # at once: its reader has said that it takes no more
+    again.close()
+
+
+def test_a_broker_that_is_back_is_watched_again(node: Node) -> None:
+    fed = Fed(node.directory)
+    fed.until(lambda: fed.feed.places.number)
+    node.stop()
+    fed.until(lambda: fed.feed.brokers[0].trouble)
+    assert fed.feed.numbers(fed.now).trouble
+    back = started(node.directory)
+    try:
+        fed.until(lambda: not fed.feed.brokers[0].trouble)
+        one = client(back, "one")
+        one.publish("a/b", b"x", 1)
+        fed.until(lambda: fed.counts.get(("a/…", "confirm")) == 1)
+        assert not fed.feed.numbers(fed.now).trouble
+        one.disconnect()
+    finally:
+        fed.close()
+        back.stop()
+
+
+def test_a_broker_that_is_not_there_yet_is_waited_for_if_another_is(node: Node, tmp_path: Path) -> None:
+    fed = Fed(node.directory, tmp_path / "two")
+    assert "no broker answers" in fed.feed.numbers(0.0).trouble
+    other = started(tmp_path / "two")
+    fed.until(lambda: not fed.feed.numbers(fed.now).trouble)
+    fed.close()
+    other.stop()
+    with pytest.raises(FluxError, match="no broker answers"):
+        Fed(tmp_path / "nowhere")
+
+
+class Refusing:
+    """An admin connection."""
+
+    def ask(self, *_: Any, **__: Any) -> Any:
+        raise FluxError("not now")
+
+    def record(self, *_: Any, **__: Any) -> Any:
+        raise FluxError("no view here")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_refusal_is_passed_on() -> None:
+    broker = Broker(lambda: Refusing(), lambda topic, exchange: (0, 1))
+    with pytest.raises(FluxError, match="no view here"):
+        broker.start()
