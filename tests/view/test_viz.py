@@ -101,7 +101,7 @@ def test_a_session_of_a_user(node: Node, show: Callable[..., Screen]) -> None:
     screen.press("q")
     assert screen.ended() == 0
     assert "the-prompt" in screen.text()
-    one.disconnect()
+    one.close()
 
 
 @pytest.mark.parametrize(("env", "sign"), [({"TERM": "vt100"}, "|"), ({"NO_COLOR": "1"}, "├"), ({}, "├")])
