@@ -234,6 +234,14 @@ def test_the_lag_of_each_partition() -> None:
         (0, "running", 0), (1, "running", 0)]
     assert "partition_list" not in world.admin.list_queues()[0]
 
+    world = World({"name": "q"})
+    world.put("q", b"1", b"2", b"3", b"4")
+    consumer = Consumer(world, "q")
+    consumer.take()
+    consumer.settle(b"3")
+    world.turn()
+    assert shown(world) == [(4, 3)]
+
     world = World({"name": "s", "type": "stream"})
     for number in range(5):
         world.put("s", b"%d" % number)
