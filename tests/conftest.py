@@ -10,8 +10,10 @@ import gc
 import itertools
 import os
 import re
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +51,9 @@ Made by
 
 [testing.md](testing.md#a-disk-that-errs) says what a point is, and which outcomes are wrong.
 """
+# Where files of tests are, as long as there is room: a sync of a disk takes milliseconds, of which nothing is shown.
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30
 BROKERS = pytest.StashKey[Brokers]()
 NODES = pytest.StashKey[ThreeNodes]()
 _numbers = itertools.count(1)
@@ -58,6 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--amqp-broker", choices=("fluxmq", "rabbitmq"), default="fluxmq",
                      help="what tests/amqp091 speaks to: fluxmq, or Debian's RabbitMQ, to see whether a test is sound")
     parser.addoption("--point", help="of tests/faults: this one only, as a failing test names it")
+    parser.addoption("--disk", action="store_true",
+                     help="the files of tests on the disk, where temporary files are, not in memory")
     parser.addoption("--fault-table", help="of tests/faults: a file that gets the tables shown at the end, too")
     parser.addoption("--seed", type=int, default=1,
                      help="of what chance decides: examples of hypothesis, points of tests/faults, long tests")
@@ -70,6 +77,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(config.getoption("--seed"))
+    if not config.getoption("--disk") and has_room(MEMORY):
+        # Of all that tests start, too. What is said with --basetemp comes before it.
+        os.environ.setdefault("TMPDIR", str(MEMORY))
+        tempfile.tempdir = None
+
+
+def has_room(memory: Path) -> bool:
+    """For all files that tests have at a time, programs among them; a container has 64 MiB there, or none."""
+    if not os.access(memory, os.W_OK) or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return False
+    with open("/proc/meminfo") as lines:
+        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    return shutil.disk_usage(memory).free > ROOM_BYTES and available > 2 * ROOM_BYTES
 
 
 def longest_first() -> list[str]:

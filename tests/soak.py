@@ -43,7 +43,7 @@ def main() -> int:
         if until is not None and time.time() >= until:
             print(f"the time is over: seeds {seed} to {options.seeds[-1]} were not played")
             return 0
-        command = [sys.executable, "-m", "pytest", "-m", "soak", "--seed", str(seed), *rest]
+        command = [sys.executable, "-m", "pytest", "-m", "soak", "--disk", "--seed", str(seed), *rest]
         status = subprocess.run(command, check=False, env=environment).returncode
         if status:
             again = " ".join(["tox -e soak -- --seeds", str(seed), *rest])
