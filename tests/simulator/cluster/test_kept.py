@@ -5,6 +5,7 @@ import random
 
 import msgspec
 import pytest
+from kit.sizes import some
 from simulator.cluster.brokers import Brokers
 from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_takeover import hop
@@ -157,7 +158,7 @@ def test_the_leader_deletes_subscriptions_of_nobody() -> None:
     assert left not in store.items and subscriptions(brokers) == {"a": (1, 0)}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some(10, range(20)))
 def test_the_store_has_what_the_session_has(seed: int) -> None:
     """Whatever the order of changes, hops and lost answers."""
     brokers = serving("one", "two", "three", seed=seed)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit.sizes import some
 from oracle.mqtt import Connect, Puback, Publish
 from simulator.cluster.amqp import Amqp
 from simulator.cluster.brokers import Client
@@ -281,7 +282,7 @@ def test_the_room_is_divided_anew_when_an_owner_dies_and_is_back(kind: str) -> N
     assert sorted(name for name, _ in world.take()) == ["q0"] * (ROOM - 1) + ["q1"]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", some(4, range(8)))
 def test_everything_comes_whatever_is_published_and_acknowledged_when(kind: str, seed: int) -> None:
     chance = random.Random(seed)
     count, room = chance.choice([2, 5, 9]), chance.choice([1, 2, 6, 40])
