@@ -36,9 +36,14 @@ def require_rabbitmq() -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rabbitmq")
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[Broker]:
     require_rabbitmq()
-    with start_broker("rabbitmq", Needs(folder=tmp_path_factory.mktemp("rabbitmq"))) as running:
+    with start_broker("rabbitmq", Needs(folder=folder)) as running:
         yield running
 
 
@@ -74,15 +79,15 @@ def test_rabbitmq_says_why(broker: Broker) -> None:
         run_amqp(AmqpOptions(addr=broker.addresses["amqp"], vhost="/nowhere"))
 
 
-def test_it_keeps_to_itself_and_ends_with_everything_it_started(tmp_path: Path) -> None:
-    require_rabbitmq()
-    with start_broker("rabbitmq", Needs(folder=tmp_path)) as running:
-        assert isinstance(running, rabbitmq.RabbitMQ)
-        assert running.addresses["amqp"].startswith("127.0.0.1:")
-        started = [*children(running.pid), *children(running.epmd.pid)]
+def test_it_keeps_to_itself_and_ends_with_everything_it_started(broker: Broker, folder: Path) -> None:
+    """It is the last test of this broker, and ends it: a start of RabbitMQ takes many seconds."""
+    with broker:
+        assert isinstance(broker, rabbitmq.RabbitMQ)
+        assert broker.addresses["amqp"].startswith("127.0.0.1:")
+        started = [*children(broker.pid), *children(broker.epmd.pid)]
         assert len(started) > 2
-        assert (tmp_path / "mnesia").is_dir() and (tmp_path / ".erlang.cookie").exists()
-    assert [pid for pid in (running.pid, running.epmd.pid) if Path(f"/proc/{pid}").exists()] == []
+        assert (folder / "mnesia").is_dir() and (folder / ".erlang.cookie").exists()
+    assert [pid for pid in (broker.pid, broker.epmd.pid) if Path(f"/proc/{pid}").exists()] == []
 
 
 def test_the_command_starts_it(tmp_path: Path) -> None:
@@ -138,6 +143,8 @@ def state(pid: int) -> str:
         return "X"
 
 
+@pytest.mark.soak       # three starts of RabbitMQ; what it shows is of RabbitMQ, and of how the comparison sets it up
+@pytest.mark.timeout(600)
 def test_a_cluster_has_the_queue_on_one_node_and_clients_on_the_others(tmp_path: Path) -> None:
     require_rabbitmq()
     with RabbitCluster(tmp_path) as cluster:

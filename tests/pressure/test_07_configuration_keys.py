@@ -915,8 +915,8 @@ def cache_size(pair: Pair) -> None:
     noise = random.Random(1).randbytes(100_000)
     grown = []
     for value in ("1MiB", "512MiB"):
-        broker, memory = backlog(pair, value, noise, 800)
-        wait_until(lambda: sum(segments(broker)) > 60 << 20)     # noqa: B023
+        broker, memory = backlog(pair, value, noise, 500)
+        wait_until(lambda: sum(segments(broker)) > 35 << 20)     # noqa: B023
         grown.append(memory.grown)
     assert grown[0] + (30 << 20) < grown[1]
 
