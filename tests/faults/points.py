@@ -127,9 +127,10 @@ def main() -> None:
             plant(defect)
     elif wanted.isdigit():
         part, parts = map(int, sys.argv[4].split("/"))
-        everything = runner.everything()[part::parts]
+        everything = runner.everything()
         wanted_fired = int(wanted)
-        points = chosen(everything, int(wanted_fired * MORE), random.Random(seed))
+        # Of the same list in each process: so that the parts have together what is asked for of each kind.
+        points = chosen(everything, int(wanted_fired * parts * MORE), random.Random(seed))[part::parts]
         print(json.dumps({"points": len(everything), "chosen": len(points)}), flush=True)
     else:
         point, _, how = wanted.partition("/")

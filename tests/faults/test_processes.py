@@ -17,7 +17,7 @@ from faults.table import TABLE, table
 from kit.faultydisk import Point
 
 Record = Callable[[str, object], None]
-POINTS = 60
+POINTS = 30
 MORE = 1.2                  # some points do not come: threads do not always do the same
 SECONDS_MAX = 1500          # of a machine that is busy with other things
 HOURS = 3600.0
