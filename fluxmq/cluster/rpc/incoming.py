@@ -215,14 +215,13 @@ class Service:
         except (grpc.aio.BaseError, asyncio.CancelledError):
             raise
         except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the answer to a call of {method!r} failed", "exception": error})
+            _complain(method, error)
             await context.abort(grpc.StatusCode.ABORTED, f"an error in the other node: {type(error).__name__}")
         finally:
             if step is None or step.done():
                 await _close(parts)
             else:
-                self._begin_step(_close_behind(parts, step))
+                self._begin_step(_close_behind(method, parts, step))
 
     def _begin_step(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -242,6 +241,15 @@ async def _close(parts: AsyncIterator[bytes]) -> None:
         await aclose()
 
 
-async def _close_behind(parts: AsyncIterator[bytes], step: asyncio.Task[None]) -> None:
+async def _close_behind(method: str, parts: AsyncIterator[bytes], step: asyncio.Task[None]) -> None:
+    """The caller has gone while a step is done: nobody is told of a refusal, but a defect is one even so."""
     await asyncio.wait([step])
+    error = None if step.cancelled() else step.exception()
+    if isinstance(error, Exception) and not isinstance(error, CallFailed):
+        _complain(method, error)
     await _close(parts)
+
+
+def _complain(method: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"the answer to a call of {method!r} failed", "exception": error})

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -110,6 +111,38 @@ def test_what_a_handler_shares_with_others_outlives_a_broken_call(run: Run) -> N
             assert await parts_of(one, other.address) == [b""]
             shared.set_result(b"at last")
             assert [part async for part in patient] == [b"at last"]
+    run(test())
+
+
+def test_a_call_that_fails_when_its_caller_has_gone(run: Run) -> None:
+    """Nobody is told of a refusal; a defect is reported."""
+    async def test() -> None:
+        reported: list[str] = []
+        complain = asyncio.get_running_loop().get_exception_handler()
+        assert complain is not None
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(
+            repr(context.get("exception"))) if "a defect" in str(context.get("exception")) else complain(loop, context))
+
+        async with Node() as one, Answering() as other:
+            for why in (CallFailed("it is frozen", reached=True), RuntimeError("a defect")):
+                step: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+                async def late(body: bytes, step: asyncio.Future[bytes] = step) -> AsyncIterator[bytes]:
+                    yield b""
+                    yield await step
+
+                other.do_late = late        # type: ignore[attr-defined]
+                parts = one.transport.call(other.address, "late", b"", 10)
+                await anext(parts)
+                await parts.aclose()
+                assert await parts_of(one, other.address) == [b""]
+                step.set_exception(why)
+                del step, late, other.do_late   # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+                while other.transport._service._steps:
+                    await asyncio.sleep(0.01)
+                gc.collect()
+        assert reported == ["RuntimeError('a defect')"]
     run(test())
 
 
