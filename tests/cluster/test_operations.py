@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kit.amqp_wire import wire
-from kit.cluster import Cluster, fluxmq
+from kit.cluster import Cluster, fluxmq, fluxmq_json
 from kit.python import environment
 
 from fluxmq.app.admin_client import AdminClient, AdminError
@@ -30,7 +30,7 @@ class Desk:
         return fluxmq("queue", *words, "--socket", str(self.socket), given=given)
 
     def json(self, *words: str) -> Any:
-        return json.loads(self.say(*words, "--json"))
+        return fluxmq_json("queue", *words, "--socket", str(self.socket))
 
     def asked(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
         """What the admin socket answers. Raises AdminError."""

@@ -1,18 +1,17 @@
 """Queues, exchanges and bindings of three real nodes, as AMQP clients see them on each."""
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from kit.amqp_wire import Refused, wire
-from kit.cluster import Cluster, fluxmq
+from kit.cluster import Cluster, fluxmq_json
 
 
 def listed(cluster: Cluster, number: int) -> dict[str, dict[str, Any]]:
     """What a node says of queues, by name."""
     socket = str(cluster[number].directory / "data" / "admin.sock")
-    said = json.loads(fluxmq("queue", "list", "--socket", socket, "--json"))
+    said = fluxmq_json("queue", "list", "--socket", socket)
     return {queue["name"]: queue for queue in said["queues"]}
 
 

@@ -21,7 +21,7 @@ import sys
 import time
 import urllib.request
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -34,16 +34,27 @@ from kit.client import Client
 from kit.etcd import etcd_binary
 from kit.python import environment
 
-__all__ = ["Cluster", "cluster_command", "fluxmq"]
+__all__ = ["Cluster", "cluster_command", "fluxmq", "fluxmq_json"]
 
 PATIENCE_S = 60.0  # only a failing test needs it
 
 
 def fluxmq(*words: str, given: str = "") -> str:
     """Runs a command; what it says. given: on standard input."""
-    done = subprocess.run([sys.executable, "-m", "fluxmq", *words], capture_output=True, text=True, timeout=PATIENCE_S,
-                          check=False, env=environment(), input=given)
+    done = _run(words, given)
     return done.stdout + done.stderr
+
+
+def fluxmq_json(*words: str) -> Any:
+    """What a command prints with --json, without what it says on standard error (a node has not answered)."""
+    done = _run((*words, "--json"), "")
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def _run(words: Sequence[str], given: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fluxmq", *words], capture_output=True, text=True, timeout=PATIENCE_S,
+                          check=False, env=environment(), input=given)
 
 
 def cluster_command(broker: Broker, *words: str) -> str:
