@@ -41,6 +41,8 @@ LATER = ("repartition is prepared, and comes with a later version: this one cann
               help=f"Not in this version: says so, with exit status {exit_codes.LATER}.")
 @click.option("--record", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Record the traffic of all nodes into DIR, new or empty; needs the extra record.")
+@click.option("--viz", "view", is_flag=True,
+              help="Watch it and steer it in this terminal, as by `fluxmq viz`; q ends it. Needs the extra tui.")
 @click.option("--rate", type=click.FloatRange(0.5, 2000), default=20, show_default=True,
               help="Messages per second of each demo publisher.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -62,7 +64,10 @@ def tryout(context: click.Context, /, repartition: bool, etcd: str, as_json: boo
     if given["verify"] and given["nodes"] < VERIFIED_NODES_MIN:
         raise click.UsageError(f"--failover-verify kills nodes and needs --nodes {VERIFIED_NODES_MIN} or more: with "
                                "fewer the death of one leaves no majority of etcd")
-    program = _needs(etcd, given["record"])
+    if given["view"] and (as_json or given["verify"]):
+        raise click.UsageError("--viz takes the terminal: use it without --json and --failover-verify, or run "
+                               "`fluxmq viz` in another terminal")
+    program = _needs(etcd, given["record"], given["view"])
     from fluxmq.access.users import User
     from fluxmq.tryout.demo import USER
     from fluxmq.tryout.run import Options, Tryout
@@ -73,7 +78,7 @@ def tryout(context: click.Context, /, repartition: bool, etcd: str, as_json: boo
     context.exit(Tryout(Options(etcd=program, user=user, **given), _say, show).run())
 
 
-def _needs(etcd: str, record: Path | None) -> str:
+def _needs(etcd: str, record: Path | None, view: bool) -> str:
     """Looks for what is not installed. Returns the path of etcd; raises ClickException with the way to get it."""
     from fluxmq._core.errors import ConfigError
     from fluxmq.app.cluster_checks import missing_modules
@@ -84,6 +89,10 @@ def _needs(etcd: str, record: Path | None) -> str:
                                    f"{how_to_install('cluster')}")
     if record is not None and find_spec("pyarrow") is None:
         raise click.ClickException(f"recordings are Parquet, and pyarrow is not installed: {how_to_install('record')}")
+    if view and find_spec("rich") is None:
+        raise click.ClickException(f"the view needs rich, which is not installed: {how_to_install('tui')}")
+    if view and not sys.stdout.isatty():
+        raise click.ClickException("--viz needs a terminal: use --hold, and `fluxmq viz` in a terminal")
     if record is not None and record.exists() and any(record.iterdir()):
         raise click.ClickException(f"{record} has something in it: a recording takes a new or an empty directory")
     try:
@@ -119,7 +128,7 @@ def as_page(facts: dict[str, Any]) -> str:
     from fluxmq.tryout.demo import AUDIT, EMAILS, ORDERS, PARTITIONS, TOPIC, USER
 
     nodes = facts["nodes"]
-    first, last = nodes[0], nodes[-1]
+    first, last, addresses = nodes[0], nodes[-1], ",".join(node["mqtt"] for node in nodes[:3])
     columns = {"node": "NODE", "mqtt": "MQTT", "websocket": "MQTT OVER WEBSOCKET", "amqp": "AMQP", "health": "HEALTH",
                "cluster": "CLUSTER"}
     lines = [f"\n{len(nodes)} {'node serves' if len(nodes) == 1 else 'nodes serve'}, after {facts['up_s']:g} s.\n",
@@ -130,10 +139,10 @@ def as_page(facts: dict[str, Any]) -> str:
     if not facts["clients"]:
         return "\n".join(lines + ["With --hold it stays, with demo traffic."])
     commands = [
-        (f"fluxmq queue list --config {first['config']}", "queues, and where they are"),
-        (f"fluxmq queue describe {ORDERS} --config {first['config']}", "which node has which partition"),
-        (f"fluxmq queue tail {AUDIT} -f --config {first['config']}", "messages as they come"),
-        (f"fluxmq cluster members --config {first['config']}", "the nodes"),
+        ("fluxmq viz", "see it move, and steer it"),
+        (f"fluxmq topology --config {first['config']}", "who has which partition of which queue"),
+        (f"fluxmq sub '{TOPIC.format('+')}' --broker {addresses}", "messages, from any node"),
+        (f"fluxmq queue tail {AUDIT} -f --config {first['config']}", "messages of the stream as they come"),
         (f"fluxmq tryout kill {last['node']}", f"as kill -9 {last['pid']}" + "; the others go on" * (len(nodes) > 1)),
         (f"fluxmq tryout restart {last['node']}", "and it is back"),
         (f"fluxmq tryout stop {last['node']}", "it hangs; tryout continue"),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from fluxmq.cluster.etcd.guard import guarded
 
-__all__ = ["Child", "kill_all"]
+__all__ = ["Child", "kill_all", "open_view"]
 
 GONE_S = 10.0           # until the kernel has cleared up processes that were killed
 LOOK_S = 0.01
@@ -75,6 +75,11 @@ class Child:
     def last_words(self) -> str:
         """The end of that."""
         return "\n".join(self.said().splitlines()[-TAIL:])
+
+
+def open_view(directory: Path) -> subprocess.Popen[bytes]:
+    """`fluxmq viz` of a try-out, in the foreground of this terminal. Raises OSError."""
+    return subprocess.Popen(guarded([sys.executable, "-P", "-m", "fluxmq", "viz", "--tryout", str(directory)]))
 
 
 def kill_all(children: Iterable[Child]) -> None:

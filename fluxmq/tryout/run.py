@@ -21,7 +21,7 @@ from fluxmq.tryout.check import check
 from fluxmq.tryout.control import ControlServer
 from fluxmq.tryout.nodes import Node, Nodes
 from fluxmq.tryout.place import Place
-from fluxmq.tryout.processes import Child, kill_all
+from fluxmq.tryout.processes import Child, kill_all, open_view
 from fluxmq.tryout.traffic import RATE, Settings, Traffic
 from fluxmq.tryout.verify import Verification
 
@@ -48,6 +48,7 @@ class Options:
     record: Path | None = None
     directory: Path | None = None
     rate: float = RATE
+    view: bool = False      # `fluxmq viz` has the terminal once the first node serves; the try-out ends with it
 
 
 class Tryout:
@@ -62,6 +63,8 @@ class Tryout:
         self._main: asyncio.Task[int] | None = None
         self._traffic = Traffic(Settings(rate=options.rate))
         self._recorder: Child | None = None
+        self._view: asyncio.Task[None] | None = None
+        self._unsaid: list[str] = []    # lines from when the view has the terminal: said when it has ended
         self._place: Place
         self._nodes: Nodes
         self._control: ControlServer
@@ -80,7 +83,8 @@ class Tryout:
             return await self._life()
         except asyncio.CancelledError:
             # To interrupt what it holds is how it ends.
-            return self._status if self._phase == "up" and self._options.hold else INTERRUPTED
+            ended = self._phase == "up" or self._view is not None
+            return self._status if ended and self._stays else INTERRUPTED
         except OSError as error:
             raise TryoutError(f"{error.filename or self._options.directory}: {error.strerror or error}") from error
 
@@ -113,7 +117,7 @@ class Tryout:
             await nodes.start()
             await demo.make(next(iter(nodes)), options.user)
             self._line("demo user, queues and stream are there")
-            for node in nodes if options.hold or options.record else ():
+            for node in nodes if self._stays or options.record else ():
                 self._traffic.add(node)
         await check(nodes)
         self._line("every node serves MQTT and AMQP")
@@ -121,7 +125,9 @@ class Tryout:
         if options.record is not None:
             self._record(options.record)
         self._place.say(self._control.status())
-        self._show("up", self._control.status() | {"up_s": round(time.monotonic() - self._since, 1)})
+        if self._view is None:
+            self._show("up", self._control.status() | {"up_s": round(time.monotonic() - self._since, 1)})
+            self._begin_view()
         watch = asyncio.ensure_future(self._watch())
         try:
             return await self._then()
@@ -136,9 +142,37 @@ class Tryout:
             self._phase = "up"
             self._show("failover-verify", found)
             self._status = 0 if found["ok"] else 1
-        if self._options.hold:
+        if self._stays:
             await asyncio.Event().wait()
         return self._status
+
+    @property
+    def _stays(self) -> bool:
+        """Until somebody ends it."""
+        return self._options.hold or self._options.view
+
+    def _begin_view(self) -> None:
+        if self._options.view and self._view is None:
+            self._view = asyncio.ensure_future(self._have_view())
+            self._view.add_done_callback(lambda _: self._end())
+
+    async def _have_view(self) -> None:
+        """Until the user quits it, or the try-out ends. Raises OSError."""
+        process = open_view(self._place.path)
+        try:
+            while (status := process.poll()) is None:
+                await asyncio.sleep(LOOK_S)
+            self._status = status
+        finally:
+            process.terminate()     # it gives the terminal back
+            await asyncio.to_thread(process.wait)
+
+    async def _close_view(self) -> None:
+        if self._view is not None:
+            self._view.cancel()
+            await asyncio.wait([self._view])
+            if not self._view.cancelled() and (error := self._view.exception()) is not None:
+                self._line(f"the view did not start: {error}")
 
     async def _joined(self, node: Node) -> None:
         """A further node serves. It gets clients, and a partition: it had none when the queues were made."""
@@ -150,6 +184,7 @@ class Tryout:
             await demo.move(node, demo.ORDERS, number)
             self._nodes.say(node, f"has partition {number} of {demo.ORDERS} now")
         self._traffic.add(node)
+        self._begin_view()
 
     async def _watch(self) -> None:
         """Notices what ends by itself, and keeps tryout.json."""
@@ -175,6 +210,7 @@ class Tryout:
 
     async def _close(self) -> None:
         """Everything but the directory."""
+        await self._close_view()
         with contextlib.suppress(OSError):      # nobody may read any more what is said
             self._line("ends")
         try:
@@ -203,4 +239,11 @@ class Tryout:
         return {"dir": str(self._place.path), "phase": self._phase}
 
     def _line(self, text: str) -> None:
-        self._say(f"{time.monotonic() - self._since:6.1f} s  {text}")
+        line = f"{time.monotonic() - self._since:6.1f} s  {text}"
+        if self._view is not None and not self._view.done():
+            self._unsaid.append(line)
+            return
+        for former in self._unsaid:
+            self._say(former)
+        self._unsaid.clear()
+        self._say(line)
