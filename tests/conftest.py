@@ -77,10 +77,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(config.getoption("--seed"))
-    if not config.getoption("--disk") and has_room(MEMORY):
-        # Of all that tests start, too. What is said with --basetemp comes before it.
-        os.environ.setdefault("TMPDIR", str(MEMORY))
-        tempfile.tempdir = None
+    elsewhere = config.getoption("--disk") or config.option.basetemp or "TMPDIR" in os.environ
+    if not elsewhere and not hasattr(config, "workerinput") and has_room(MEMORY):
+        keep_in_memory(config)
+
+
+def keep_in_memory(config: pytest.Config) -> None:
+    """All temporary files of this run, also of what tests start. The path is short: that of a socket has at most 107
+    bytes."""
+    place = tempfile.mkdtemp(prefix="fq-", dir=MEMORY)
+    config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+    config.option.basetemp = f"{place}/p"
+    os.environ["TMPDIR"] = place
+    tempfile.tempdir = None
 
 
 def has_room(memory: Path) -> bool:
