@@ -1,13 +1,12 @@
 """`fluxmq viz`: shows on a terminal what running brokers do. They are asked over their admin sockets; see view/."""
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -116,21 +115,18 @@ def _configured(file: Path | None) -> Path:
     return path
 
 
-def _of_tryout(directory: Path | None) -> tuple[tuple[Path, ...], Callable[[], Any] | None]:
-    """The admin sockets of a try-out's nodes, and how to reach its control socket. Nothing if none runs, or several."""
-    if find_spec("fluxmq.tryout") is None:
-        if directory is not None:
-            raise click.ClickException("this installation has no try-out")
-        return (), None
+def _of_tryout(directory: Path | None) -> tuple[tuple[Path, ...], Callable[[], TryOut] | None]:
+    """The admin sockets of a try-out's nodes, and how to reach its control socket. None named: of the one that runs;
+    nothing if there is none, or several."""
+    from fluxmq.tryout.control import ControlClient
+    from fluxmq.tryout.place import CONTROL, running
+
     if directory is None:
-        found = importlib.import_module("fluxmq.tryout.place").running()
+        found = running()
         if len(found) != 1:
             return (), None
         directory = found[0]
-    connect = partial(importlib.import_module("fluxmq.tryout.control").ControlClient, directory / "control.sock")
-    control = connect()
-    try:
+    connect = partial(ControlClient, directory / CONTROL)
+    with connect() as control:
         nodes = control.status()["nodes"]
-    finally:
-        control.close()
     return tuple(Path(node["socket"]) for node in nodes), connect

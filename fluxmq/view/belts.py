@@ -124,6 +124,6 @@ HELP = """
    q, Ctrl+C        quit
    ?                this page
 
- Keys that change something steer a try-out (fluxmq tryout --viz). On other
+ Keys that change something steer a try-out (fluxmq tryout --hold). On other
  brokers they change nothing.
 """.strip("\n").splitlines()

@@ -17,7 +17,7 @@ from fluxmq.view.ports import TryOut
 
 __all__ = ["Keys", "Steering"]
 
-NO_TRYOUT = "there is no try-out to steer: `fluxmq tryout --viz` starts one"
+NO_TRYOUT = "there is no try-out to steer: `fluxmq tryout --hold` starts one"
 FASTER, SLOWER = 1.5, 1 / 1.5
 ASK_S = 1.0         # between two looks at the try-out's clients
 STEERING = frozenset("krn[]cg+-=_")
