@@ -211,6 +211,8 @@ def ask_places(admin: Admin) -> tuple[dict[str, Any], list[tuple[str, list[tuple
     described = 0
     single = not cluster.get("env")
     for entry in admin.ask("GET", "queues")["queues"]:
+        if entry.get("internal") and not entry["messages"]:
+            continue
         owner = "" if single else str(entry.get("node") or "")
         backlog = entry["messages"] if entry.get("messages") is not None else -1
         if entry["partitions"] > 1 and described < DESCRIBED_MAX:

@@ -206,3 +206,21 @@ def test_a_refusal_is_passed_on() -> None:
     broker = Broker(lambda: Refusing(), lambda topic, exchange: (0, 1))
     with pytest.raises(FluxError, match="no view here"):
         broker.start()
+
+
+class Asked:
+    """An admin socket that has these queues."""
+
+    def __init__(self, *queues: dict[str, Any]) -> None:
+        self._queues = queues
+
+    def ask(self, method: str, *segments: str, query: Any = None, body: Any = None) -> dict[str, Any]:
+        return {"cluster": {"env": "c"}, "queues": {"queues": list(self._queues)}}[segments[0]]
+
+
+def test_an_empty_queue_of_the_broker_itself_has_no_lane() -> None:
+    entry = {"partitions": 1, "node": "n1", "state": "running"}
+    admin: Any = Asked({"name": "jobs", "messages": 0} | entry,
+                       {"name": "$under-way-1", "messages": 0, "internal": True} | entry,
+                       {"name": "$under-way-2", "messages": 3, "internal": True} | entry)
+    assert ask_places(admin)[1] == [("jobs", [("n1", 0, False)]), ("$under-way-2", [("n1", 3, False)])]
