@@ -207,7 +207,8 @@ class Picture:
                              f"  pings {amount(numbers.pings)}/s", "plain"),
                             (f"  errors {numbers.errors}", "error" if numbers.errors else "plain")]
         if about:
-            third.append((f"  sampled: 1 of {max(1 / max(numbers.shown, 1e-6), 1.1):.3g} shown", "warning"))
+            share = f"1 of {max(1 / numbers.shown, 1.1):.3g}" if numbers.shown > 0.001 else "below 0.1 %"
+            third.append((f"  sampled: {share} shown", "warning"))
         lines.append(tuple(third))
         if len(numbers.nodes) > 1:
             lines.append(self._nodes())

@@ -143,7 +143,8 @@ def test_a_small_ring_is_a_sample_and_it_is_said_how_large(node: Node) -> None:
         fed.take()
         shown = fed.feed.numbers(fed.now).shown
         assert time.monotonic() < deadline
-    assert 0 < shown < 0.9
+    counters = fed.feed.brokers[0].counters
+    assert counters["lost_bytes"] > 0 and counters["bytes"] > 0
     fed.close()
     one.disconnect()
 

@@ -170,6 +170,8 @@ def test_sampling_is_said() -> None:
     head = [text(line) for line in it.frame()[:3]]
     assert "sampled: 1 of 12 shown" in head[2]
     assert "confirm p50 ~900" in head[1] and "p99 ~12.0ms" in head[1]
+    it.numbers = Numbers(shown=0.0)
+    assert "sampled: below 0.1 % shown" in text(it.frame()[2])
     it.numbers = Numbers(shown=1.0, confirm=(900.0, 12_000.0))
     head = [text(line) for line in it.frame()[:3]]
     assert "sampled" not in head[2] and "~" not in head[1]
