@@ -98,7 +98,7 @@ def has_room(memory: Path) -> bool:
         return False
     with open("/proc/meminfo") as lines:
         available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    return shutil.disk_usage(memory).free > ROOM_BYTES and available > 2 * ROOM_BYTES
+    return shutil.disk_usage(memory).free > ROOM_BYTES and available > 3 * ROOM_BYTES
 
 
 def longest_first() -> list[str]:

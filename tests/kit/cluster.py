@@ -15,6 +15,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from kit.python import environment
 __all__ = ["Cluster", "cluster_command", "fluxmq", "fluxmq_json"]
 
 PATIENCE_S = 60.0  # only a failing test needs it
+MEMORY = Path("/dev/shm")
 
 
 def fluxmq(*words: str, given: str = "") -> str:
@@ -135,6 +137,11 @@ class Cluster:
     def _stop(self) -> None:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(Broker.stop, self.brokers))
+        for broker in self.brokers:
+            # Of a cluster that a file of tests, or the whole run, has: 120 MiB each, which etcd reserves. In memory
+            # (conftest.py) they would add up to gigabytes by the end.
+            if MEMORY in broker.directory.parents:
+                shutil.rmtree(broker.directory / "data" / "etcd", ignore_errors=True)
 
     def __getitem__(self, number: int) -> Broker:
         return self.brokers[number]
