@@ -2,7 +2,9 @@
 were when they have gone."""
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import socket
 import ssl
 import struct
@@ -99,6 +101,32 @@ def test_amqp_connections_that_end_in_every_way(node: Node) -> None:
             client.drop()
     wait_for(node, lambda server: not server.poller.connections and not server.amqp091.clients.open)
     assert not clients.made()
+
+
+@pytest.mark.parametrize("slot", ["mqtt.tcp.plain", "mqtt.tcp.tls", "amqp091.plain"])
+def test_a_socket_that_a_child_has_is_not_watched_when_it_is_closed(node: Node, slot: str) -> None:
+    """A process that forks gives all its sockets to the child, which closes them when it executes its program."""
+    with contextlib.ExitStack() as ends:
+        raw = ends.enter_context(socket.create_connection(node.listens(slot)))
+        if slot.endswith("tls"):
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            raw = ends.enter_context(context.wrap_socket(raw))
+        wait_for(node, lambda server: server.poller.connections)
+        [number] = node.call(lambda server: list(server.poller.connections))
+        ends.callback(os.close, os.dup(number))
+        raw.close()
+        wait_for(node, lambda server: not server.poller.connections)
+        assert number not in watched()
+
+
+def watched() -> set[int]:
+    """Descriptors in every epoll of this process."""
+    found = set()
+    for entry in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            found |= {int(line.split()[1]) for line in entry.read_text().splitlines() if line.startswith("tfd:")}
+    return found
 
 
 def test_kept_sessions_with_messages_that_end(node: Node) -> None:

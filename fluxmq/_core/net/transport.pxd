@@ -111,6 +111,7 @@ cdef class Transport(Recorded):
     cdef int flush(self) except -1
     cdef int flush_tls(self) except -2
     cdef int want(self, uint32_t interest) except -1
+    cdef void unwatch(self) noexcept
     cdef int go_on(self) except -1
     cdef void release_input(self) noexcept
     cdef int finish(self) except -1

@@ -38,7 +38,7 @@ from fluxmq._core.memory.message cimport blob_drop, blob_new
 from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE, is_fenced
 from fluxmq._core.memory.tap cimport READERS
 from fluxmq._core.net.epoll cimport (
-    EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
 )
 from fluxmq._core.net.peer cimport peer_name
 from fluxmq._core.net.websocket cimport WS_OK, ws_answer, ws_unframe
@@ -719,6 +719,13 @@ cdef class Transport(Recorded):
             raise OSError(errno, "epoll_ctl")
         return 0
 
+    cdef void unwatch(self) noexcept:
+        """Before the descriptor is closed. That alone does not end the watch while another process has the socket, which a
+        child has from its fork until it executes its program; the next event would be for an object that is gone."""
+        cdef epoll_event event
+        if self.epoll >= 0:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.fd, &event)
+
     cdef void release_input(self) noexcept:
         free(self.carry)
         self.carry = NULL
@@ -748,6 +755,7 @@ cdef class Transport(Recorded):
             self.record_closed()
         self.state = None               # breaks the reference cycle, so that no garbage collection is needed
         link_close(self.link)
+        self.unwatch()
         if self.tls is not None:
             self.tls.close()
         else:
