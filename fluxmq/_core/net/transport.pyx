@@ -720,7 +720,7 @@ cdef class Transport(Recorded):
         return 0
 
     cdef void unwatch(self) noexcept:
-        """Before the descriptor is closed. That alone does not end the watch while another process has the socket, which a
+        """Before the descriptor is closed. That alone does not end the watch while another process has the socket, as a
         child has from its fork until it executes its program; the next event would be for an object that is gone."""
         cdef epoll_event event
         if self.epoll >= 0:
