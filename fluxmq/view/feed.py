@@ -113,8 +113,6 @@ class Broker:
     def _count(self, counters: dict[str, int]) -> None:
         now = time.monotonic()
         with self._lock:
-            if counters["entries"] < self.counters.get("entries", 0):     # another view than before
-                self.past.clear()
             self.counters = counters
             self.past.append((now, counters))
             while len(self.past) > 2 and now - self.past[0][0] > WINDOW_S:
