@@ -336,7 +336,8 @@ class Peers:
             self._hang_up(peer, why)
 
     async def keep_limits(self) -> None:
-        """Gives up what a peer has not acknowledged for limit_s, until close()."""
+        """Gives up what a peer has not acknowledged for limit_s, and gives back what waits for consumers that get
+        nothing, until close()."""
         while not self._closed:
             now = self.driver.now()
             for peer in [*self.peers.values(), *(peer for peer, _ in self.parked.values())]:
@@ -345,6 +346,7 @@ class Peers:
                     upto = peer.cuts.popleft()[1]
                     if upto > peer.outbox.acknowledged_upto + 1:
                         peer.outbox.give_up_before(upto, f"node {peer.name} did not answer within {self.limit_s:g} s")
+                peer.outbox.return_stalled()
             self.broker.relays.expire(int(self.limit_s * 1000))
             self._end_claims()
             await self.driver.sleep(LIMIT_PERIOD_S)

@@ -90,6 +90,7 @@ cdef class PeerOutbox(PeerHop):
     # queues: of the consumers of this node there, and of that node's here
     cdef uint32_t number_last           # of members and calls
     cdef readonly dict members          # number -> RelayMember
+    cdef list waited                    # RelayMember, for return_stalled()
     cdef readonly dict hosted           # number -> PeerMember
     cdef readonly dict feeds            # Queue, a stream -> PeerFeed: what that node reads of it
     cdef bint starved                   # one of `hosted` or `feeds` found no room

@@ -72,6 +72,7 @@ cdef class PeerOutbox(PeerHop):
         self.interest_line = hub.commits.open_line(f"interest of node {node}")
         self.queue_line = hub.commits.open_line(f"queues of node {node}")
         self.members = {}
+        self.waited = []
         self.hosted = {}
         self.feeds = {}
         wait = LateWait.__new__(LateWait)
@@ -633,6 +634,13 @@ cdef class PeerOutbox(PeerHop):
         others."""
         if self.takes_queues():
             self.take_detach(number, False)
+
+    def return_stalled(self):
+        """Gives back what waits here for consumers that get nothing. Called once a second."""
+        cdef list waited = self.waited
+        if waited:
+            self.waited = []
+            self.waited += [one for one in waited if one.return_stalled()]
 
     cdef int drop_late(self) except -1:
         self.blocks_first = self.blocks_count = 0

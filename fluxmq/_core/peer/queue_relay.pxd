@@ -5,8 +5,10 @@
                               └─► CREDIT: how many messages the consumer may hold, when that has changed
 
 The owner sees the difference of that number and what it has given the consumer, so it need not be told of each settled
-message. Rooms that consumers share (the window of a session) are divided among them (queue/shared_room). What comes
-beyond the room that there is waits.
+message. A consumer that is fast is told for more than it has room for: what it will be done with by the time that a
+message has come (`ahead`). Else a small window, and not the consumer, would say how many it gets in a second. Rooms
+that consumers share (the window of a session) are divided among them (queue/shared_room). What comes beyond the room
+that there is waits.
 
 When the owner changes, what was sent to the former one goes the longer way, if it has not come before the queue moved.
 So publishes are kept here until all that was sent there is committed (fence), or the node itself is the former owner or
@@ -47,6 +49,13 @@ cdef class RelayMember(Taker):
     cdef uint32_t told              # what the owner may let it hold
     cdef bint retell                # the owner has taken a message back, and is told in any case
     cdef dict ordered               # {(log, offset): position}: what its client waits to hear of, see await_owner
+    cdef uint64_t given             # messages, to the consumer
+    cdef uint64_t given_then        # at the last return_stalled()
+    cdef bint watched               # it is in the list for that
+    cdef uint64_t halted            # position of the queue line from which on nothing may come; 0: it may
+    cdef readonly uint32_t ahead    # what may wait here
+    cdef int64_t done_then          # when that was found: messages given and not held any more
+    cdef int64_t ahead_ms           # and the monotonic time
     cdef arrived_t* waiting
     cdef uint32_t waiting_first
     cdef readonly uint32_t waiting_count
@@ -58,8 +67,9 @@ cdef class RelayMember(Taker):
     cdef int keep(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1
     cdef int give_waiting(self) except -1
     cdef int return_one(self, uint32_t log, uint64_t offset, uint16_t deliveries) except -1
-    cdef int return_waiting(self) except -1
+    cdef int return_waiting(self, uint32_t kept) except -1
     cdef uint32_t room(self) noexcept
+    cdef void look_ahead(self) noexcept
     cdef int tell(self) except -1
     cdef int share_room(self) except -1
     cdef int send_settled(self) except -1

@@ -32,6 +32,8 @@ cdef str TAKEN_BACK = "another consumer has this message by now, or will have it
 
 cdef enum:
     ROOM_MAX = 4096             # what the owner may send beyond what a consumer holds
+    AHEAD_MS = 4                # as long as the way from the owner's log to a consumer, and its answer's way back
+    AHEAD_MIN = 16              # messages in that time from which on the consumer counts as fast
 
 
 @cython.final
@@ -68,8 +70,12 @@ cdef class RelayMember:
 
     cdef bint give(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1:
         """Delivers it. 0: the consumer did not take it."""
-        return self.group.pass_on(<Cursor>self.group.cursors[log], offset, deliveries, <const record_t*>chunk.data,
-                                  chunk, self.member)
+        cdef bint taken = self.group.pass_on(<Cursor>self.group.cursors[log], offset, deliveries,
+                                             <const record_t*>chunk.data, chunk, self.member)
+        self.given += taken
+        if taken:
+            self.halted = 0
+        return taken
 
     cdef int return_one(self, uint32_t log, uint64_t offset, uint16_t deliveries) except -1:
         """The consumer has never seen it: as if the owner had not given it."""
@@ -77,13 +83,39 @@ cdef class RelayMember:
             self.relay.outbox.take_settlement(self.number, VERB_NACK, deliveries, log, offset, 0, None)
         return 0
 
-    cdef int return_waiting(self) except -1:
+    cdef int return_waiting(self, uint32_t kept) except -1:
+        """Gives back what waits, but the first ones."""
         cdef uint32_t i
-        for i in range(self.waiting_count):
-            self.return_one(self.waiting[self.waiting_first + i].log, self.waiting[self.waiting_first + i].offset,
-                            self.waiting[self.waiting_first + i].deliveries)
-        self.drop_waiting()
+        cdef arrived_t one
+        for i in range(self.waiting_first + kept, self.waiting_first + self.waiting_count):
+            one = self.waiting[i]
+            self.return_one(one.log, one.offset, one.deliveries)
+            chunk_drop(one.chunk)
+        self.waiting_count = min(self.waiting_count, kept)
         return 0
+
+    def return_stalled(self) -> bool:
+        """Gives back what waits for room if the consumer gets nothing: another one may have it. The owner is told first
+        that there is no room: what is given back must not be overtaken by what it has sent meanwhile. Called once a
+        second while anything waits; False: nothing does any more."""
+        cdef uint32_t least = 1 if self.group.parts else 0      # see room()
+        if self.given != self.given_then or self.waiting_count <= least:
+            self.halted = 0
+        elif self.pulls or not self.attached or not self.relay.reaches():
+            pass                                # its client has not asked, or the owner cannot hear
+        elif self.halted == 0:
+            self.tell_room(0)
+            self.relay.outbox.take_barrier()
+            self.halted = self.relay.outbox.queue_line.at - 1
+        elif self.relay.outbox.queue_line.decided >= self.halted:
+            self.return_waiting(least)
+            self.halted = 0
+        if self.shared is not None:
+            self.shared.stale = True
+        self.relay.queue.touch()
+        self.given_then = self.given
+        self.watched = self.waiting_count != 0
+        return self.watched
 
     cdef int keep(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1:
         cdef arrived_t* grown
@@ -103,6 +135,10 @@ cdef class RelayMember:
         chunk.refs += 1
         self.waiting[self.waiting_first + self.waiting_count] = arrived_t(offset, chunk, log, deliveries)
         self.waiting_count += 1
+        if not self.watched and self.relay.outbox is not None:
+            self.watched = True
+            self.given_then = self.given
+            self.relay.outbox.waited.append(self)
         return 0
 
     cdef int give_waiting(self) except -1:
@@ -155,20 +191,34 @@ cdef class RelayMember:
         return 0
 
     cdef uint32_t room(self) noexcept:
-        """How much it can take beyond what it holds."""
+        """How much it can take beyond what it holds, and what waits for it."""
         cdef uint32_t room
-        if self.pulls or self.rests or self.waiting_count:
+        if self.pulls or self.rests or self.waiting_count > self.ahead:
             return 0
-        room = min(self.member.credit(), <uint32_t>ROOM_MAX)
+        room = min(self.member.credit(), <uint32_t>ROOM_MAX) + self.ahead - self.waiting_count
         if self.group.parts:        # one may wait here: else partitions that are nearer would take all of the room
             return max(room, <uint32_t>1)
         return room
+
+    cdef void look_ahead(self) noexcept:
+        """Finds what may come while there is no room for it: as many as the consumer is done with in AHEAD_MS."""
+        cdef int64_t now_ms = self.relay.hub.node.mono_ms
+        cdef int64_t done = <int64_t>self.given - self.member.held
+        cdef int64_t passed = now_ms - self.ahead_ms
+        cdef int64_t ahead
+        if passed < AHEAD_MS:
+            return
+        ahead = (done - self.done_then) * AHEAD_MS // passed
+        self.ahead = <uint32_t>min(ahead, <int64_t>ROOM_MAX) if ahead >= AHEAD_MIN else 0
+        self.done_then = done
+        self.ahead_ms = now_ms
 
     cdef int tell(self) except -1:
         """Tells the owner how much the consumer may hold, if that differs much from what it knows."""
         cdef uint32_t room, known
         if not self.attached or self.pulls or self.number == 0:
             return 0
+        self.look_ahead()
         if self.shared is not None:
             room = self.member.shared_room()
             if room != ROOM_UNSHARED:
@@ -203,6 +253,9 @@ cdef class RelayMember:
 
     cdef uint32_t waits(self) noexcept:
         return self.waiting_count
+
+    cdef uint32_t may_wait(self) noexcept:
+        return self.ahead
 
     cdef bint fixed(self) noexcept:
         return self.number != 0 and not self.attached
@@ -581,6 +634,7 @@ cdef class QueueRelay(Relay):
             self.outbox.end_member(one.number)
             one.keep_early()
         one.number = self.outbox.next_number()
+        one.halted = 0
         member.number = 0                   # until the owner has attached it
         one.told = member.held + room
         self.outbox.members[one.number] = one
@@ -713,7 +767,7 @@ cdef class QueueRelay(Relay):
         self.consumers.remove(one)
         if one.shared is not None:
             one.shared.remove(one)
-        one.drop_waiting()
+        one.return_waiting(0)
         one.send_settled()
         if one.number:
             self.outbox.members.pop(one.number, None)
@@ -727,7 +781,7 @@ cdef class QueueRelay(Relay):
         one.rests = True
         if one.shared is not None:
             one.shared.remove(one)
-        one.return_waiting()
+        one.return_waiting(0)
         if one.number and self.reaches():
             self.outbox.take_detach(one.number, True)
         return 0

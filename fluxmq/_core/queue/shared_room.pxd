@@ -10,7 +10,8 @@ were told all of the room, what comes beyond it would wait here, where others do
     hungry      a unit to which all that was told has come within the last second. Hungry units have the same limit of
                 messages, held and to come, so nothing is to be told while they get and settle them; others keep 1, by
                 which they become hungry. If no unit is hungry all have the same limit
-    sum told    at most the room, and 1 for each unit that is not hungry, or holds nothing while others have it all
+    sum told    at most the room, what may wait for room (may_wait), and 1 for each unit that is not hungry, or holds
+                nothing while others have it all
 """
 from libc.stdint cimport int64_t, uint32_t
 
@@ -34,11 +35,12 @@ cdef class Taker:
     cdef uint32_t holds             # what they hold
     cdef bint hungry
     # Messages that it holds; what may still come of what was told; how many more it could take if there were no other
-    # consumers; how many wait for room. fixed: its owner cannot be told anything now.
+    # consumers; how many wait for room, and may. fixed: its owner cannot be told anything now.
     cdef uint32_t taken(self) noexcept
     cdef uint32_t told_room(self) noexcept
     cdef uint32_t own_room(self) noexcept
     cdef uint32_t waits(self) noexcept
+    cdef uint32_t may_wait(self) noexcept
     cdef bint fixed(self) noexcept
     # Whether the owner must be told in any case.
     cdef bint must_tell(self) noexcept

@@ -24,6 +24,9 @@ cdef class Taker:
     cdef uint32_t waits(self) noexcept:
         return 0
 
+    cdef uint32_t may_wait(self) noexcept:
+        return 0
+
     cdef bint fixed(self) noexcept:
         return 1
 
@@ -68,7 +71,7 @@ cdef class SharedRoom:
     cdef int divide(self, uint32_t room, int64_t now_ms) except -1:
         cdef Taker taker
         cdef Py_ssize_t at = 0
-        cdef uint32_t left = room               # not given to any unit
+        cdef uint32_t left                      # not given to any unit
         cdef uint32_t least = 0                 # of a unit that could get nothing else
         cdef uint32_t hungry = 0
         cdef uint32_t others = 0                # units that could take something, and are not hungry
@@ -79,6 +82,9 @@ cdef class SharedRoom:
         cdef uint32_t given, more
         self.stale = False
         self.room_then = room
+        for taker in self.takers:
+            room += taker.may_wait()
+        left = room
         self.measure(room, now_ms)
         for taker in self.takers:
             left -= min(left, taker.waits())

@@ -314,3 +314,27 @@ def test_everything_comes_whatever_is_published_and_acknowledged_when(kind: str,
     assert taken == published
     world.brokers.run_for(2.0)
     assert sum(world.told().values()) <= room + count and world.waiting() == 0
+
+
+def test_a_fast_client_gets_ahead_in_all_its_queues_and_gives_back_what_waits_when_it_stops(kind: str) -> None:
+    world = World(kind, 2, 40)
+    for name in 15 * world.queues:
+        world.publish(name, 100)
+    most, taken = 0, {"q0": 0, "q1": 0}
+    for _ in range(40):
+        world.brokers.run_for(0.001)
+        found = world.take()
+        assert len(found) <= 40
+        for name, _ in found:
+            taken[name] += 1
+        world.acknowledge(*(number for _, number in found))
+        most = max(most, world.waiting())
+    assert most > 40 and min(taken.values()) > sum(taken.values()) / 4, (most, taken)
+    world.brokers.run_for(4.0)
+    left = 3000 - sum(taken.values()) - len(world.take())
+    assert world.waiting() == 0 and sum(world.told().values()) <= 2
+    other = Amqp(world.brokers, "three")
+    for name in world.queues:
+        other.consume(name, prefetch=0)
+    world.brokers.run_for(2.0)
+    assert len(other.deliveries) == left and not any(told["redelivered"] for told, _ in other.deliveries)
