@@ -5,6 +5,8 @@ Started here (RabbitMQ in rabbitmq.py), stopped here, by pid.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import random
 import re
@@ -14,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -168,15 +170,26 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-def free_port() -> int:
-    """Not from the range that the kernel assigns to clients, one of which could get it before the broker."""
-    with contextlib.suppress(OSError):
+@functools.cache
+def ports() -> Iterator[int]:
+    """Those below the range that the kernel assigns to clients, one of which could get a port before the broker: each
+    once, in an order of chance, and then again. Ends at once where the kernel leaves none."""
+    try:
         low = int(EPHEMERAL.read_text().split()[0])
-        while low >= 2 * PORT_MIN:
-            port = random.SystemRandom().randrange(PORT_MIN, low)
-            with socket.socket() as sock, contextlib.suppress(OSError):
-                sock.bind(("127.0.0.1", port))
-                return port
+    except OSError:
+        low = 0
+    found = list(range(PORT_MIN, low)) if low >= 2 * PORT_MIN else []
+    random.SystemRandom().shuffle(found)
+    return itertools.cycle(found)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago. A process gets no port twice before it has had them all: who asks for several
+    listens on them later. (Where the kernel leaves none for this, what it gives.)"""
+    for port in ports():
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
