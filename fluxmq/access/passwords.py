@@ -20,9 +20,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from argon2.exceptions import VerificationError, VerifyMismatchError
-from argon2.low_level import Type, verify_secret
-
 from fluxmq._core.errors import AuthError
 from fluxmq.access.users import Users
 
@@ -171,6 +168,10 @@ class Passwords:
 
 def _check(password_hash: str, password: bytes) -> bool:
     """Runs in a thread; argon2 works without the GIL."""
+    # Not at the top: a broker without users has no use for it, and it takes a part of its start.
+    from argon2.exceptions import VerificationError, VerifyMismatchError
+    from argon2.low_level import Type, verify_secret
+
     try:
         return verify_secret(password_hash.encode("ascii"), password, Type.ID)
     except VerifyMismatchError:

@@ -20,14 +20,11 @@ import fcntl
 import os
 import re
 import secrets
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
-
-import argon2
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.access.scram import ITERATIONS_DEFAULT, SALT_SIZE_BYTES, ScramVerifier, saslprep
@@ -38,8 +35,6 @@ __all__ = ["DECOY_KEY_SIZE_BYTES", "User", "Users", "add_user", "list_users", "r
 FORMAT_VERSION = 1
 NAME_SIZE_CHARS_MAX = 255
 DECOY_KEY_SIZE_BYTES = 16
-# argon2id, the OWASP cheat sheet's first choice: 19 MiB, two passes, one lane; 23 ms of one core.
-_HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=argon2.Type.ID)
 # A damaged or hostile file must not make one login take all memory: 1 GiB and 64 passes are far above any advice.
 ARGON2_MEMORY_KIB_MAX = 1 << 20
 ARGON2_PASSES_MAX = 64
@@ -75,7 +70,7 @@ class User:
             verifier = ScramVerifier.make(password, secrets.token_bytes(SALT_SIZE_BYTES), scram_iterations)
         except ValueError as error:
             raise ConfigError("password", str(error)) from None
-        return cls(name, _HASHER.hash(password), verifier, namespace)
+        return cls(name, _hash(password), verifier, namespace)
 
     @classmethod
     def of(cls, name: str, password_hash: str, verifier: str, namespace: str = "") -> "User":
@@ -209,6 +204,14 @@ def _name_problem(name: str) -> str:
     return ""
 
 
+def _hash(password: str) -> str:
+    # Not at the top: a broker without users has no use for it, and it takes a part of its start.
+    from argon2 import PasswordHasher, Type
+
+    # The OWASP cheat sheet's first choice: 19 MiB, two passes, one lane; 23 ms of one core.
+    return PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=Type.ID).hash(password)
+
+
 def _decoy_hash(users: dict[str, User]) -> str:
     counts = Counter(user.password_hash.split("$")[3] for user in users.values())
     parameters = counts.most_common(1)[0][0] if counts else "m=19456,t=2,p=1"
@@ -311,6 +314,9 @@ def _locked(path: Path) -> Iterator[Path]:
 
 def _replace(file: Path, text: str) -> None:
     """Write `text` beside `file`, then put it in its place: a reader or a crash sees the old file or the new one."""
+    # Not at the top: a broker reads users files, and never writes one.
+    import tempfile
+
     temporary = ""
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # mode 0600

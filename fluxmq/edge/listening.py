@@ -85,7 +85,10 @@ class SocketListener:
         if host == "" and socket.has_dualstack_ipv6():
             found: list[Any] = [(socket.AF_INET6, None, None, None, ("::", port))]
         else:
-            found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            # Bytes, where they say the same: for a str Python loads its encoder of international names.
+            name = host or "0.0.0.0"
+            found = socket.getaddrinfo(name.encode() if name.isascii() else name, port, type=socket.SOCK_STREAM,
+                                       flags=socket.AI_PASSIVE)
         for family, _, _, _, address in found:
             listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             try:

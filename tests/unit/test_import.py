@@ -44,6 +44,7 @@ def test_where_nothing_is_installed_one_sentence_says_what_to_do(checkout: Path)
 
 # What belongs to a part that is configured, or to a rare case; and what others would bring in.
 OPTIONAL = {"cryptography", "prometheus_client", "yaml", "email", "importlib.metadata", "http.server", "pyarrow",
+            "argon2", "tempfile", "encodings.idna", "grpc", "etcd3", "fluxmq.app.cluster", "fluxmq.cluster.node",
             "fluxmq.access.tls", "fluxmq.access.acl_file", "fluxmq.storage.repair", "fluxmq.client", "fluxmq.spark"}
 STARTED = """
 import asyncio, sys
