@@ -6,6 +6,7 @@ structs; so none of them can name a key that the others do not know. entry_keys.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, get_type_hints
 
 import msgspec
@@ -90,29 +91,31 @@ def _texts(value: object) -> Iterator[str]:
         yield from value.values()
 
 
-def _walk(cls: type[msgspec.Struct], info: inspect.Type, default: msgspec.Struct,
-          prefix: str) -> Iterator[Key | tuple[str, str]]:
-    """Keys, and before those of a section its (path, docstring), in the order of declaration. info: of cls; it holds
-    that of the structs in it, so it is asked for once for all of them."""
-    while isinstance(info, inspect.Metadata):
-        info = info.type
-    assert isinstance(info, inspect.StructType)
+@cache
+def _info(hint: Any) -> inspect.Type:
+    """Of a leaf. Many have the same, and msgspec takes longest for structs, whose fields are read here anyway."""
+    return inspect.type_info(hint)
+
+
+def _walk(default: msgspec.Struct, prefix: str) -> Iterator[Key | tuple[str, str]]:
+    """Keys, and before those of a section its (path, docstring), in the order of declaration."""
+    cls = type(default)
     hints = get_type_hints(cls, include_extras=True)
     yield prefix.rstrip("."), " ".join((cls.__doc__ or "").split())
-    for field in info.fields:
-        value = getattr(default, field.name)
-        path = prefix + field.name
+    for name in cls.__struct_fields__:
+        value, hint, path = getattr(default, name), hints[name], prefix + name
         if isinstance(value, msgspec.Struct):
-            yield from _walk(type(value), field.type, value, path + ".")
+            yield from _walk(value, path + ".")
         else:
-            kind, allowed, choices = describe(field.type, hints[field.name])
+            info = _info(hint)
+            kind, allowed, choices = describe(info, hint)
             yield Key(path=path, kind=kind, allowed=allowed, default=value, choices=choices,
-                      description=description_of(field.type), hint=hints[field.name])
+                      description=description_of(info), hint=hint)
 
 
 def keys_of(default: msgspec.Struct, prefix: str) -> tuple[Mapping[str, Key], Mapping[str, str]]:
     """Of a struct: its keys by path, and the docstrings of its sections."""
-    keys = list(_walk(type(default), inspect.type_info(type(default)), default, prefix))
+    keys = list(_walk(default, prefix))
     return ({item.path: item for item in keys if isinstance(item, Key)},
             {item[0]: item[1] for item in keys if not isinstance(item, Key)})
 
