@@ -56,6 +56,8 @@ SLICE_SESSIONS = 500  # exported in one turn: a few milliseconds
 DURABLE_POLL_S = 0.005
 SPACE_RETRIES_S = 5  # RocksDB itself checks for space this often, and accepts no writes before it has found some
 
+_OF_QUEUES = range(RecordKind.APPEND, RecordKind.TRIM + 1)
+
 
 class _Taken:
     """What a checkpoint has exported so far, over all of its attempts."""
@@ -174,7 +176,11 @@ class Keeper:
 
     def _on_other(self, kind: int, number: int, body: bytes) -> None:
         """Applies a record that is not about sessions."""
-        if kind == RecordKind.CLOCK:
+        # First what a start has thousands of: to look a kind up in the enumeration takes longer than to compare it.
+        if kind in _OF_QUEUES:
+            if self.queues is not None:
+                self.queues.replay(kind, number, body)
+        elif kind == RecordKind.CLOCK:
             self.clock.replay(number, body)
         elif kind == RecordKind.PEER_POSITION:
             self.positions.replay(number, body)
@@ -186,7 +192,7 @@ class Keeper:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
         elif self.queues is not None:
-            self.queues.replay(kind, number, body)
+            self.queues.replay(kind, number, body)  # of an unknown kind: refuses it
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -38,6 +38,8 @@ from fluxmq.model.queues import QueueSpec
 
 __all__ = ["QueueLine"]
 
+# Looked up once: a member of an enumeration is found slowly, and a start replays thousands of records.
+_APPEND, _QUEUE, _QUEUE_END, _GROUP = RecordKind.APPEND, RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP
 _OF_GROUPS = (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)
 
 
@@ -167,19 +169,19 @@ class QueueLine:
     def replay(self, kind: int, number: int, body: bytes) -> None:
         """Applies one record that belongs to queues; body: what follows its number. A repeated application has no
         effect. Raises CorruptError."""
-        if kind == RecordKind.APPEND:
+        if kind == _APPEND:
             self._replay_append(number, body)
         elif kind in _OF_GROUPS:
             group = self.groups.get(number)
             if group is not None:
                 replay(group, kind, number.to_bytes(8, "big") + body)
-        elif kind == RecordKind.QUEUE:
+        elif kind == _QUEUE:
             self._replay_queue(number, *queue_of(body))
-        elif kind == RecordKind.QUEUE_END:
+        elif kind == _QUEUE_END:
             state = self.queues.pop(number, None)
             if state is not None:
                 self._forget(state)
-        elif kind == RecordKind.GROUP:
+        elif kind == _GROUP:
             self._replay_group(number, group_of(body))
         elif kind == RecordKind.GROUP_END:
             self._replay_group_end(number)
