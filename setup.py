@@ -10,6 +10,8 @@ what Cython makes of the sources is the same for all but the last, and they shar
     FLUXMQ_COVERAGE=1   line tracing for Cython.Coverage (slow; C files stand beside their .pyx, where the plugin looks)
 """
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -22,6 +24,7 @@ DEBUG = os.environ.get("FLUXMQ_DEBUG") == "1" or SANITIZE
 COVERAGE = os.environ.get("FLUXMQ_COVERAGE") == "1"
 SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "parsers": PARSERS_ONLY, "coverage": COVERAGE}
 PROCESSORS = len(os.sched_getaffinity(0))
+C_FILES = "build/plain/c"
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
 # Packages of the core, each above those in front of it (tests/tidy/test_rings.py); peer, client, record and testing
@@ -89,14 +92,43 @@ def extensions() -> list[Extension]:
     return found
 
 
+@contextmanager
+def cython_is_old(modules: list[Extension]) -> Iterator[None]:
+    """Meanwhile C files are newer than Cython's own .pxd files, if they are newer than all sources.
+
+    pip and tox build in an environment of their own into which Cython has just been installed. A C file that is older
+    than what Cython brings would be made again, and compiled again, although not a byte of it changes. (Cython itself
+    sees which version made a C file.)"""
+    made = [ROOT / C_FILES / Path(module.sources[0]).with_suffix(".c") for module in modules]
+    sources = [path for folder in ("fluxmq/_core", "bench/load") for path in (ROOT / folder).rglob("*.[hp]*")
+               if path.suffix in (".h", ".pxd", ".pyx")]
+    times = {path: path.stat().st_mtime_ns for path in made if path.exists()}
+    newest = max(path.stat().st_mtime_ns for path in [*sources, ROOT / "setup.py"])
+    if len(times) < len(made) or min(times.values()) <= newest:
+        times = {}
+    for path in times:
+        os.utime(path)
+    touched = {path: path.stat().st_mtime_ns for path in times}
+    try:
+        yield
+    finally:
+        # Objects are newer than these files were, and stay so. What Cython has made again meanwhile is new.
+        for path, time in times.items():
+            if path.stat().st_mtime_ns == touched[path]:
+                os.utime(path, ns=(time, time))
+
+
+MODULES = extensions()
+with nullcontext() if COVERAGE else cython_is_old(MODULES):
+    MODULES = cythonize(MODULES, nthreads=0 if COVERAGE else PROCESSORS, build_dir=None if COVERAGE else C_FILES,
+                        compiler_directives={"linetrace": True} if COVERAGE else {})
+
 setup(
     packages=PACKAGES,
     package_dir=PACKAGE_DIR,
     # The floors of the load benchmarks are compiled where they run.
     package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"],
                   "fluxmq.bench.gate": ["*.yaml"], "fluxmq.spark": ["*.properties"]},
-    ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else PROCESSORS,
-                          build_dir=None if COVERAGE else "build/plain/c",
-                          compiler_directives={"linetrace": True} if COVERAGE else {}),
+    ext_modules=MODULES,
     options={"build": {"build_base": f"build/{KIND}"}, "build_ext": {"parallel": PROCESSORS}},
 )
