@@ -160,20 +160,14 @@ def _progress(job: _Job) -> str:
 
 async def _publish(teller: Teller, job: _Job) -> None:
     from fluxmq.client import Properties
+    from fluxmq.client.tasks import Tasks
 
     properties = Properties(user=job.user, **job.properties) if job.user or job.properties else None
-    async with teller.make() as client:
+    async with teller.make() as client, Tasks() as tasks:
         results: asyncio.Queue[Any] = asyncio.Queue(IN_FLIGHT)
-        tasks = [asyncio.create_task(_send(client, job, properties, results)),
-                 asyncio.create_task(_settle(job, results))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.start(_send(client, job, properties, results))
+        tasks.start(_settle(job, results))
+        await tasks.all()
 
 
 async def _send(client: Client, job: _Job, properties: Properties | None, results: asyncio.Queue[Any]) -> None:

@@ -180,36 +180,29 @@ def _run(given: Given, wanted: _Wanted) -> int:
 async def _subscribe(teller: Teller, wanted: _Wanted) -> None:
     from fluxmq.app.mqtt_run import note
     from fluxmq.app.printed import Printed
+    from fluxmq.client.tasks import Tasks
 
     printed = Printed()
     teller.on_lost = printed.connection_lost
-    async with teller.make(manual_ack=True) as client:
+    async with teller.make(manual_ack=True) as client, Tasks() as tasks:
         screen = _Screen(wanted, printed)
         consumers = [_consumer(client, wanted, *queue) for queue in wanted.queues]
-        tasks = []
-        try:
-            # Readers first: a retained message comes in front of the answer to SUBSCRIBE.
-            if wanted.filters:
-                tasks.append(asyncio.create_task(_print_topics(client, screen)))
-            for one in wanted.filters:
-                granted = await client.subscribe(one, wanted.qos, no_local=not wanted.local,
-                                                 retain_handling=0 if wanted.retained else SKIP_RETAINED)
-                if granted < wanted.qos and teller.given.verbose:
-                    note(f"{plain(one)} is subscribed to with QoS {granted}, not {wanted.qos}")
-            for consumer in consumers:
-                await consumer.start()
-                tasks.append(asyncio.create_task(_print_queue(consumer, screen)))
-            if teller.talks:
-                names = [*wanted.filters, *(QUEUE_PREFIX + name for name, _ in wanted.queues)]
-                note(f"subscribed to {', '.join(map(plain, names))} at {plain(teller.where)}"
-                     f"{'' if wanted.count else '; Ctrl-C ends'}")
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        # Readers first: a retained message comes in front of the answer to SUBSCRIBE.
+        if wanted.filters:
+            tasks.start(_print_topics(client, screen))
+        for one in wanted.filters:
+            granted = await client.subscribe(one, wanted.qos, no_local=not wanted.local,
+                                             retain_handling=0 if wanted.retained else SKIP_RETAINED)
+            if granted < wanted.qos and teller.given.verbose:
+                note(f"{plain(one)} is subscribed to with QoS {granted}, not {wanted.qos}")
+        for consumer in consumers:
+            await consumer.start()
+            tasks.start(_print_queue(consumer, screen))
+        if teller.talks:
+            names = [*wanted.filters, *(QUEUE_PREFIX + name for name, _ in wanted.queues)]
+            note(f"subscribed to {', '.join(map(plain, names))} at {plain(teller.where)}"
+                 f"{'' if wanted.count else '; Ctrl-C ends'}")
+        await tasks.first()
 
 
 def _consumer(client: Client, wanted: _Wanted, name: str, routing: str) -> QueueConsumer:

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from fluxmq.client.tasks import Tasks
 from fluxmq.tryout.asking import NoAnswer, TryoutError, ask
 from fluxmq.tryout.ports import HOST, HeldPorts
 from fluxmq.tryout.processes import Child, kill_all
@@ -214,14 +215,10 @@ class Nodes:
         nodes = list(nodes)
         for node in nodes:
             self._start(node)
-        tasks = [asyncio.ensure_future(self.serves(node)) for node in nodes]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
+        async with Tasks() as tasks:
+            for node in nodes:
+                tasks.start(self.serves(node))
+            await tasks.all()
         await self.wait(self._whole, "the nodes do not become one cluster")
 
     def _start(self, node: Node) -> None:

@@ -22,6 +22,7 @@ from fluxmq._core.client.amqp091_machine import AmqpMessage
 from fluxmq._core.errors import FluxError
 from fluxmq.client import Backoff, Client, Delivery, SubscribeRefused
 from fluxmq.client.queues import QueueConsumer
+from fluxmq.client.tasks import Tasks
 from fluxmq.tryout.amqp import AmqpClient
 from fluxmq.tryout.asking import TryoutError
 from fluxmq.tryout.demo import AUDIT, EMAILS, ORDERS, TOPIC, USER
@@ -217,15 +218,10 @@ class MqttConsumer(MqttClient):
         await client.subscribe(TOPIC.format("+"), 0, handler=self._temperature)
         orders = client.queue(ORDERS).consume(prefetch=PREFETCH, ack="auto")
         audit = client.queue(AUDIT).consume(offset="next", prefetch=PREFETCH, ack="auto")
-        reads = [asyncio.ensure_future(self._read(orders, settles=True)),
-                 asyncio.ensure_future(self._read(audit, settles=False))]
-        try:
-            done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
-            for read in done:
-                read.result()
-        finally:
-            for read in reads:
-                read.cancel()
+        async with Tasks() as tasks:
+            tasks.start(self._read(orders, settles=True))
+            tasks.start(self._read(audit, settles=False))
+            await tasks.first()
 
     def _temperature(self, _: Delivery) -> None:
         self.counts.received += 1
