@@ -14,6 +14,12 @@ from kit.tree import ROOT
 
 SECONDS = 100
 LONG_AGO = 1_700_000_000
+SETUP = """
+import runpy, sys
+sys.path.insert(0, sys.argv[1])
+sys.argv = ["setup.py", "-q", "build_ext"]
+runpy.run_path("setup.py", run_name="__main__")
+"""
 
 
 def made(tree: Path) -> dict[str, tuple[int, bytes]]:
@@ -24,8 +30,8 @@ def made(tree: Path) -> dict[str, tuple[int, bytes]]:
 
 def build(tree: Path, cython: Path) -> dict[str, tuple[int, bytes]]:
     """Returns what is made then. cython: the directory that has the package."""
-    done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext"], cwd=tree, check=False, timeout=SECONDS,
-                          env=os.environ | {"PYTHONPATH": str(cython)}, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", SETUP, str(cython)], cwd=tree, check=False, timeout=SECONDS,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return made(tree)
 
