@@ -120,7 +120,7 @@ def test_hurry_while_a_password_is_checked(guarded: Broker) -> None:
         client = Client(guarded.address)
         client.send(Connect(client_id=f"hurry{number}", username="bert", password=b"wrong %d" % number))
         if number % 2:
-            client.send(b"\x30\x03\x00\x01a" * 20000)
+            client.send_to_the_end(b"\x30\x03\x00\x01a" * 20000)
         client.close()
     client = Client(guarded.address)
     client.connect("after", username="bert", password=PASSWORDS["bert"].encode())
