@@ -3,9 +3,11 @@
 A user's mistake is reported by one clear message on standard error and a status from exit_codes.py, never by a
 traceback. A traceback shows a bug of the broker.
 """
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,10 @@ _GROUPS = {"ban": "ban_cli", "client": "client_cli", "cluster": "cluster_cli", "
            "namespace": "namespace_cli", "permission": "permission_cli", "pub": "pub_cli", "queue": "queue_cli",
            "record": "record_cli", "sub": "sub_cli", "topology": "topology_cli", "tryout": "tryout_cli",
            "user": "user_cli", "viz": "viz_cli"}
+
+
+# What standard output answers if it is, say, a file on a full disk.
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(click.Group):
@@ -166,6 +172,7 @@ def _pass_on(name: str, module: str, what: str, arguments: tuple[str, ...]) -> A
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. arguments: without the program's name; None takes those of the process. Always raises SystemExit."""
+    _open_what_is_closed()
     try:
         given = None if arguments is None else list(arguments)
         result = cli.main(args=given, prog_name="fluxmq", standalone_mode=False)
@@ -183,8 +190,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FluxError as error:
         click.echo(f"fluxmq: {error}", err=True)
         status = exit_codes.exit_code(error)
-    except BrokenPipeError:
-        # the reader of our output has exited (`| head`), and the interpreter must not try to flush it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:     # the reader of our output has exited (`| head`)
+        _give_up_output()
+        status = exit_codes.OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITTEN:
+            raise
+        _give_up_output()
+        with suppress(OSError):
+            click.echo(f"fluxmq: standard output: {error.strerror}", err=True)
+        status = exit_codes.FAILURE
+    except SystemExit:
+        # click leaves a wrapper there when the reader has exited.
+        if not type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
+            raise
         status = exit_codes.OK
     sys.exit(status)
+
+
+def _open_what_is_closed() -> None:
+    """A program may be started without standard input or outputs (`>&-`). What is opened next must not take their
+    numbers, and nothing has to ask whether they are there."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, mode, closefd=False))   # noqa: SIM115 (it is open until the end)
+
+
+def _give_up_output() -> None:
+    """The interpreter must not try to flush it again at its end."""
+    with suppress(OSError, ValueError):     # it has no descriptor, in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

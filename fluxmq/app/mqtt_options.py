@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
+from fluxmq.app.number_option import Number
+
 if TYPE_CHECKING:
     import ssl
 
@@ -209,9 +211,9 @@ _OPTIONS: list[Callable[[Any], Any]] = [
                  help="Publish it only if this client has not come back after this time."),
     click.option("--reconnect/--no-reconnect", default=True, help=(
         "Connect again when the connection is lost (the default), or end with status 6.")),
-    click.option("--connect-timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
+    click.option("--connect-timeout", type=Number(0, min_open=True), default=10.0, show_default=True,
                  metavar="SECONDS", help="How long a broker may take to accept the connection."),
-    click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+    click.option("--timeout", type=Number(0, min_open=True), metavar="SECONDS",
                  help="End after this time, with status 7 if not everything is done."),
     click.option("--verbose", is_flag=True, help="Say on standard error what happens."),
 ]

@@ -32,7 +32,8 @@ async def _ready(descriptor: int, add: Callable[..., object], remove: Callable[[
 
     try:
         add(descriptor, tell)
-    except PermissionError:  # a device that epoll does not take, such as /dev/null, does not block
+    except PermissionError:  # a device that epoll does not take, such as /dev/zero, does not block
+        await asyncio.sleep(0)  # and may have no end: signals and the connection have their turns
         return
     try:
         await done

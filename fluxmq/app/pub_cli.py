@@ -17,6 +17,7 @@ import click
 
 from fluxmq.app import exit_codes
 from fluxmq.app.mqtt_options import SECONDS_MAX, Given, as_bytes, mqtt_options, user_properties
+from fluxmq.app.number_option import Number
 from fluxmq.app.queue_text import plain
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _Job:
                                                    "removes the one that is kept.")
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="Publish the message N times; with --lines: "
                                                                          "only the first N lines.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N messages a second.")
+@click.option("--rate", type=Number(0, min_open=True), metavar="N", help="At most N messages a second.")
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property. Repeatable.")
 @click.option("--content-type", metavar="TYPE", help="Content Type, such as application/json.")
 @click.option("--expiry", type=click.IntRange(0, SECONDS_MAX), metavar="SECONDS", help="Not delivered after this time.")
@@ -74,7 +75,7 @@ class _Job:
 @click.option("--partition-key", metavar="KEY", help="Of a queue: messages with one key are in one partition, in "
                                                      "order.")
 @click.option("--priority", type=click.IntRange(0, 255), help="Of a queue with max_priority: the highest goes first.")
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Of a queue: not delivered before.")
+@click.option("--delay", type=Number(0), metavar="SECONDS", help="Of a queue: not delivered before.")
 @mqtt_options
 def pub(given: Given, words: tuple[str, ...], queue: str | None, file: Path | None, lines: bool, qos: int, retain: bool,
         count: int | None, rate: float | None, pairs: tuple[str, ...], content_type: str | None, expiry: int | None,
@@ -100,9 +101,10 @@ def pub(given: Given, words: tuple[str, ...], queue: str | None, file: Path | No
     user += [(word, str(value)) for word, value in (
         ("partition-key", partition_key), ("priority", priority),
         ("x-delay", None if delay is None else round(delay * 1000))) if value is not None]
-    given.needs_5(property=pairs, content_type=content_type, expiry=expiry, response_topic=response_topic,
-                  correlation_data=correlation_data, partition_key=partition_key,
-                  priority=None if priority is None else str(priority), delay=None if delay is None else str(delay))
+    numbers = {name: None if value is None else str(value) for name, value in (     # 0 is given, too
+        ("expiry", expiry), ("priority", priority), ("delay", delay))}
+    given.needs_5(property=pairs, content_type=content_type, response_topic=response_topic,
+                  correlation_data=correlation_data, partition_key=partition_key, **numbers)
     return _run(given, _Job(
         topic=topic, message=message, file=file, lines=lines, qos=qos, retain=retain, count=count, rate=rate,
         properties={name: value for name, value in named.items() if value is not None}, user=user))
@@ -117,7 +119,9 @@ def _what(words: tuple[str, ...], queue: str | None, file: Path | None, lines: b
     topic, *messages = words
     if len(messages) > 1:
         raise click.UsageError(f"one MESSAGE, not {len(messages)}: put it in quotes, if it has spaces")
-    if not topic or "+" in topic or "#" in topic:
+    if not topic:
+        raise click.UsageError("a topic is not empty: say a TOPIC to publish to, or --queue NAME")
+    if "+" in topic or "#" in topic:
         raise click.UsageError(f"{topic!r} is no topic to publish to: + and # are for subscribers")
     if messages and (file is not None or lines):
         raise click.UsageError("a MESSAGE, or --file, or --lines: not both")

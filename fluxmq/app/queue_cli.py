@@ -1,6 +1,4 @@
-"""`fluxmq queue …`: queues of a running broker, over its admin socket (admin/routes.py).
-Tables for people, --json for programs.
-"""
+"""`fluxmq queue …`: queues of a running broker, over its admin socket (admin/routes.py). Tables, or JSON."""
 import json
 import sys
 from collections.abc import Iterator
@@ -8,6 +6,7 @@ from typing import Any
 
 import click
 
+from fluxmq.app.number_option import Number
 from fluxmq.app.queue_place import (
     PAGE,
     Place,
@@ -186,7 +185,7 @@ def queue_tail(place: Place, name: str, start: str | None, count: int | None, fo
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property. Repeatable.")
 @click.option("--partition-key", help="Messages with one key are in one partition, in order.")
 @click.option("--priority", type=click.IntRange(0, 9), help="9 goes first.")
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Deliver only after this time.")
+@click.option("--delay", type=Number(0), metavar="SECONDS", help="Deliver only after this time.")
 @click.option("--expiry", type=click.IntRange(0, 0xFFFFFFFF), metavar="SECONDS", help="Do not deliver after this time.")
 @click.option("--content-type", default="", help="Content Type.")
 @asks_queues

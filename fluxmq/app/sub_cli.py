@@ -34,6 +34,7 @@ __all__ = ["sub"]
 
 _Settle = Callable[[], Awaitable[object]]
 QUEUE_PREFIX = "$queue/"
+SHARE_PREFIX = "$share/"
 ACKS = ("auto", "none", "nack", "reject", "ask")
 SKIP_RETAINED = 2
 ASKED_AT_ONCE = 100     # of --ack ask: taken and not settled, those that were left included
@@ -105,6 +106,8 @@ def sub(given: Given, filters: tuple[str, ...], queues: tuple[str, ...], group: 
 
     When the connection is lost it connects again, with several brokers to the next one; nothing is printed twice.
     """
+    for one in filters:
+        _check_shared(one)
     topics, wanted = _sorted(given, [*filters, *(QUEUE_PREFIX + name for name in queues)], group)
     if not topics and not wanted:
         raise click.UsageError("say a FILTER, such as 'greetings/#', or --queue NAME")
@@ -128,11 +131,22 @@ def _sorted(given: Given, filters: list[str], group: str | None) -> tuple[list[s
         if one.startswith(QUEUE_PREFIX) and given.version == 5:
             name, _, routing = one.removeprefix(QUEUE_PREFIX).partition("/")
             queues.append((name, routing or "#"))
-        elif group is not None and not one.startswith("$share/"):
-            topics.append(f"$share/{group}/{one}")
+        elif group is not None and not one.startswith(SHARE_PREFIX):
+            if not group or any(sign in group for sign in "/+#"):
+                raise click.UsageError(f"--group {group!r}: the name of a group is not empty, and has no / + #")
+            topics.append(f"{SHARE_PREFIX}{group}/{one}")
         else:
             topics.append(one)
     return topics, queues
+
+
+def _check_shared(one: str) -> None:
+    """The broker ends a connection for what is wrong here [MQTT-4.8.2-1]. Raises click.UsageError."""
+    if one.startswith(SHARE_PREFIX):
+        name, _, rest = one.removeprefix(SHARE_PREFIX).partition("/")
+        if not name or not rest or any(sign in name for sign in "+#"):
+            raise click.UsageError(f"{one!r} is no shared subscription: write {SHARE_PREFIX}NAME/FILTER, or "
+                                   "--group NAME FILTER")
 
 
 def _position(text: str | None) -> str | int | datetime | None:

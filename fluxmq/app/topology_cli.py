@@ -17,6 +17,7 @@ import click
 
 from fluxmq._core.errors import FluxError
 from fluxmq.app import exit_codes
+from fluxmq.app.number_option import Number
 from fluxmq.app.queue_place import Place, asks_queues
 from fluxmq.app.queue_text import as_table, plain
 
@@ -34,7 +35,7 @@ _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @click.command()
 @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, metavar="SECONDS",
+@click.option("--interval", type=Number(0.1), default=1.0, show_default=True, metavar="SECONDS",
               help="With --watch: between two looks.")
 @asks_queues
 def topology(place: Place, watch: bool, interval: float) -> int:

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluxmq.app import exit_codes
+from fluxmq.app.number_option import Number
 from fluxmq.model.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ LATER = ("repartition is prepared, and comes with a later version: this one cann
               help="Record the traffic of all nodes into DIR, new or empty; needs the extra record.")
 @click.option("--viz", "view", is_flag=True,
               help="Watch it and steer it in this terminal, as by `fluxmq viz`; q ends it. Needs the extra tui.")
-@click.option("--rate", type=click.FloatRange(0.5, 2000), default=20, show_default=True,
+@click.option("--rate", type=Number(0.5, 2000), default=20, show_default=True,
               help="Messages per second of each demo publisher.")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Its directory, new or empty; it is removed at the end. Default: one in the directory of temporary "
@@ -106,20 +108,28 @@ def _needs(etcd: str, record: Path | None, view: bool) -> str:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    with suppress(OSError):     # nobody reads it any more (`2>&1 | head`): what was started goes on
+        click.echo(text, err=True)
 
 
 # ── what it shows ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _show_json(event: str, facts: dict[str, Any]) -> None:
-    click.echo(json.dumps({"event": event} | facts))
-    sys.stdout.flush()
+    _print(json.dumps({"event": event} | facts))
 
 
 def _show(event: str, facts: dict[str, Any]) -> None:
-    click.echo(as_page(facts) if event == "up" else as_verdict(facts))
-    sys.stdout.flush()
+    _print(as_page(facts) if event == "up" else as_verdict(facts))
+
+
+def _print(text: str) -> None:
+    """Raises OSError."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:     # as in _say; what is in its buffer must not be written at the end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def as_page(facts: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fluxmq.app.config_options import file_option
+from fluxmq.app.number_option import Number
 from fluxmq.model.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
               help="Only these lanes: a queue, or a filter of topics such as plant/+/temperature. Repeatable.")
 @click.option("--levels", type=click.IntRange(1, 8), default=1, show_default=True,
               help="Levels of a topic that make a group.")
-@click.option("--fps", type=click.FloatRange(1, 60), help="Frames per second. Default: 30, over ssh 10.")
+@click.option("--fps", type=Number(1, 60), help="Frames per second. Default: 30, over ssh 10.")
 @click.option("--record", "record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Also write what is shown into FILE, for asciinema.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time. Default: at q.")
+@click.option("--seconds", type=Number(min=0, min_open=True), help="End after this time. Default: at q.")
 @click.option("--ring-size", callback=_size, metavar="SIZE",
               help="Memory between broker and view, 64KiB to 8MiB. What does not fit is left out, and said. Default: "
                    "256KiB.")

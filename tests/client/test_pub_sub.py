@@ -575,3 +575,13 @@ def test_refusals_of_the_login() -> None:
                 assert ended.status == exit_codes.REFUSED and hint in ended.err and ended.err.count("\n") == 1
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(("words", "complaint"), [
+    (("sub", "t", "--group", "a/b"), "the name of a group"), (("sub", "t", "--group", ""), "the name of a group"),
+    (("sub", "$share/g"), "is no shared subscription"), (("sub", "$share//t"), "is no shared subscription"),
+    (("sub", "$share/+/t"), "is no shared subscription"), (("pub", "", "x"), "a topic is not empty"),
+    (("pub", "t", "x", "--mqtt", "3.1.1", "--expiry", "0"), "MQTT 3.1.1 has no --expiry")])
+def test_what_a_broker_would_end_the_connection_for_is_said_before(words: tuple[str, ...], complaint: str) -> None:
+    status, said = fluxmq(*words, "--broker", NOBODY)
+    assert status == exit_codes.CONFIG and complaint in said
