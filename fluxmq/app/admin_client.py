@@ -43,8 +43,8 @@ class AdminError(FluxError):
 class _Connection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=_ANSWER_SECONDS_MAX)
+    def __init__(self, path: Path, limit_s: float) -> None:
+        super().__init__("localhost", timeout=limit_s)
         self._path = path
 
     def connect(self) -> None:
@@ -59,12 +59,14 @@ class _Connection(http.client.HTTPConnection):
 
 
 class AdminClient:
-    """path: the socket. Segments that are names are quoted here."""
+    """path: the socket. Segments that are names are quoted here. limit_s: how long an answer, and each line of a live
+    view, may take."""
 
-    def __init__(self, path: Path, option: str = "--socket") -> None:
+    def __init__(self, path: Path, option: str = "--socket", limit_s: float = _ANSWER_SECONDS_MAX) -> None:
         self.path, self.option = path, option       # option: the command's option for the socket
         self.namespace: str | None = None  # of queues in requests; None: in their names
-        self._connection = _Connection(path)
+        self._limit_s = limit_s
+        self._connection = _Connection(path, limit_s)
 
     def ask(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
         """Sends a request for /api/v1/<segments> and returns the answer. Raises AdminError."""
@@ -105,7 +107,7 @@ class AdminClient:
             if response.status != http.client.OK:
                 _read(response.status, response.read(_ANSWER_BYTES_MAX))
             if self._connection.sock is not None:
-                self._connection.sock.settimeout(_TAIL_SECONDS_MAX)
+                self._connection.sock.settimeout(self._limit_s if view else _TAIL_SECONDS_MAX)
             return json.loads(response.readline()), self._rest(response)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["view", "viz"]
 
 FPS, FPS_REMOTE = 30.0, 10.0
+ANSWER_S = 5.0          # for a broker's answer: one that hangs is told from the others
 ENDED_BY_SIGNAL = 128
 
 
@@ -33,6 +34,15 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(error) or "write a size such as 256KiB") from None
 
 
+def _lanes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    from fluxmq.app.config_checks import is_topic_choice
+
+    for value in values:
+        if not is_topic_choice(value):
+            raise click.BadParameter(f"{value!r} is no queue, and no filter of topics such as plant/+/temperature")
+    return values
+
+
 @click.command()
 @click.option("--attach", "sockets", type=click.Path(path_type=Path), metavar="ADDR", multiple=True,
               help="The broker's admin socket. Several: nodes of a cluster on this machine. Default: those of the "
@@ -40,7 +50,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 @file_option("The broker's configuration file: where its socket is.")
 @click.option("--tryout", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Directory of the try-out to watch and to steer. Default: the only one that runs.")
-@click.option("--lanes", "wanted", multiple=True, metavar="NAME",
+@click.option("--lanes", "wanted", multiple=True, metavar="NAME", callback=_lanes,
               help="Only these lanes: a queue, or a filter of topics such as plant/+/temperature. Repeatable.")
 @click.option("--levels", type=click.IntRange(1, 8), default=1, show_default=True,
               help="Levels of a topic that make a group.")
@@ -86,7 +96,8 @@ def view(sockets: Sequence[Path], connect_tryout: Callable[[], TryOut] | None = 
     if fps is None:
         fps = FPS_REMOTE if os.environ.get("SSH_CONNECTION") else FPS
     lanes = Lanes(wanted, levels)
-    feed = Feed([partial(AdminClient, path, "--attach") for path in sockets], lanes, ring_bytes)
+    different = dict.fromkeys(path.absolute() for path in sockets)
+    feed = Feed([partial(AdminClient, path, "--attach", ANSWER_S) for path in different], lanes, ring_bytes)
     steering: Steering | None = None
     feed.start()
     try:

@@ -33,7 +33,8 @@ AGAIN_S = 1.0           # between two attempts to reach a broker
 WINDOW_S = 2.0          # over which rates of counters are taken
 LATENCY_S = 5.0         # and latencies
 ASK_S = 0.5             # between two questions about queues, and more if the answers take long:
-ASK_SHARE = 50          # a fiftieth of the broker's time at most
+ASK_SHARE = 50          # a fiftieth of the broker's time at most,
+ASK_MAX_S = 5.0         # but an answer that came late, because a node hung, does not stop the questions
 TAKE_BYTES = 1 << 20
 DESCRIBED_MAX = 32      # queues whose partitions are asked for
 
@@ -197,7 +198,7 @@ class Places:
                     admin.close()
                 admin = None
                 at += 1
-            self._closed.wait(max(ASK_S, (time.monotonic() - begun) * ASK_SHARE))
+            self._closed.wait(min(max(ASK_S, (time.monotonic() - begun) * ASK_SHARE), ASK_MAX_S))
         if admin is not None:
             admin.close()
 
@@ -242,14 +243,22 @@ class Feed:
     def start(self) -> None:
         """Raises FluxError if no broker can be watched; those that are not there are tried again."""
         failed: list[FluxError] = []
-        for broker in self.brokers:
+
+        def start(broker: Broker) -> None:
             try:
                 broker.start()
             except FluxError as error:
                 failed.append(error)
                 broker.trouble = str(error)
+
+        # All at once: each may be one that hangs.
+        starts = [threading.Thread(target=start, args=(broker,), daemon=True) for broker in self.brokers]
+        for thread in starts:
+            thread.start()
+        for thread in starts:
+            thread.join()
         if len(failed) == len(self.brokers):
-            raise failed[0]
+            raise max(failed, key=lambda error: getattr(error, "status", 0))    # what a broker has answered says more
         for broker in self.brokers:
             if broker.trouble:
                 broker.wait()

@@ -8,17 +8,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluxmq._core.errors import FluxError
 from fluxmq.view.picture import Picture
 from fluxmq.view.ports import TryOut
 
-__all__ = ["Keys", "Steering"]
+__all__ = ["Keys", "Steering", "seen_by_tryout"]
 
 NO_TRYOUT = "there is no try-out to steer: `fluxmq tryout --hold` starts one"
 FASTER, SLOWER = 1.5, 1 / 1.5
+WORDS = {"down": "down", "stopped": "hangs", "starting": "starting"}     # states of a try-out's nodes that do not serve
 ASK_S = 1.0         # between two looks at the try-out's clients
 STEERING = frozenset("krn[]cg+-=_")
 
@@ -26,11 +27,12 @@ STEERING = frozenset("krn[]cg+-=_")
 class Steering:
     """Handle. Orders to a try-out, one after the other. connect: makes a connection to its control socket.
 
-    clients: (name, state) as it last said; traffic: what the publishers do, in words.
+    clients: (name, state) as it last said; nodes: state of each; traffic: what the publishers do, in words.
     """
 
     def __init__(self, connect: Callable[[], TryOut]) -> None:
         self.clients: list[tuple[str, str]] = []
+        self.nodes: dict[str, str] = {}
         self.traffic = ""
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._connect = connect
@@ -76,15 +78,23 @@ class Steering:
                 if order[0]:
                     self._said.put(str(error))
                 else:
-                    self.clients, self.traffic = [], ""
+                    self.clients, self.nodes, self.traffic = [], {}, ""
 
     def _look(self, tryout: TryOut) -> str:
         found = tryout.ask("status")
         self.clients = [(str(client["client"]), str(client["state"])) for client in found["clients"]]
+        self.nodes = {str(node["node"]): str(node["state"]) for node in found["nodes"]}
         traffic = found["traffic"]
         self.traffic = (f"{traffic['rate']:g}/s each, confirms {'on' if traffic['confirms'] else 'off'}, "
                         f"{'keyed' if traffic['keyed'] else 'round robin'}")
         return ""
+
+
+def seen_by_tryout(nodes: Sequence[tuple[str, str, int]], states: Mapping[str, str]) -> list[tuple[str, str, int]]:
+    """The nodes of a picture, for which a try-out knows better: the cluster says that a node serves until its lease
+    ends. states: those of the try-out."""
+    return [(name, WORDS[states[name]] if state == "serving" and states.get(name) in WORDS else state, sessions)
+            for name, state, sessions in nodes]
 
 
 class Keys:

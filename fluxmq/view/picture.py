@@ -21,6 +21,8 @@ __all__ = ["Line", "Numbers", "Picture", "Run"]
 CROSSING_S = 1.0        # the way of a dot across its half
 MOVED_S = 2.5           # for so long a lane shows that it has moved
 NUMBERS_S = 0.25        # between two changes of numbers that are read
+SAID_S = 5.0            # for so long what a key has done covers what is wrong
+COLUMNS_MIN, ROWS_MIN = 40, 8
 HALF_MIN = 8
 TITLE, OWNER, BACKLOG, RATE = 18, 7, 8, 9
 
@@ -63,7 +65,7 @@ class Picture:
         self.glyphs = glyphs
         self.numbers = Numbers()
         self.focus: tuple[str, str] | None = None
-        self.status = ""
+        self._status, self._said_at = "", 0.0
         self.help = False
         self.owners: dict[str, int] = {}    # style of each owner, in the order in which they were seen
         self._belts: dict[int, Belts] = {}
@@ -75,7 +77,8 @@ class Picture:
         self.resize(columns, rows)
 
     def resize(self, columns: int, rows: int) -> None:
-        self.columns, self.rows = max(columns, 40), max(rows, 8)
+        self._screen = columns, rows
+        self.columns, self.rows = max(columns, COLUMNS_MIN), max(rows, ROWS_MIN)
         # Narrow screens leave out what can be left out.
         self.owner_width = OWNER if self.columns >= 70 and self._owned else 0
         self.title_width = TITLE if self.columns >= 60 else 10
@@ -86,6 +89,15 @@ class Picture:
         self._lines.clear()
         for belts in self._belts.values():
             belts.resize(self.slots)
+
+    @property
+    def status(self) -> str:
+        """What was done last, for the line at the bottom."""
+        return self._status
+
+    @status.setter
+    def status(self, text: str) -> None:
+        self._status, self._said_at = text, self._time
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,6 +152,8 @@ class Picture:
 
     def frame(self) -> list[Line]:
         """As many lines as the screen has rows."""
+        if self._screen[0] < COLUMNS_MIN or self._screen[1] < ROWS_MIN:
+            return self._too_small(*self._screen)
         if self.help:
             return self._fill([self._spelled(((text, "plain"),)) for text in help_lines(self.glyphs)])
         head = [self._spelled(line) for line in self._head()]
@@ -155,6 +169,12 @@ class Picture:
         lines = head + body
         lines += [((" ", "plain"),)] * (self.rows - 1 - len(lines))
         return self._fill([*lines, self._spelled(self._foot(len(shown), room))])
+
+    @staticmethod
+    def _too_small(columns: int, rows: int) -> list[Line]:
+        text = f"too small: {COLUMNS_MIN} x {ROWS_MIN} is the least; q quits"
+        pieces = [text[at:at + columns] for at in range(0, len(text), columns)][:rows]
+        return [((piece, "plain"),) for piece in pieces + [" "] * (rows - len(pieces))]
 
     def _spelled(self, line: Line) -> Line:
         """In ASCII, where the terminal has nothing else."""
@@ -217,24 +237,39 @@ class Picture:
         return lines
 
     def _nodes(self) -> Line:
-        runs: list[Run] = [(" ", "plain")]
+        parts = []
         for name, state, sessions in self.numbers.nodes:
             good = state == "serving"
-            focused = self.focus == ("node", name)
             mark = self.glyphs.up if good else self.glyphs.down
-            text = f"{mark} {plain_text(name)} {f'{sessions} sessions' if good else state}"
-            runs += [(f"[{text}]" if focused else f" {text} ", "focus" if focused else
-                      self.owner_style(name) if good else "error"), (" ", "plain")]
-        return tuple(runs)
+            parts.append((f"{mark} {plain_text(name)} {f'{sessions} sessions' if good else state}",
+                          self.owner_style(name) if good else "error", self.focus == ("node", name)))
+        return self._row(parts, " ")
 
     def _clients(self) -> Line:
-        runs: list[Run] = [(" ", "plain")]
+        parts = []
         for name, state in self.numbers.clients:
-            focused = self.focus == ("client", name)
-            text = plain_text(name) + ("" if state == "running" else f" {state}")
-            runs += [(f"[{text}]" if focused else f" {text} ", "focus" if focused else
-                      "dim" if state == "running" else "warning")]
-        return (*runs, (f"  {self.numbers.traffic}", "dim")) if self.numbers.traffic else tuple(runs)
+            running = state == "running"
+            parts.append((plain_text(name) + ("" if running else f" {state}"), "dim" if running else "warning",
+                          self.focus == ("client", name)))
+        runs = self._row(parts, "")
+        return (*runs, (f"  {self.numbers.traffic}", "dim")) if self.numbers.traffic else runs
+
+    def _row(self, parts: Sequence[tuple[str, str, bool]], between: str) -> Line:
+        """Texts with their styles, of which one may have the focus: what stands before it gives way to it."""
+        first, width = 0, 1
+        for at, (text, _, focused) in enumerate(parts):
+            width += len(text) + 2 + len(between)
+            if focused:
+                while width > self.columns and first < at:
+                    width -= len(parts[first][0]) + 2 + len(between)
+                    first += 1
+                break
+        runs: list[Run] = [("<" if first else " ", "plain")]
+        for text, style, focused in parts[first:]:
+            runs += [(f"[{text}]", "focus") if focused else (f" {text} ", style)]
+            if between:
+                runs.append((between, "plain"))
+        return tuple(runs)
 
     def _lane(self, lane: Lane) -> Line:
         belts = self._of(lane.number)
@@ -279,7 +314,8 @@ class Picture:
         return runs
 
     def _foot(self, lanes: int, room: int) -> Line:
-        if self.numbers.trouble:
+        fresh = self._status and self._time - self._said_at < SAID_S
+        if self.numbers.trouble and not fresh:
             return ((" " + plain_text(self.numbers.trouble), "error"),)
         hidden = f"  {lanes - room} more lanes: Tab" if lanes > room else ""
         return ((" " + plain_text(self.status) + hidden, "dim" if not self.status else "strong"),)

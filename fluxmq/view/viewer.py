@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fluxmq.view.cast import Cast
 from fluxmq.view.feed import Feed
-from fluxmq.view.keys import Keys, Steering
+from fluxmq.view.keys import Keys, Steering, seen_by_tryout
 from fluxmq.view.lanes import Lanes
 from fluxmq.view.picture import Picture
 from fluxmq.view.screen import Painter, Terminal
@@ -113,6 +113,7 @@ class Viewer:
         numbers.frozen = self.keys.frozen
         if steering is not None:
             numbers.clients, numbers.traffic = list(steering.clients), steering.traffic
+            numbers.nodes = seen_by_tryout(numbers.nodes, steering.nodes)
             if said := steering.said():
                 picture.status = said
         picture.numbers = numbers

@@ -1,6 +1,7 @@
 """What the view is fed with: a broker's tap and counters, several brokers together, and brokers that come and go."""
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from kit.recording import Recorded
 from fluxmq._core.errors import FluxError
 from fluxmq._core.record.counts import KINDS
 from fluxmq.app.admin_client import AdminClient
-from fluxmq.view.feed import Broker, Feed, ask_places
+from fluxmq.view import feed as feeding
+from fluxmq.view.feed import Broker, Feed, Places, ask_places
 from fluxmq.view.lanes import Lanes
 
 PATIENCE_S = 20.0   # only a failing test needs it
@@ -225,3 +227,60 @@ def test_an_empty_queue_of_the_broker_itself_has_no_lane() -> None:
                        {"name": "$under-way-1", "messages": 0, "internal": True} | entry,
                        {"name": "$under-way-2", "messages": 3, "internal": True} | entry)
     assert ask_places(admin)[1] == [("jobs", [("n1", 0, False)]), ("$under-way-2", [("n1", 3, False)])]
+
+
+def test_a_node_that_hangs_keeps_nobody_waiting(node: Node, tmp_path: Path) -> None:
+    """It takes connections, and answers nothing."""
+    with socket.socket(socket.AF_UNIX) as hung:
+        path = tmp_path / "hung.sock"
+        hung.bind(str(path))
+        hung.listen(64)
+        lanes = Lanes()
+        feed = Feed([lambda: AdminClient(path, "--attach", 0.2), connect(node.directory)], lanes)
+        feed.start()
+        try:
+            assert [bool(broker.trouble) for broker in feed.brokers] == [True, False]
+            assert f"the broker at {path} does not answer in time" in feed.numbers(0.0).trouble
+            deadline = time.monotonic() + PATIENCE_S
+            while not feed.places.number:       # the next one is asked who owns what
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+        finally:
+            feed.close()
+
+
+def test_a_view_that_none_gives_says_what_a_broker_has_answered(node: Node, tmp_path: Path) -> None:
+    first = Feed([connect(node.directory)], Lanes())
+    first.start()
+    try:
+        with pytest.raises(FluxError, match="is being viewed already"):
+            Feed([connect(tmp_path / "nowhere"), connect(node.directory)], Lanes()).start()
+    finally:
+        first.close()
+
+
+class Late(Asked):
+    """The first answer comes late."""
+
+    asked = 0
+
+    def ask(self, method: str, *segments: str, query: Any = None, body: Any = None) -> dict[str, Any]:
+        if not self.asked:
+            time.sleep(0.5)
+        self.asked += 1
+        return super().ask(method, *segments)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_late_answer_does_not_stop_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "ASK_MAX_S", 0.01)
+    late: Any = Late()
+    places = Places([lambda: late])
+    places.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while places.number < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    places.close()

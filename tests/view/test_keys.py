@@ -9,7 +9,7 @@ import pytest
 
 from fluxmq._core.errors import FluxError
 from fluxmq.view.belts import ASCII
-from fluxmq.view.keys import NO_TRYOUT, STEERING, Keys, Steering
+from fluxmq.view.keys import NO_TRYOUT, STEERING, Keys, Steering, seen_by_tryout
 from fluxmq.view.lanes import Lanes
 from fluxmq.view.picture import Numbers, Picture
 
@@ -22,6 +22,7 @@ class TryOut:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.gone = False
+        self.n2 = "up"
         self.traffic = {"rate": 100.0, "confirms": True, "keyed": False}
         self.states = {"pub-1": "running", "con-1": "running"}
 
@@ -30,7 +31,7 @@ class TryOut:
             raise FluxError("the try-out has ended")
         if do == "status":
             return {"clients": [{"client": name, "state": state} for name, state in self.states.items()],
-                    "traffic": self.traffic}
+                    "nodes": [{"node": "n1", "state": "up"}, {"node": "n2", "state": self.n2}], "traffic": self.traffic}
         self.asked.append({"do": do, **given})
         if do == "rate":
             self.traffic["rate"] *= given["factor"]
@@ -198,3 +199,20 @@ def test_the_help_comes_and_goes_with_any_key() -> None:
     view.press("?", "q")
     assert view.keys.quit
     view.close()
+
+
+@pytest.mark.parametrize(("of_tryout", "shown"), [
+    ("down", "down"), ("stopped", "hangs"), ("starting", "starting"), ("up", "serving")])
+def test_a_node_that_the_tryout_has_killed_is_down_before_its_lease_ends(of_tryout: str, shown: str) -> None:
+    view = View()
+    assert view.steering is not None
+    view.tryout.n2 = of_tryout
+    deadline = time.monotonic() + PATIENCE_S
+    while view.steering.nodes.get("n2") != of_tryout:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    cluster = [("n1", "serving", 3), ("n2", "serving", 4)]
+    assert seen_by_tryout(cluster, view.steering.nodes) == [("n1", "serving", 3), ("n2", shown, 4)]
+    # What the cluster says of a node that does not serve is kept: it says more.
+    assert seen_by_tryout([("n2", "leaving", 4)], view.steering.nodes) == [("n2", "leaving", 4)]
+    view.steering.close()

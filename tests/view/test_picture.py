@@ -6,7 +6,7 @@ import pytest
 from fluxmq._core.record.counts import BUCKETS, KINDS, bucket_of
 from fluxmq.view.belts import ASCII, LETTERS, UNICODE, help_lines
 from fluxmq.view.lanes import Lanes
-from fluxmq.view.picture import CROSSING_S, Line, Numbers, Picture
+from fluxmq.view.picture import CROSSING_S, SAID_S, Line, Numbers, Picture
 from fluxmq.view.words import amount, fitted, percentile, took
 
 PUBLISH, CONFIRM, DELIVER, ACK, NACK, PING, ERROR = range(len(KINDS))
@@ -48,10 +48,43 @@ def test_a_frame_fits_the_screen(columns: int, rows: int, glyphs: object) -> Non
     for _ in range(40):
         it.step(0.033, {number: counts(publish=20, confirm=20, deliver=20, ack=20, error=1) for number in numbers})
         lines = it.frame()
-        assert len(lines) == max(rows, 8)
-        assert all(len(text(line)) <= max(columns, 40) for line in lines)
+        assert len(lines) == rows
+        assert all(len(text(line)) <= columns for line in lines)
     it.help = True
-    assert len(it.frame()) == max(rows, 8)
+    assert len(it.frame()) == rows
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(39, 24), (80, 7), (20, 5), (1, 1)])
+def test_a_screen_that_is_too_small_is_told(columns: int, rows: int) -> None:
+    it, _ = picture(columns, rows)
+    said = "".join(text(line) for line in it.frame())
+    assert len(it.frame()) == rows and said.startswith("too small: 40 x 8 is the least"[:columns * rows])
+    it.resize(40, 8)
+    assert "FluxMQ" in text(it.frame()[0])
+
+
+@pytest.mark.parametrize("of", ["node", "client"])
+def test_what_has_the_focus_is_on_the_screen(of: str) -> None:
+    it, _ = picture(80, 24)
+    names = [f"a-{of}-with-a-name-{at}" for at in range(9)]
+    it.numbers = Numbers(nodes=[(name, "serving", 2) for name in names] if of == "node" else [],
+                         clients=[(name, "running") for name in names] if of == "client" else [])
+    for name in [*names, *reversed(names)]:
+        it.focus = (of, name)
+        assert any(f"{name}" in (found := text(line)) and "[" in found and "]" in found for line in it.frame()), name
+    it.focus = None
+    assert any(f" {names[0]} " in text(line) or f" {names[0]}" in text(line) for line in it.frame())
+
+
+def test_what_a_key_has_done_covers_what_is_wrong_for_a_while() -> None:
+    it, _ = picture()
+    it.numbers = Numbers(trouble="node-2 is not watched")
+    it.step(1.0, {})
+    assert "not watched" in text(it.frame()[-1])
+    it.status = "node-2: restart"
+    assert "node-2: restart" in text(it.frame()[-1])
+    it.step(SAID_S + 0.1, {})
+    assert "not watched" in text(it.frame()[-1])
 
 
 def test_a_publish_crosses_in_its_time_and_is_gone() -> None:

@@ -14,10 +14,11 @@ from kit.watch import wait_until
 
 
 @pytest.fixture
-def tryout() -> Iterator[Tryout]:
+def tryout(request: pytest.FixtureRequest) -> Iterator[Tryout]:
+    """One with so many nodes; without a number, one."""
     base = Path(tempfile.mkdtemp(prefix="fq-"))     # a short name, as sockets want it
     try:
-        with Tryout(base, "--nodes", "1", "--hold") as made:
+        with Tryout(base, "--nodes", str(getattr(request, "param", 1)), "--hold") as made:
             assert made.up["nodes"]
             yield made
             made.end()
@@ -51,6 +52,38 @@ def test_keys_steer_a_tryout(tryout: Tryout, tmp_path: Path) -> None:
         screen.press("r")
         wait_until(lambda: tryout.status()["clients"][0]["state"] == "running")
         screen.press("Escape", "q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+
+
+@pytest.mark.parametrize("tryout", [3], indirect=True)
+def test_keys_let_nodes_fail_and_deliveries_come_again(tryout: Tryout, tmp_path: Path) -> None:
+    words = [sys.executable, "-P", "-m", "fluxmq", "viz", "--tryout", str(tryout.directory)]
+    screen = Screen(tmp_path, words, 140, 30)
+    try:
+        screen.until(r"● node-1 \d+ sessions +● node-2 \d+ sessions +● node-3 \d+ sessions", r"confirm p50 \d")
+
+        def counted(name: str) -> int:
+            return sum(client[name] for client in tryout.status()["clients"])
+
+        returned = counted("returned")
+        screen.press("n")
+        screen.until(r"(mqtt|amqp)-sub-\d gives back its next delivery")
+        wait_until(lambda: counted("returned") > returned and counted("redelivered") > 0)
+        screen.press("Tab", "Tab", "Tab")
+        screen.until(r"\[● node-3 \d+ sessions\]")
+        screen.press("k")
+        screen.until(r"\[✖ node-3 down\]", "node-3: kill")
+        assert tryout.status()["nodes"][2]["state"] == "down"
+        screen.press("r")
+        screen.until(r"\[● node-3 \d+ sessions\]")
+        assert tryout.command("stop", "node-1")[0] == 0
+        screen.until(r"✖ node-1 hangs", "node-1 is not watched")
+        assert tryout.command("continue", "node-1")[0] == 0
+        screen.until(r"● node-1 \d+ sessions")
+        wait_until(lambda: "not watched" not in screen.text())
+        screen.press("q")
         assert screen.ended() == 0
     finally:
         screen.close()
