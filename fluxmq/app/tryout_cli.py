@@ -124,12 +124,16 @@ def _show(event: str, facts: dict[str, Any]) -> None:
 
 
 def _print(text: str) -> None:
-    """Raises OSError."""
+    """Raises TryoutError."""
+    from fluxmq.tryout.asking import TryoutError
+
     try:
         click.echo(text)
         sys.stdout.flush()
-    except BrokenPipeError:     # as in _say; what is in its buffer must not be written at the end either
+    except OSError as error:    # what is in its buffer must not be written at the end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):      # as in _say
+            raise TryoutError(f"standard output: {error.strerror or error}") from error
 
 
 def as_page(facts: dict[str, Any]) -> str:

@@ -179,7 +179,8 @@ class ControlClient:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise TryoutError(f"{path}: no try-out answers: {error.strerror or error}") from error
+            raise TryoutError(f"no try-out answers in {path.parent} ({error.strerror or error}): "
+                              "`fluxmq tryout --hold` starts one") from error
         self._lines = self._socket.makefile("rb")
 
     def ask(self, do: str, **given: Any) -> dict[str, Any]:

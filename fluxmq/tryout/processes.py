@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fluxmq.cluster.etcd.guard import guarded
 
-__all__ = ["Child", "kill_all", "open_view"]
+__all__ = ["Child", "give_terminal_back", "kill_all", "open_view", "terminal_state"]
 
 GONE_S = 10.0           # until the kernel has cleared up processes that were killed
 LOOK_S = 0.01
@@ -80,6 +81,23 @@ class Child:
 def open_view(directory: Path) -> subprocess.Popen[bytes]:
     """`fluxmq viz` of a try-out, in the foreground of this terminal. Raises OSError."""
     return subprocess.Popen(guarded([sys.executable, "-P", "-m", "fluxmq", "viz", "--tryout", str(directory)]))
+
+
+def terminal_state() -> list[Any] | None:
+    """How the terminal of this process reads its keys. None: it has none."""
+    try:
+        return termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):
+        return None
+
+
+def give_terminal_back(before: list[Any] | None) -> None:
+    """After a view that was killed: keys as before, the first screen, a cursor."""
+    with contextlib.suppress(OSError, ValueError, termios.error):
+        if before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+        sys.stdout.write("\x1b[0m\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
 
 
 def kill_all(children: Iterable[Child]) -> None:

@@ -21,7 +21,7 @@ from fluxmq.tryout.check import check
 from fluxmq.tryout.control import ControlServer
 from fluxmq.tryout.nodes import Node, Nodes
 from fluxmq.tryout.place import Place
-from fluxmq.tryout.processes import Child, kill_all, open_view
+from fluxmq.tryout.processes import Child, give_terminal_back, kill_all, open_view, terminal_state
 from fluxmq.tryout.traffic import RATE, Settings, Traffic
 from fluxmq.tryout.verify import Verification
 
@@ -29,6 +29,7 @@ __all__ = ["Options", "Tryout"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130
+ENDED_BY_SIGNAL = 128
 LOOK_S = 0.3
 RECORD_S = 20.0         # for the end of a recording
 TRAFFIC_S = 5.0         # for the end of clients whose nodes are gone
@@ -62,7 +63,8 @@ class Tryout:
         self._signals = self._status = 0
         self._main: asyncio.Task[int] | None = None
         self._traffic = Traffic(Settings(rate=options.rate))
-        self._recorder: Child | None = None
+        self._recorders: list[Child] = []       # the first one of all nodes, further ones of nodes that came back
+        self._recorded: dict[str, list[int]] = {}   # processes of each node that are recorded, or were
         self._view: asyncio.Task[None] | None = None
         self._unsaid: list[str] = []    # lines from when the view has the terminal: said when it has ended
         self._place: Place
@@ -86,7 +88,7 @@ class Tryout:
             ended = self._phase == "up" or self._view is not None
             return self._status if ended and self._stays else INTERRUPTED
         except OSError as error:
-            raise TryoutError(f"{error.filename or self._options.directory}: {error.strerror or error}") from error
+            raise TryoutError(f"{error.filename or self._place.path}: {error.strerror or error}") from error
 
     def _end(self) -> None:
         self._signals += 1
@@ -158,11 +160,14 @@ class Tryout:
 
     async def _have_view(self) -> None:
         """Until the user quits it, or the try-out ends. Raises OSError."""
+        before = terminal_state()
         process = open_view(self._place.path)
         try:
             while (status := process.poll()) is None:
                 await asyncio.sleep(LOOK_S)
-            self._status = status
+            self._status = status if status >= 0 else ENDED_BY_SIGNAL - status
+            if status < 0:          # it could not give the terminal back
+                give_terminal_back(before)
         finally:
             process.terminate()     # it gives the terminal back
             await asyncio.to_thread(process.wait)
@@ -197,16 +202,35 @@ class Tryout:
                 said = now
                 with contextlib.suppress(OSError):      # the disk is full: the nodes say more about it
                     self._place.say(self._control.status())
-            if self._recorder is not None and self._recorder.status is not None:
-                self._line(f"the recording has ended:\n{self._recorder.last_words()}")
-                self._recorder = None
+            for recorder in [one for one in self._recorders if one.status is not None]:
+                self._line(f"a recording has ended:\n{recorder.last_words()}")
+                self._recorders.remove(recorder)
+            if self._options.record is not None:
+                self._record_again(self._options.record)
 
     def _record(self, directory: Path) -> None:
-        """Raises OSError."""
+        """All nodes. Raises OSError."""
         sockets = [word for node in self._nodes for word in ("--attach", str(node.socket))]
-        self._recorder = Child(["record", *sockets, "--dir", str(directory.absolute())],
-                               self._place.path / "record.log")
+        self._recorders.append(Child(["record", *sockets, "--dir", str(directory.absolute())],
+                                     self._place.path / "record.log"))
+        self._recorded = {node.name: [node.child.pid] for node in self._nodes if node.child is not None}
         self._line(f"the nodes are recorded into {directory}")
+
+    def _record_again(self, directory: Path) -> None:
+        """A node that is back, whose recording has ended with its former process."""
+        for node in self._nodes.up:
+            known = self._recorded.setdefault(node.name, [])
+            if node.child is None or node.child.pid in known:
+                continue
+            known.append(node.child.pid)
+            place = directory.absolute() / f"node={node.name}.{len(known)}"
+            try:
+                self._recorders.append(Child(["record", "--attach", str(node.socket), "--dir", str(place)],
+                                             self._place.path / f"{place.name}.log"))
+            except OSError as error:
+                self._line(f"{node.name} is not recorded again: {error}")
+            else:
+                self._nodes.say(node, f"is recorded again, into {place.name}")
 
     async def _close(self) -> None:
         """Everything but the directory."""
@@ -224,16 +248,16 @@ class Tryout:
                     await self._traffic.end()
 
     async def _close_recording(self) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            return
-        recorder.signal(signal.SIGTERM)
+        for recorder in self._recorders:
+            recorder.signal(signal.SIGTERM)
         deadline = time.monotonic() + RECORD_S
-        while recorder.status is None and time.monotonic() < deadline and self._signals < 2:
+        while (any(one.status is None for one in self._recorders) and time.monotonic() < deadline
+               and self._signals < 2):
             await asyncio.sleep(LOOK_S / 3)
-        kill_all([recorder])
-        with contextlib.suppress(OSError):
-            self._say(recorder.last_words())
+        kill_all(self._recorders)
+        for recorder in self._recorders:
+            with contextlib.suppress(OSError):
+                self._say(recorder.last_words())
 
     def _about(self) -> dict[str, Any]:
         return {"dir": str(self._place.path), "phase": self._phase}

@@ -220,7 +220,25 @@ def test_a_recording(base: Path, tmp_path: Path) -> None:
             return all(one["confirmed"] or one["received"] for one in clients) and all(map(Path.exists, found))
 
         wait_until(rows, 60.0)
+        # A node that was killed is recorded again when it is back.
+        assert tryout.command("kill", "node-2")[0] == 0
+        assert tryout.command("restart", "node-2")[0] == 0
+        again = recording / "node=node-2.2"
+        wait_until(again.exists, 60.0)
         assert tryout.end() == 0
     code, said = run("record", "show", str(recording))
     assert code == 0, said
-    assert all(f"node-{number}: " in said for number in (1, 2)) and said.count("0 entries lost, stopped") == 2, said
+    assert said.count(" node-1: 2") == 1 and said.count("0 entries lost, stopped") == 2, said
+    assert said.count(" node-2: 2") == 2 and "broker ended" in said and f"stopped, {again}" in said, said
+
+
+@pytest.mark.parametrize(("outputs", "status"), [
+    ("> /dev/full", 1), ("2>&1 >/dev/null | head -1 >&2", 0), (">&- 2>/dev/null", 0)])
+def test_outputs_that_take_nothing(base: Path, outputs: str, status: int) -> None:
+    """It ends with everything, or goes on; no traceback."""
+    etcd_binary()
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {sys.executable} -m fluxmq tryout --nodes 1 {outputs}"],
+                          env=environment(TMPDIR=str(base)), capture_output=True, text=True, check=False)
+    assert done.returncode == status and "Traceback" not in done.stderr
+    assert ("standard output: No space left on device" in done.stderr) == (status == 1)
+    assert not processes_of(base) and not list(base.iterdir())

@@ -1,7 +1,9 @@
 """`fluxmq tryout --viz`: the view has the terminal, from the first node on, and the try-out ends with it."""
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +58,16 @@ def test_an_order_to_end_ends_the_view_first(base: Path, show: Callable[..., Scr
     with ControlClient(place / "control.sock") as control:
         control.end()
     assert screen.ended() == 0
+    nothing_is_left(base)
+
+
+def test_a_view_that_is_killed_leaves_the_terminal_as_it_was(base: Path, show: Callable[..., Screen]) -> None:
+    screen = show("--nodes", "1")
+    screen.until("mqtt-pub-1", r"q quit")
+    [view] = [pid for pid, line in processes_of(base).items() if " viz " in line]
+    os.kill(view, signal.SIGKILL)
+    assert screen.ended() == 128 + signal.SIGKILL
+    assert "q quit" not in screen.text() and re.search(r"s  ends", screen.text())
     nothing_is_left(base)
 
 
