@@ -137,8 +137,10 @@ class Given:
 
     def _password(self) -> bytes | str | None:
         """Of the option, the file, the environment, or from the terminal."""
-        if self.user is None or self.password is not None:
-            return self.password
+        if self.user is None:
+            return None
+        if self.password is not None:
+            return as_bytes(self.password)
         if self.password_file is not None:
             try:
                 return self.password_file.read_bytes().split(b"\n")[0].rstrip(b"\r")
@@ -171,6 +173,8 @@ class Given:
 
 
 def _reason(error: OSError) -> str:
+    if "PEM lib" in str(error):
+        return "it does not hold a certificate and its key in PEM"
     return str(getattr(error, "reason", None) or error.strerror or error).replace("_", " ").lower()
 
 

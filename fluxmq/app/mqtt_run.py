@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import socket
 import ssl
@@ -53,6 +54,8 @@ HINTS = {
 REFUSED_HINTS = {NOT_AUTHORIZED: "an operator gives this user a permission for it",
                  0x97: "try again when there is room"}
 NO_QUEUE = ("no such queue", "there is no queue")
+NOT_THERE = re.compile(r"\[Errno \d+\] Connect call failed \(.*\)")     # asyncio's words
+NOT_TEXT = "holds a surrogate, which UTF-8 cannot carry"        # for what the shell has passed on
 CODES_3 = {1: BAD_VERSION, 2: BAD_ID, 4: BAD_PASSWORD, 5: NOT_AUTHORIZED}
 
 
@@ -112,7 +115,7 @@ def finished(teller: Teller, work: Coroutine[Any, Any, T], limit_s: float | None
     try:
         return asyncio.run(_guarded(work, limit_s))
     except UsageError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(str(error).replace(NOT_TEXT, "is not UTF-8")) from None
     except (OSError, FluxError) as error:
         raise explained(error, teller) from error
 
@@ -176,7 +179,7 @@ def _sentence(text: str, hint: str) -> str:
 
 def _unreachable(error: OSError, teller: Teller) -> UnreachableError:
     """No broker answers: which were asked, and what each of them said."""
-    others = [plain(text) for text in getattr(error, "__notes__", ())]
+    others = [plain(NOT_THERE.sub("no broker answers", text)) for text in getattr(error, "__notes__", ())]
     where = plain(teller.client.address)
     if isinstance(error, ssl.SSLCertVerificationError):
         return UnreachableError(_all(f"the certificate of {where} is not accepted: {plain(error.verify_message)}; give "

@@ -585,3 +585,15 @@ def test_refusals_of_the_login() -> None:
 def test_what_a_broker_would_end_the_connection_for_is_said_before(words: tuple[str, ...], complaint: str) -> None:
     status, said = fluxmq(*words, "--broker", NOBODY)
     assert status == exit_codes.CONFIG and complaint in said
+
+
+def test_what_is_not_there_or_not_text_is_said_in_words(address: str, tmp_path: Path) -> None:
+    status, said = fluxmq("pub", "t", "x", "--broker", "127.0.0.1:1,127.0.0.1:2")
+    assert status == exit_codes.UNREACHABLE and "Before it: 127.0.0.1:1: no broker answers\n" in said
+    status, said = fluxmq("pub", "t\udcff", "x", "--broker", address)
+    assert status == exit_codes.CONFIG and "topic is not UTF-8" in said
+    status, said = fluxmq("pub", "t", "x", "--broker", NOBODY, "--user", "anna", "--password", "\udcff")
+    assert status == exit_codes.UNREACHABLE and "no broker answers" in said     # any bytes are a password
+    (tmp_path / "cert").write_text("no certificate")
+    status, said = fluxmq("pub", "t", "x", "--broker", NOBODY, "--cert", str(tmp_path / "cert"))
+    assert status == exit_codes.CONFIG and "it does not hold a certificate and its key in PEM" in said
