@@ -38,11 +38,13 @@ class Ending(enum.Enum):
     PORT_TAKEN = "a port is taken"
     NO_PERMISSION = "it lacks a permission"
     DISK_FULL = "its disk is full"
+    NO_MEMORY = "it gets no memory"
     UNKNOWN = "it has ended"
 
     @property
     def again(self) -> bool:
-        return self in (Ending.PORT_TAKEN, Ending.NO_PERMISSION, Ending.DISK_FULL, Ending.UNKNOWN)
+        return self in (Ending.PORT_TAKEN, Ending.NO_PERMISSION, Ending.DISK_FULL, Ending.NO_MEMORY,
+                        Ending.UNKNOWN)
 
 
 _ANEW = "start the node again: its former member is then removed, and a new one is added"
@@ -69,7 +71,6 @@ _TEXTS = (
     ("error verifying flags", Ending.MISCONFIGURED, "etcd refuses its arguments"),
     ("crc mismatch", Ending.DAMAGED, f"a file in {{dir}} is damaged: {_AWAY}"),
     ("discovery failed proto: ", Ending.DAMAGED, f"a file in {{dir}} is damaged: {_AWAY}"),
-    ("failed to open database", Ending.DAMAGED, f"the database in {{dir}} is damaged: {_AWAY}"),
     ("failed to recover v3 backend", Ending.DAMAGED, f"the database in {{dir}} is older than its log: {_AWAY}"),
     ("address already in use", Ending.PORT_TAKEN,
      "another process listens at an address of this member; Debian's package etcd-server starts an etcd there, which "
@@ -77,6 +78,10 @@ _TEXTS = (
     ("cannot assign requested address", Ending.PORT_TAKEN, "this machine does not have an address of this member"),
     ("no space left on device", Ending.DISK_FULL, "the disk of {dir} is full"),
     ("permission denied", Ending.NO_PERMISSION, "the node's user lacks a permission, perhaps for {dir}"),
+    ("cannot allocate memory", Ending.NO_MEMORY,
+     "it may not have as much address space as its database needs (ulimit -v, or the service's limit), or memory"),
+    # Last: it has several causes, some of which are above.
+    ("failed to open database", Ending.DAMAGED, f"the database in {{dir}} is damaged: {_AWAY}"),
 )
 
 

@@ -408,6 +408,19 @@ def test_what_was_said_before_a_kill_is_not_its_cause() -> None:
     assert ending_of([], "d", 1) == (Ending.UNKNOWN, "")
 
 
+@pytest.mark.parametrize(("error", "ending"), [
+    ("cannot allocate memory", Ending.NO_MEMORY), ("open d/member/snap/db: permission denied", Ending.NO_PERMISSION),
+    ("truncate d/member/snap/db: no space left on device", Ending.DISK_FULL), ("invalid database", Ending.DAMAGED),
+])
+def test_a_database_that_cannot_be_opened_is_not_always_damaged(error: str, ending: Ending) -> None:
+    """Its directory is to be moved away for the last of these only."""
+    said = [Line("error", "failed to open database", {"path": "d/member/snap/db", "error": error}),
+            Line("error", "panic: failed to open database", {})]
+    found, sentence = ending_of(said, "d", 2)
+    assert found is ending and ("move the directory away" in sentence) == (ending is Ending.DAMAGED)
+    assert found.again == (ending is not Ending.DAMAGED)
+
+
 # ── never without the node ───────────────────────────────────────────────────────────────────────────────────
 
 NODE = """
