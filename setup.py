@@ -44,7 +44,7 @@ PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "flux
 
 # Modules that read what comes from a socket or a disk, and what these import: nothing else of the core.
 PARSERS = {
-    "wire": {"levels", "queue_address", "text"},
+    "wire": {"levels", "queue_address", "text", "xxh64"},
     "mqtt": {"decode", "encode", "fields", "packets", "props"},
     "amqp091": {"edit", "fields", "methods", "names", "properties", "topics", "values"},
     "disk": {"journal", "journal_format", "record_kinds", "segment_format"},
@@ -54,8 +54,9 @@ PARSERS = {
     "bridge": {"header", "to_mqtt", "translate"},
     "net": {"websocket"},
     "peer": {"frames"},
+    "record": {"amqp091", "columns", "counts", "json", "mqtt", "pending", "ring", "rows", "state"},
     "client": {"machine", "message", "publishing", "session", "writer"},
-    "testing": {"amqp091", "codec", "frames_probe", "trie_probe", "websocket_probe"},
+    "testing": {"amqp091", "codec", "frames_probe", "tap_probe", "trie_probe", "websocket_probe"},
 }
 
 
