@@ -83,6 +83,26 @@ def test_an_entry_may_reach_the_end_of_the_ring_to_the_byte(ring: Ring) -> None:
     assert [(entry.connection, entry.data) for entry in found] == [(n, content(n, size)) for n in range(10)]
 
 
+@pytest.mark.parametrize("rest", range(8, 80, 8))
+def test_an_entry_that_does_not_fit_before_the_end_begins_the_next_lap(rest: int) -> None:
+    """rest: bytes that are left there. One of these entries fits to the byte, the others are up to 24 bytes longer."""
+    for size in range(max(rest, 32), rest + 32, 8):
+        ring = Ring()
+        before = [1000, 1000, 1000, 500, CAPACITY - 3500 - rest]        # with heads
+        found = []
+        for number, length in enumerate(before):
+            ring.tap.write(IN, 1, 0, number, content(number, length - 32))
+            found += ring.drain()
+        ring.reader.release()
+        sizes = [*before, size, 40]
+        for number in (5, 6):
+            ring.tap.write(OUT, 1, 0, number, content(number, sizes[number] - 32))
+        found += ring.drain()
+        assert [(entry.connection, entry.data) for entry in found] == [
+            (number, content(number, length - 32)) for number, length in enumerate(sizes)]
+        ring.close()
+
+
 def test_an_entry_larger_than_a_quarter_is_lost(ring: Ring) -> None:
     ring.tap.write(IN, 1, 0, 1, bytes(CAPACITY // 4 - 31))
     ring.tap.write(IN, 1, 0, 1, bytes(CAPACITY // 4 - 32))

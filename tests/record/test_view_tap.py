@@ -1,9 +1,12 @@
 """A recording and a live view at the same time: each has what it would have alone, whatever becomes of the other."""
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.amqp_wire import Wire
@@ -11,10 +14,13 @@ from kit.client import Client
 from kit.entries import ACCEPTED, CLOSED, IN, LOST, OPENED, OUT, Entry
 from kit.node import Node
 from kit.recording import Recorded, Wiretap
+from kit.websocket import WebSocket
 from oracle.mqtt import Publish
 
+from fluxmq._core.memory.tap import Tap
 from fluxmq.app.server import Server
 from fluxmq.engine.ports.record import RecordRefused
+from fluxmq.record.ring import make_ring
 
 V5 = 5
 LARGE = 8 << 20     # the largest ring of a view: it cuts long runs as a recording does
@@ -68,6 +74,22 @@ def test_both_have_the_same_entries(node: Node) -> None:
     recorded.until(lambda it: sum(entry.kind == CLOSED for entry in it.entries) == 2)
     assert told(recorded.end()) == told(view.end())
     assert {entry.kind for entry in view.entries} == {OPENED, ACCEPTED, IN, OUT, CLOSED}
+
+
+def test_both_have_what_goes_through_a_websocket(node: Node) -> None:
+    """Without its frames, and without the answer to the upgrade."""
+    recorded, view = Recorded(node, LARGE), Recorded(node, LARGE, view=True)
+    wire = Wiretap(WebSocket.open(node.listens("mqtt.websocket.plain")))
+    client = Client(wire, V5)
+    client.connect("c")
+    client.subscribe(("t/#", 2))
+    traffic(client, (0, 100, 5000))
+    client.disconnect()
+    for one in (recorded, view):
+        one.until(lambda it: it.closed(it.number("c")))
+        one.end()
+        assert one.sent(one.number("c")) == wire.sent
+        assert one.got(one.number("c")) == wire.got
 
 
 def test_a_recording_does_not_see_views_come_and_go(node: Node) -> None:
@@ -170,6 +192,25 @@ def test_what_waits_behind_a_full_socket_is_each_readers_own(node: Node) -> None
     assert b"t/0" not in view.got(number)
 
 
+def test_a_view_without_a_recording_is_told_what_was_not_sent(node: Node) -> None:
+    view = Recorded(node, LARGE, view=True)
+    sub, heard = connected(node, "slow")
+    heard.transport.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    sub.subscribe(("t/#", 0))
+    pub, _ = connected(node, "pub")
+    for _ in range(80):
+        pub.publish("t/x", bytes(80_000))
+        view.take()
+    pub.expect_quiet()
+    assert node.call(lambda server: any(connection.pending for connection in server.poller.connections.values()))
+    heard.close()
+    view.until(lambda it: it.closed(it.number("slow")))
+    view.end()
+    number = view.number("slow")
+    [closed] = view.of(number, CLOSED)
+    assert 0 < closed.json["unsent"] < len(view.got(number))
+
+
 @pytest.mark.parametrize("full", ["view", "recording"])
 def test_one_that_is_full_does_not_hurt_the_other(node: Node, full: str) -> None:
     recorded = Recorded(node, 4 << 20 if full == "recording" else 64 << 20)
@@ -227,9 +268,67 @@ def test_a_view_is_no_recording_of_the_metrics(node: Node) -> None:
     counters = node.call(lambda server: view.recording.counters())
     assert counters is not None and counters["entries"] == len(view.entries)
     view.end()
+    assert node.call(metrics) == before
     recorded = Recorded(node)
     assert node.call(lambda server: recorded.recording.counters()) is None
     recorded.end()
+
+
+@pytest.mark.parametrize("first", ["view", "recording"])
+def test_who_has_ended_gets_nothing_more(node: Node, first: str) -> None:
+    """Its tap is gone from the list that the broker writes to, which would write into memory that is freed."""
+    recorded, view = Recorded(node, LARGE), Recorded(node, LARGE, view=True)
+    client, _ = connected(node, "c")
+    ended, other = (view, recorded) if first == "view" else (recorded, view)
+    ended.end()
+    before, there = ended.recording.tap.entries, other.recording.tap.entries
+    client.publish("t", b"x", 1)
+    assert ended.recording.tap.entries == before
+    assert other.recording.tap.entries > there
+    other.end()
+    client.publish("t", b"x", 1)
+    assert ended.recording.tap.entries == before
+    client.disconnect()
+
+
+def test_a_connection_is_in_a_new_ring_only_when_it_is_told_there(node: Node) -> None:
+    """Each ring has a number of its own: a view before it says nothing about it."""
+    view = Recorded(node, LARGE, view=True)
+    client, _ = connected(node, "c")
+    view.end()
+    descriptor = make_ring(SMALL)
+    tap = Tap(descriptor, SMALL)
+    node.call(lambda server: server.poller.record(tap, True))       # and nobody is told who is there
+    client.publish("t", b"x", 1)
+    node.call(lambda server: server.poller.record(None, True))
+    assert (tap.entries, tap.lost_entries) == (0, 0)
+    os.close(descriptor)
+    client.disconnect()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_two_that_begin_at_once(node: Node, view: bool) -> None:
+    """While the pages of a ring are made, its place is taken already."""
+
+    async def both(server: Server) -> list[Any]:
+        recorder = server.recording.recorder
+        return await asyncio.gather(recorder.attach(LARGE, view=view), recorder.attach(LARGE, view=view),
+                                    return_exceptions=True)
+
+    first, second = node.wait(both)
+    assert isinstance(second, RecordRefused)
+    node.call(lambda server: server.recording.recorder.end(first))
+
+
+def test_a_broker_that_stops_ends_both(node: Node) -> None:
+    recorded, view = Recorded(node), Recorded(node, SMALL, view=True)
+    client, _ = connected(node, "c")
+    client.disconnect()
+    node.stop()
+    for one in (recorded, view):
+        one.take()
+        assert one.reader.ended
+        assert one.closed(one.number("c"))
 
 
 def test_a_view_ends_when_its_reader_has_gone(node: Node) -> None:

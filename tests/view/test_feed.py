@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from kit.client import Client
 from kit.node import Node
+from kit.record_entries import IN, OUT, START, entry
 from kit.recording import Recorded
 
 from fluxmq._core.errors import FluxError
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import ConnAck, Connect, Packet, PubAck, Publish
 from fluxmq._core.record.counts import KINDS
 from fluxmq.app.admin_client import AdminClient
 from fluxmq.view import feed as feeding
@@ -100,6 +103,22 @@ def test_what_clients_do_is_counted_on_its_lane(node: Node) -> None:
     assert numbers.received is not None and numbers.sent is not None
     fed.close()
     one.disconnect()
+
+
+def test_which_latency_is_which(tmp_path: Path) -> None:
+    """Half of the confirms take 1 ms and a few 100 ms, half of the acknowledgements 5 ms and a few 500 ms."""
+    feed = Feed([connect(tmp_path)], Lanes())
+    packets: list[tuple[int, Packet, int]] = [(IN, Connect(client_id="c"), 0), (OUT, ConnAck(), 0)]
+    for number in range(1, 101):
+        late = 100 if number > 97 else 1
+        packets += [(IN, Publish("a", qos=1, packet_id=number), 0), (OUT, PubAck(number), late),
+                    (OUT, Publish("a", qos=1, packet_id=number), 0), (IN, PubAck(number), 5 * late)]
+    feed.brokers[0].counts.feed(b"".join(entry(way, 1, encode_packet(packet, 5), time=START + ms * 1_000_000)
+                                         for way, packet, ms in packets))
+    numbers = feed.numbers(1.0)
+    assert numbers.confirm == pytest.approx((1_000, 100_000), rel=0.13)
+    assert numbers.ack == pytest.approx((5_000, 500_000), rel=0.13)
+    assert feed.numbers(20.0).confirm == (-1, -1)       # what is past is not told any more
 
 
 def test_backlogs_are_the_brokers(node: Node) -> None:

@@ -265,6 +265,12 @@ def test_long_names_lose_their_middle() -> None:
     assert fitted("abc", 6) == "abc   "
 
 
+def test_a_percentile_is_the_first_bucket_that_reaches_its_share() -> None:
+    buckets = [0] * BUCKETS
+    buckets[3], buckets[9], buckets[12] = 50, 49, 1
+    assert [percentile(buckets, share) for share in (0.01, 0.5, 0.51, 0.99, 1.0)] == [3.5, 3.5, 9.5, 9.5, 12.5]
+
+
 def test_percentiles_are_within_an_eighth() -> None:
     buckets = [0] * BUCKETS
     assert percentile(buckets, 0.5) == -1
