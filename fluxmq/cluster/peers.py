@@ -46,7 +46,7 @@ __all__ = ["SLOTS", "Peer", "Peers", "caller_of"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001
-ACK_BYTES = 16 << 10  # of frames: after so many an acknowledgement costs little beside them, and leaves at once
+ACK_BYTES = 16 << 10  # of frames that are waited for: an acknowledgement costs little beside them, and leaves at once
 SLOTS = 256  # of sources of messages: this node, and its peers
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
 
@@ -74,7 +74,7 @@ class Peer:
         self.broken_long = False  # what its consumers held here was given back
         self.cuts: deque[tuple[float, int]] = deque()  # a time, and the first frame that was made after it
         self.ack_begun = False
-        self.ack_bytes = 0  # the inbox's when the last acknowledgement left alone
+        self.ack_bytes = 0  # awaited_bytes of the inbox when the last acknowledgement left alone
         self.announced = False  # that it is known
         self.wanted: dict[tuple[bytes, bytes], bool] = {}  # filters -> whether one of its persistent sessions has it
         self.durable_groups: set[tuple[bytes, bytes, bytes]] = set()  # share groups with one: namespace, filter, name
@@ -154,7 +154,7 @@ class Peer:
     def on_applied(self, sequence: int) -> None:
         """Everything that the node's frames caused up to this one is committed."""
         self.outbox.ack(self.inbox.epoch, sequence)
-        if self.inbox.bytes - self.ack_bytes >= ACK_BYTES:
+        if self.inbox.awaited_bytes - self.ack_bytes >= ACK_BYTES:
             self._send_ack()
         elif not self.ack_begun:
             self.ack_begun = True
@@ -172,7 +172,7 @@ class Peer:
 
     def _send_ack(self) -> None:
         """Unless one has left with a frame."""
-        self.ack_bytes = self.inbox.bytes
+        self.ack_bytes = self.inbox.awaited_bytes
         self.outbox.send_ack()
 
 

@@ -179,6 +179,24 @@ def test_a_publish_is_acknowledged_when_the_owner_has_it() -> None:
     pair.end()
 
 
+def test_nobody_waits_for_the_acknowledgement_of_frames_about_queues() -> None:
+    pair = Pair()
+    inbox = pair.b.inboxes["a"]
+    before = inbox.bytes, inbox.awaited_bytes
+    pair.publish(1)
+    pair.join("m")
+    pair.run()
+    assert inbox.bytes > before[0] and inbox.awaited_bytes == before[1]
+    before = inbox.bytes, inbox.awaited_bytes
+    pair.a.to("b", b"t")
+    pair.publish(2)
+    pair.a.publish(b"t", b"a message beside it")
+    pair.run()
+    assert inbox.awaited_bytes - before[1] == inbox.bytes - before[0] > 0
+    pair.a.hub.targets.remove_peer(pair.a.to("b"), b"t")
+    pair.end()
+
+
 def test_a_publish_waits_for_the_disk_of_the_owner(tmp_path: Path) -> None:
     with writing(tmp_path) as journal:
         pair = Pair(journal)

@@ -168,6 +168,8 @@ cdef class PeerInbox:
         self.frames += 1
         self.records += header.records
         self.bytes += <uint64_t>len(frame)
+        if self.awaited:
+            self.awaited_bytes += <uint64_t>len(frame)
         if commits.mark - commits.tickets != self.written and self.hub.ledger.active():
             self.note_position()
         wait = FrameWait.__new__(FrameWait)
@@ -232,7 +234,10 @@ cdef class PeerInbox:
         """Continues behind those records that were applied before one of them raised an exception."""
         cdef peer_record_t record
         cdef uint32_t at = 0
+        self.awaited = False
         while next_record(&records, &record, NULL):
+            if record.kind < PEER_PUBLISH:
+                self.awaited = True
             if at == self.done:
                 if record.kind == PEER_MESSAGE or record.kind == PEER_DIRECTED:
                     self.publish(frame, &record)
