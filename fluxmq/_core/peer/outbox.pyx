@@ -640,7 +640,8 @@ cdef class PeerOutbox(PeerHop):
         cdef list waited = self.waited
         if waited:
             self.waited = []
-            self.waited += [one for one in waited if one.return_stalled()]
+            # Those of another owner by now are in the list of the way there, if anything waits for them.
+            self.waited += [one for one in waited if one.relay.outbox is self and one.return_stalled()]
 
     cdef int drop_late(self) except -1:
         self.blocks_first = self.blocks_count = 0

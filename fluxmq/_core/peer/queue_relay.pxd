@@ -51,7 +51,7 @@ cdef class RelayMember(Taker):
     cdef dict ordered               # {(log, offset): position}: what its client waits to hear of, see await_owner
     cdef uint64_t given             # messages, to the consumer
     cdef uint64_t given_then        # at the last return_stalled()
-    cdef bint watched               # it is in the list for that
+    cdef PeerOutbox watched_by      # in whose list for that it is; None: in none
     cdef uint64_t halted            # position of the queue line from which on nothing may come; 0: it may
     cdef readonly uint32_t ahead    # what may wait here
     cdef int64_t done_then          # when that was found: messages given and not held any more
@@ -65,6 +65,7 @@ cdef class RelayMember(Taker):
     cdef int withdrawn(self, uint32_t log, uint64_t offset) except -1
     cdef bint give(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1
     cdef int keep(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1
+    cdef int watch(self) except -1
     cdef int give_waiting(self) except -1
     cdef int return_one(self, uint32_t log, uint64_t offset, uint16_t deliveries) except -1
     cdef int return_waiting(self, uint32_t kept) except -1

@@ -86,12 +86,21 @@ cdef class RelayMember:
     cdef int return_waiting(self, uint32_t kept) except -1:
         """Gives back what waits, but the first ones."""
         cdef uint32_t i
-        cdef arrived_t one
-        for i in range(self.waiting_first + kept, self.waiting_first + self.waiting_count):
-            one = self.waiting[i]
-            self.return_one(one.log, one.offset, one.deliveries)
-            chunk_drop(one.chunk)
+        cdef arrived_t* first = self.waiting + self.waiting_first
+        for i in range(kept, self.waiting_count):
+            self.return_one(first[i].log, first[i].offset, first[i].deliveries)
+        for i in range(kept, self.waiting_count):
+            chunk_drop(first[i].chunk)
         self.waiting_count = min(self.waiting_count, kept)
+        return 0
+
+    cdef int watch(self) except -1:
+        """The way to the owner looks at it once a second."""
+        cdef PeerOutbox outbox = self.relay.outbox
+        if outbox is not None and self.watched_by is not outbox:
+            self.watched_by = outbox
+            self.given_then = self.given
+            outbox.waited.append(self)
         return 0
 
     def return_stalled(self) -> bool:
@@ -114,8 +123,9 @@ cdef class RelayMember:
             self.shared.stale = True
         self.relay.queue.touch()
         self.given_then = self.given
-        self.watched = self.waiting_count != 0
-        return self.watched
+        if self.waiting_count == 0:
+            self.watched_by = None
+        return self.waiting_count != 0
 
     cdef int keep(self, uint32_t log, uint64_t offset, uint16_t deliveries, chunk_t* chunk) except -1:
         cdef arrived_t* grown
@@ -135,10 +145,7 @@ cdef class RelayMember:
         chunk.refs += 1
         self.waiting[self.waiting_first + self.waiting_count] = arrived_t(offset, chunk, log, deliveries)
         self.waiting_count += 1
-        if not self.watched and self.relay.outbox is not None:
-            self.watched = True
-            self.given_then = self.given
-            self.relay.outbox.waited.append(self)
+        self.watch()
         return 0
 
     cdef int give_waiting(self) except -1:
@@ -634,7 +641,9 @@ cdef class QueueRelay(Relay):
             self.outbox.end_member(one.number)
             one.keep_early()
         one.number = self.outbox.next_number()
-        one.halted = 0
+        one.halted = 0                      # a position of the line to a former owner
+        if one.waiting_count:
+            one.watch()
         member.number = 0                   # until the owner has attached it
         one.told = member.held + room
         self.outbox.members[one.number] = one
