@@ -102,6 +102,21 @@ def test_a_reader_of_the_past_gets_all_and_goes_on_with_what_is_new() -> None:
     assert got(quick) == payloads(60, 70)
 
 
+def test_a_block_is_acknowledged_with_the_next_question_and_not_by_a_frame_alone() -> None:
+    """A frame costs a node more than what is in it."""
+    brokers = serving(*NAMES)
+    stream(brokers)
+    reader = reads(brokers, "two", "r")
+    publisher = connected(brokers, "one", "p")
+    outbox = brokers.processes["two"].cluster.peers.peers["one"].outbox  # type: ignore[union-attr]
+    before = outbox.frames_sent
+    for number in range(20):
+        publisher.publish("$queue/q", b"%d" % number + bytes(20_000), 1)
+        brokers.run_until(lambda number=number: len(got(reader)) == number + 1)  # type: ignore[misc]
+        brokers.run_for(0.05)
+    assert 20 <= outbox.frames_sent - before < 30
+
+
 def test_a_group_goes_on_where_it_was_at_any_node() -> None:
     brokers = serving(*NAMES)
     stream(brokers)
