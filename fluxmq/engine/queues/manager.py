@@ -449,7 +449,7 @@ class QueueManager(QueueTable):
         self.queues[queue.address] = state
         self.states[queue] = state
         hidden = is_hidden(queue.name)
-        queue.namespace.queues += not (hidden and is_part(queue.name))
+        queue.namespace.queues += not is_part(queue.name)
         if state.here:
             self.durables += queue.durable
             self.kinds[spec.type] += 1
