@@ -264,7 +264,9 @@ class Client:
     def subscribe(self, *filters: str | tuple[str | bytes, int], qos: int = 0, properties: Any = (),
                   expect: list[int] | None = None) -> Suback:
         """SUBSCRIBE to filters, each a name or (name, Subscription Options); the SUBACK must grant what is asked,
-        or hold the reasons `expect`."""
+        or hold the reasons `expect`. What others have sent is where it belongs before."""
+        if self.settle is not None:
+            self.settle()
         wanted = [(item, qos) if isinstance(item, str) else item for item in filters]
         packet_id = self.next_packet_id()
         self.send(Subscribe(packet_id=packet_id, filters=wanted, properties=properties))

@@ -82,10 +82,10 @@ def test_many_are_due_at_once(start_broker: Start, connect: Connect) -> None:
 
 
 def test_a_full_queue_takes_what_is_due_later(start_broker: Start, connect: Connect) -> None:
+    """As long as none is due: the twelve are published in one go, since the fourth that is due would fill it."""
     broker = start_broker({"name": "q", "limits": {"max_depth": 3}})
     publisher, consumer = connect(broker), connect(broker)
-    for number in range(12):
-        put(publisher, "q", b"%d" % number, x_delay=100)
+    put_many(publisher, "q", [b"%d" % number for number in range(12)], x_delay=1000)
     consume(consumer, "q", prefetch=1)
     assert [int(consumer.receive().payload) for _ in range(12)] == list(range(12))
     consumer.expect_quiet()
