@@ -98,6 +98,8 @@ class Broker:
     to (host, port), and they stay the same over restarts.
     """
 
+    folders: tuple[Path, ...] = ()  # that it imports from besides
+
     def __init__(self, directory: Path, settings: dict[str, object] | None = None,
                  environ: dict[str, str] | None = None) -> None:
         self.directory = directory
@@ -128,7 +130,8 @@ class Broker:
 
     def _start(self) -> Broker:
         command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
-        out, err, env = self._log("stdout"), self._log("stderr"), environment(PYTHONUNBUFFERED="1", **self.environ)
+        out, err = self._log("stdout"), self._log("stderr")
+        env = environment(*self.folders, PYTHONUNBUFFERED="1", **self.environ)
         if can_fork(command, env):
             self.process = fork(command, stdout=out, stderr=err, cwd=self.directory, env=env)
         else:

@@ -33,12 +33,13 @@ from oracle.mqtt import V5
 from kit.broker import Broker, free_port
 from kit.client import Client
 from kit.etcd import etcd_binary
-from kit.python import environment
+from kit.python import TESTS, environment
 
 __all__ = ["Cluster", "cluster_command", "fluxmq", "fluxmq_json"]
 
 PATIENCE_S = 60.0  # only a failing test needs it
 MEMORY = Path("/dev/shm")
+LATE = "FLUXMQ_TEST_LATE_PEERS"  # in the environment: see kit/late_peers.py
 
 
 def fluxmq(*words: str, given: str = "") -> str:
@@ -62,6 +63,16 @@ def _run(words: Sequence[str], given: str) -> subprocess.CompletedProcess[str]:
 def cluster_command(broker: Broker, *words: str) -> str:
     """`fluxmq cluster …` of a node that runs; what it says."""
     return fluxmq("cluster", *words, "--socket", str(broker.directory / "data" / "admin.sock"))
+
+
+class _LateBroker(Broker):
+    """One whose frames to other nodes come late."""
+
+    folders = (TESTS,)
+
+    def _command(self) -> list[str]:
+        python, _, _, *words = super()._command()
+        return [python, "-m", "kit.late_peers", *words]
 
 
 class Cluster:
@@ -93,6 +104,8 @@ class Cluster:
         return "127.0.0.1"
 
     def _made(self, name: str, settings: dict[str, object], environ: dict[str, str]) -> Broker:
+        if os.environ.get(LATE):
+            return _LateBroker(self._directory / name, settings, environ)
         return Broker(self._directory / name, settings, environ)
 
     def _broker(self, name: str, settings: dict[str, object]) -> Broker:

@@ -2,8 +2,8 @@
 
 The fixture `nodes` runs a test a second time with the id `three-nodes`, if kit/on_three_nodes.py has its file. The test
 sees one broker: each connection goes to the next of two nodes, and the third has all queues. What clients have sent
-has reached it before a further connection begins, before a client of MQTT subscribes, and before a test says that nothing
-comes (`settle`).
+has reached it before a further connection begins, before a client of MQTT subscribes, and before a test says that
+nothing comes (`settle`).
 """
 from __future__ import annotations
 
