@@ -27,6 +27,7 @@ from fluxmq.bench.load.brokers import BrokerError
 from fluxmq.bench.load.compare import pinned
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.machine import describe, describe_machine
+from fluxmq.model.number_option import Number
 from fluxmq.spark.gate.judging import REGRESSED, GateError, Pair, Thresholds, Verdict, judge, load_thresholds
 from fluxmq.spark.gate.text import render
 from fluxmq.spark.report.page import check_place, html_option, write_page
@@ -73,7 +74,7 @@ class Progress:
 @click.option("--rounds", type=click.IntRange(1),
               help="Pairs of each row, of quiet ones twice as many: fresh brokers of both, each loaded twice. Default: "
                    f"{ROUNDS}, --long {ROUNDS_LONG}.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True),
+@click.option("--seconds", type=Number(0, min_open=True),
               help=f"What is measured of each turn. Default: {SECONDS}, --long {SECONDS_LONG}.")
 @click.option("--publishes", type=click.IntRange(100), default=PUBLISHES, show_default=True,
               help="Of the workload that is replayed.")

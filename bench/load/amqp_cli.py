@@ -16,6 +16,7 @@ from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.options import OptionsError
 from fluxmq.bench.load.rabbitmq_cluster import RabbitCluster
 from fluxmq.bench.load.table import latency_line
+from fluxmq.model.number_option import Number
 
 __all__ = ["amqp", "render_amqp"]
 
@@ -107,12 +108,12 @@ def run_started(given: dict[str, Any], folder: Path | None, nodes: int) -> dict[
               "any number.  [default: as --window]")
 @click.option("--batch", type=click.IntRange(0), help="Closed loop: most messages a publisher sends at a time. "
               "[default: as many as the window allows]")
-@click.option("--rate", type=click.FloatRange(0), help="Open loop: messages per second in all. [default: closed loop]")
+@click.option("--rate", type=Number(0), help="Open loop: messages per second in all. [default: closed loop]")
 @click.option("--prefetch", type=click.IntRange(0, 65535), help="Prefetch count of each consumer; 0 for no limit. "
               "[default: 1000]")
 @click.option("--ack-every", type=click.IntRange(0), help="Deliveries per acknowledgement; 0: automatic. [default: 1]")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Seconds measured.  [default: 5]")
-@click.option("--warmup", type=click.FloatRange(0), help="Seconds before that.  [default: 1]")
+@click.option("--duration", type=Number(0, min_open=True), help="Seconds measured.  [default: 5]")
+@click.option("--warmup", type=Number(0), help="Seconds before that.  [default: 1]")
 @click.option("--broker-pid", type=int, help="Process id of the broker, to read its CPU time and memory.")
 @click.option("--smoke", is_flag=True, help="A run of a fraction of a second, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")

@@ -28,6 +28,7 @@ from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
 from fluxmq.bench.load.table import latency_line, render, render_backlog, render_load, render_many, render_storm
+from fluxmq.model.number_option import Number
 
 __all__ = ["bench"]
 
@@ -118,16 +119,16 @@ def connection_options(command: Any) -> Any:
               help="Closed loop: messages in flight in all, from their sending to their last delivery.")
 @click.option("--batch", type=click.IntRange(0), default=0, show_default=True,
               help="Closed loop: most messages a publisher sends at a time; 0 for as many as the window allows.")
-@click.option("--rate", type=click.FloatRange(0), default=0.0, show_default=True,
+@click.option("--rate", type=Number(0), default=0.0, show_default=True,
               help="Open loop: messages per second in all, evenly spaced; 0 for a closed loop.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+@click.option("--duration", type=Number(0, min_open=True), default=5.0, show_default=True,
               help="Seconds measured.")
-@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--warmup", type=Number(0), default=1.0, show_default=True, help="Seconds before that.")
 @click.option("--persistent", is_flag=True, help="Sessions that outlive the connection; removed at the end.")
 @click.option("--session-expiry", type=click.IntRange(1, 0xFFFFFFFF), default=3600, show_default=True,
               help="Seconds that persistent sessions live (MQTT 5).")
 @click.option("--receive-maximum", type=click.IntRange(1, 65535), help="Receive Maximum of all connections (MQTT 5).")
-@click.option("--churn", type=click.FloatRange(0), default=0.0, show_default=True,
+@click.option("--churn", type=Number(0), default=0.0, show_default=True,
               help="Subscriptions per second that come and go on other topics meanwhile.")
 def run(smoke: bool, as_json: bool, filter_: str | None, **given: Any) -> None:
     """Publish and subscribe, and report how fast it went.
@@ -153,7 +154,7 @@ def run(smoke: bool, as_json: bool, filter_: str | None, **given: Any) -> None:
 @click.option("--at-once", type=click.IntRange(1), default=100, show_default=True, help="How many are in progress.")
 @click.option("--first", type=click.IntRange(1), default=1000, show_default=True,
               help="Connections after which memory is first read; the rest is charged with what is added.")
-@click.option("--hold", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds to keep them open.")
+@click.option("--hold", type=Number(0), default=0.0, show_default=True, help="Seconds to keep them open.")
 def storm(smoke: bool, as_json: bool, **given: Any) -> None:
     """Open many connections as fast as the broker takes them, and hold them idle (plain TCP, IPv4)."""
     if smoke:
@@ -229,9 +230,9 @@ def many_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) 
 @click.option("--clients", type=click.IntRange(1), default=20, show_default=True, help="Of the flood.")
 @click.option("--retained", type=click.IntRange(1), default=100_000, show_default=True,
               help="Retained messages, of the kind retained.")
-@click.option("--duration", "seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+@click.option("--duration", "seconds", type=Number(0, min_open=True), default=5.0, show_default=True,
               help="Seconds measured.")
-@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--warmup", type=Number(0), default=1.0, show_default=True, help="Seconds before that.")
 @click.option("--smoke", is_flag=True, help="A flood of a fraction of a second, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 def flood_command(smoke: bool, as_json: bool, **given: Any) -> None:
@@ -244,15 +245,15 @@ def flood_command(smoke: bool, as_json: bool, **given: Any) -> None:
 
 
 @bench.command(name="record")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), default=200_000.0, show_default=True,
+@click.option("--rate", type=Number(0, min_open=True), default=200_000.0, show_default=True,
               help="Messages per second, each delivered once.")
 @click.option("--pairs", type=click.IntRange(1), default=1, show_default=True, help="Publishers, and subscribers.")
 @click.option("--qos", type=click.IntRange(0, 2), default=0, show_default=True)
 @click.option("--size", type=click.IntRange(16), default=64, show_default=True, help="Payload in bytes.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Of one run with, one without.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+@click.option("--duration", type=Number(0, min_open=True), default=5.0, show_default=True,
               help="Seconds measured of each run.")
-@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--warmup", type=Number(0), default=1.0, show_default=True, help="Seconds before that.")
 @click.option("--writer", type=click.Choice(["parquet", "none"]), default="parquet", show_default=True,
               help="fluxmq record, or a reader that throws everything away.")
 @click.option("--payload", type=click.Choice(["full", "hash", "size"]), default="hash", show_default=True)
@@ -274,7 +275,7 @@ def record_command(folder: Path | None, no_pin: bool, smoke: bool, as_json: bool
 @bench.command(name="client")
 @click.option("--addr", default="", help="HOST:PORT of a broker. Default: FluxMQ is started.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns of each client.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+@click.option("--duration", type=Number(0, min_open=True), default=2.0, show_default=True,
               help="Seconds of each turn.")
 @click.option("--size", type=click.IntRange(0), default=64, show_default=True, help="Payload in bytes.")
 @click.option("--window", type=click.IntRange(1, 900), default=500, show_default=True, help="Messages on their way.")
@@ -298,9 +299,9 @@ def client_command(no_pin: bool, smoke: bool, as_json: bool, **given: Any) -> No
               help="Run the rows of this group only.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Times that each row is run.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+@click.option("--duration", type=Number(0, min_open=True), default=5.0, show_default=True,
               help="Seconds measured of each side in each round.")
-@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--warmup", type=Number(0), default=1.0, show_default=True, help="Seconds before that.")
 @click.option("--batch", type=click.IntRange(0), default=0, show_default=True,
               help="Most messages a publisher sends at a time; 0 for as many as its window allows.")
 @click.option("--ours", type=click.Choice(MQTT_BROKERS), default="fluxmq", show_default=True)
@@ -352,7 +353,7 @@ def table_command(results: Path, as_markdown: bool) -> None:
 
 @bench.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--duration", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+@click.option("--duration", type=Number(0, min_open=True), default=2.0, show_default=True,
               help="Seconds to measure.")
 @click.option("--block", type=click.IntRange(1, 1 << 30), default=4096, show_default=True, help="Bytes per write.")
 @click.option("--smoke", is_flag=True, help="A fraction of a second.")

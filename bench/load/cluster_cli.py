@@ -14,6 +14,7 @@ from fluxmq.bench.load.cluster import ClusterOptions, render_cluster, run_cluste
 from fluxmq.bench.load.cluster_parts import TTL_MIN
 from fluxmq.bench.load.cluster_rows import CLUSTER_ROWS
 from fluxmq.bench.load.options import OptionsError
+from fluxmq.model.number_option import Number
 
 __all__ = ["cluster"]
 
@@ -28,10 +29,10 @@ MISUSED = 2
 @click.option("--only", multiple=True, metavar="ROW", help="Run this row only; may be repeated. --list names them.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Times that each row is run.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+@click.option("--duration", type=Number(0, min_open=True), default=5.0, show_default=True,
               help="Seconds measured of a load.")
-@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
-@click.option("--ttl", type=click.FloatRange(3, 120), default=10.0, show_default=True,
+@click.option("--warmup", type=Number(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--ttl", type=Number(3, 120), default=10.0, show_default=True,
               help="Time to live of the nodes' leases, seconds; the rows of killed nodes have 3.")
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Where nodes keep their data. Default: the temporary directory.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
-from fluxmq.app.number_option import Number
+from fluxmq.model.number_option import Number
 
 if TYPE_CHECKING:
     import ssl

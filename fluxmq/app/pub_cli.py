@@ -17,8 +17,8 @@ import click
 
 from fluxmq.app import exit_codes
 from fluxmq.app.mqtt_options import SECONDS_MAX, Given, as_bytes, mqtt_options, user_properties
-from fluxmq.app.number_option import Number
 from fluxmq.app.queue_text import plain
+from fluxmq.model.number_option import Number
 
 if TYPE_CHECKING:
     from fluxmq.app.mqtt_run import Teller

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from fluxmq.app.number_option import Number
 from fluxmq.app.queue_place import (
     PAGE,
     Place,
@@ -21,6 +20,7 @@ from fluxmq.app.queue_place import (
     yes_option,
 )
 from fluxmq.app.queue_text import as_groups, as_queue, as_table, plain
+from fluxmq.model.number_option import Number
 
 __all__ = ["queue"]
 

@@ -17,9 +17,9 @@ import click
 
 from fluxmq._core.errors import FluxError
 from fluxmq.app import exit_codes
-from fluxmq.app.number_option import Number
 from fluxmq.app.queue_place import Place, asks_queues
 from fluxmq.app.queue_text import as_table, plain
+from fluxmq.model.number_option import Number
 
 __all__ = ["Picture", "as_text", "topology"]
 

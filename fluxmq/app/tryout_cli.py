@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fluxmq.app import exit_codes
-from fluxmq.app.number_option import Number
 from fluxmq.model.extras import how_to_install
+from fluxmq.model.number_option import Number
 
 if TYPE_CHECKING:
     from fluxmq.tryout.control import ControlClient
@@ -66,6 +67,8 @@ def tryout(context: click.Context, /, repartition: bool, etcd: str, as_json: boo
     if given["verify"] and given["nodes"] < VERIFIED_NODES_MIN:
         raise click.UsageError(f"--failover-verify kills nodes and needs --nodes {VERIFIED_NODES_MIN} or more: with "
                                "fewer the death of one leaves no majority of etcd")
+    if not given["verify"] and context.get_parameter_source("rounds") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--rounds says how often --failover-verify kills: give that, too")
     if given["view"] and (as_json or given["verify"]):
         raise click.UsageError("--viz takes the terminal: use it without --json and --failover-verify, or run "
                                "`fluxmq viz` in another terminal")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fluxmq.app.config_options import file_option
-from fluxmq.app.number_option import Number
 from fluxmq.model.extras import how_to_install
+from fluxmq.model.number_option import Number
 
 if TYPE_CHECKING:
     from fluxmq.view.keys import Steering

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 
+from fluxmq.model.number_option import Number
 from fluxmq.record.merging import open_recordings
 from fluxmq.spark.player.options import PlayOptions, PlayStatus
 from fluxmq.spark.progress import shown
@@ -193,7 +194,7 @@ def _report(summary: Summary, out: str) -> str:
 @click.option("--amqp-broker", metavar="HOST:PORT[,…]",
               help="Where AMQP 0-9-1 clients go; without, port 5672 of the broker, or the broker itself when the "
                    "recording has no other clients.")
-@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+@click.option("--speed", type=Number(min=0, min_open=True), default=1.0, show_default=True,
               help="Factor; 2 replays in half of the recorded time.")
 @click.option("--fast", is_flag=True, help="As fast as possible, in the recorded order of each client.")
 @click.option("--copies", type=click.IntRange(1), default=1, show_default=True,
@@ -204,7 +205,7 @@ def _report(summary: Summary, out: str) -> str:
 @click.option("--username", help=f"Log in as that, with the password in the environment variable {PASSWORD}.")
 @click.option("--broker-pid", type=click.IntRange(1),
               help="Process whose CPU and memory are sampled. Default: found by its port.")
-@click.option("--quiet", "quiet_s", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
+@click.option("--quiet", "quiet_s", type=Number(0), default=1.0, show_default=True, metavar="SECONDS",
               help="End when no delivery has arrived for this long.")
 @click.option("--window", type=click.IntRange(1), default=1000, show_default=True,
               help="With --fast: publishes after which subscribers must have caught up.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fluxmq.model.number_option import Number
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.measures.measuring import measured
 from fluxmq.spark.report.page import check_empty, check_place, html_option, write_page
@@ -100,7 +101,7 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
 
 @click.command("verify")
 @click.argument("result", type=click.Path(path_type=str))
-@click.option("--settle", type=click.FloatRange(0.0), default=1.0, show_default=True, metavar="SECONDS",
+@click.option("--settle", type=Number(0.0), default=1.0, show_default=True, metavar="SECONDS",
               help="A session that stayed connected this long after the PUBACK must have received the message.")
 @click.option("--show", type=click.IntRange(0), default=SHOWN_MAX, show_default=True, help="Violations shown as text.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for all violations, as Parquet.")

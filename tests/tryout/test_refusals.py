@@ -79,6 +79,16 @@ def test_too_few_nodes_for_a_failover() -> None:
     assert code == 2 and "--nodes 3" in said
 
 
+@pytest.mark.parametrize(("words", "why"), [
+    (["--rounds", "4"], "--rounds says how often --failover-verify kills"),
+    (["--viz", "--json"], "--viz takes the terminal"),
+    (["--viz", "--failover-verify"], "--viz takes the terminal"),
+])
+def test_options_that_do_not_go_together(words: list[str], why: str) -> None:
+    status, said = run("tryout", *words)
+    assert (status, why in said) == (2, True), said
+
+
 def test_a_directory_that_is_used(base: Path) -> None:
     etcd_binary()
     used = base / "used"

@@ -41,7 +41,9 @@ def test_a_reader_that_exits_is_no_failure() -> None:
 @pytest.mark.parametrize("words", [
     ("pub", "t", "x", "--rate"), ("pub", "t", "x", "--delay"), ("pub", "t", "x", "--timeout"),
     ("sub", "t", "--connect-timeout"), ("topology", "--interval"), ("tryout", "--rate"), ("viz", "--fps"),
-    ("viz", "--seconds"), ("queue", "publish", "q", "--delay")])
+    ("viz", "--seconds"), ("queue", "publish", "q", "--delay"), ("bench", "run", "--duration"),
+    ("bench", "cluster", "--ttl"), ("bench", "amqp", "--rate"), ("replay", "run", "r", "--quiet"),
+    ("replay", "verify", "r", "--settle")])
 @pytest.mark.parametrize("number", ["nan", "inf", "1e300"])
 def test_what_is_no_number_is_refused(words: tuple[str, ...], number: str) -> None:
     status, said = run(*words, number)
