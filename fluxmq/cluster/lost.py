@@ -19,7 +19,7 @@ def give_up(outbox: PeerOutbox, broker: Broker) -> None:
     newest = outbox.cut() - 1
     since = broker.hub.commits.mark
     for namespace, group, filter_, message in outbox.group_messages():
-        broker.give_again(namespace, group, filter_, message)
+        broker.share_groups.give_again(namespace, group, filter_, message)
 
     def decided(why: str = "") -> None:
         if why:
@@ -49,7 +49,7 @@ class Parked:
         outbox.park()
         since = broker.hub.commits.mark
         for namespace, group, filter_, message in outbox.group_messages():
-            broker.give_again(namespace, group, filter_, message)
+            broker.share_groups.give_again(namespace, group, filter_, message)
         broker.hub.when_durable(self._decided, since, self._decided)
 
     def direct(self, life: int, outboxes: list[PeerOutbox], here: bool, back: PeerOutbox | None,

@@ -47,7 +47,7 @@ class Origins:
     def attach(self, broker: Broker) -> None:
         """The broker that asks, before it is loaded from its disk."""
         self._hub = broker.hub
-        broker.ask_with(self.ask)
+        broker.share_groups.ask_with(self.ask)
 
     def ask(self, origin: Origin, group: int, decided: Callable[[bool], None]) -> None:
         """See engine.sessions.parked.WhoHas."""

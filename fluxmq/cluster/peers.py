@@ -107,7 +107,7 @@ class Peer:
                 self.durable_groups.add((namespace, filter_, group))
             else:
                 self.durable_groups.discard((namespace, filter_, group))
-            self._peers.broker.learn_group(self.name, namespace, filter_, group, *members)
+            self._peers.broker.share_groups.learn(self.name, namespace, filter_, group, *members)
         else:
             if count:
                 self.wanted[namespace, filter_] = durable
@@ -122,7 +122,8 @@ class Peer:
     def on_group_message(self, namespace: bytes, group: bytes, filter_: bytes, topic: bytes, payload: bytes,
                          properties: bytes, qos: int, retain: bool, expires_at: int) -> None:
         """A message for one member of a share group that has none on this node any more."""
-        self._peers.broker.give_on(namespace, group, filter_, (topic, payload, properties, qos, retain, expires_at))
+        self._peers.broker.share_groups.give_on(
+            namespace, group, filter_, (topic, payload, properties, qos, retain, expires_at))
 
     def on_attach(self, number: int, queue: int, data: bytes) -> None:
         """A consumer of the node for a queue of this one; so are the next three."""
@@ -301,7 +302,7 @@ class Peers:
         for (namespace, filter_), durable in peer.wanted.items():
             if not durable and namespace in self.hub.namespaces:
                 self.hub.targets.remove_peer(peer.outbox, filter_, self.hub.namespaces[namespace])
-        self.broker.forget_groups(peer.name, peer.durable_groups)
+        self.broker.share_groups.forget(peer.name, peer.durable_groups)
         self.parked[peer.name, peer.node.epoch] = peer, Parked(peer.outbox, self.broker)
 
     def direct(self, peer: Peer, adopters: list[Peer], here: bool) -> None:

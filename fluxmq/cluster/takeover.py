@@ -354,7 +354,7 @@ class Takeovers:
         await going.ready
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
         if going.departure.frozen and not going.given_up:
-            self._broker.leave_groups(going.departure.session)
+            self._broker.share_groups.leave_all(going.departure.session)
         peers = self._peers()
         # Given up, it is a stored session, which may be frozen again: an adopter takes it over.
         while peers is not None and going.departure.frozen and not going.given_up:

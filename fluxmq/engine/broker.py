@@ -23,12 +23,11 @@ import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import ProtocolError, UsageError
-from fluxmq._core.hub.group_messages import Expecting, give, left_behind
+from fluxmq._core.hub.group_messages import left_behind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.transfer import continue_behind
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
-from fluxmq._core.pubsub.share_group import GroupTaker, ShareGroup
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
@@ -36,7 +35,8 @@ from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.queues.relays import Hosts, Relays
 from fluxmq.engine.retained_revisions import RetainedRevisions
 from fluxmq.engine.sessions.limits import Limits
-from fluxmq.engine.sessions.parked import Message, Parked, WhoHas, is_parked, name_of, offer
+from fluxmq.engine.sessions.parked import is_parked
+from fluxmq.engine.sessions.share_groups import ShareGroups
 from fluxmq.engine.sessions.state import (
     ACTIVE,
     EXPIRY_NEVER,
@@ -76,8 +76,8 @@ class Broker:
         self.revisions = RetainedRevisions(hub)
         self.sessions = SessionTable()
         self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
-        self.parked: dict[tuple[Namespace, bytes, bytes], Parked] = {}  # by namespace, name, filter of a share group
-        self.who_has: WhoHas | None = None  # set by the cluster, before there are sessions (ask_with)
+        self.share_groups = ShareGroups(hub, cluster, self._make_parked, lambda session: self._finish(
+            session, self.ended))
         self.stored = SessionTable()  # sessions of which this node does not know whether they are still its own
         self.sessions_made = 0
         self.started_ms = hub.mono_ms
@@ -227,6 +227,16 @@ class Broker:
         session.data.kept = kept
         return session
 
+    def _make_parked(self, name: bytes, namespace: Namespace) -> Session:
+        """For messages that wait for a member of a share group (ShareGroups)."""
+        session = self._make(name, namespace, recorded=True, kept=True)
+        session.queue_max, session.queue_bytes_max = 0xFFFFFFFF, 1 << 62    # other sessions, or nodes, had them
+        session.data.expiry_s = EXPIRY_NEVER
+        if identity := self.hub.next_identity():
+            session.data.identity = f"{self.directory.node}.{identity}"
+        self.record_head(session)
+        return session
+
     def _is_full(self) -> bool:
         """Whether there are as many sessions as there may be. Those that are coming from other nodes count, and so does
         what was adopted, which is never refused."""
@@ -294,7 +304,7 @@ class Broker:
     def _release(self, session: Session) -> None:
         """The session has no connection any more."""
         session.data.connection = None
-        self._count_in_groups(session.data, False)
+        self.share_groups.count(session.data, False)
         self.connected -= 1
         session.namespace.connections -= 1
         if self.consumers is not None:
@@ -326,7 +336,7 @@ class Broker:
             elif state.durable:
                 self.directory.kept_changed(*address, None)
         if left:
-            self._offer_left(session, groups, left)
+            self.share_groups.offer_left(session, groups, left)
         self._finish(session, self.ended)
 
     def _finish(self, session: Session, ended: list[int]) -> None:
@@ -513,7 +523,7 @@ class Broker:
         for filter_ in state.consumes or ():
             if filter_ in session.subscriptions and filter_ not in state.resting:
                 self.route(session, filter_, *session.subscriptions[filter_])
-        self._count_in_groups(state, True)
+        self.share_groups.count(state, True)
 
     def route(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
         if is_queue_filter(filter_):
@@ -522,17 +532,7 @@ class Broker:
             return
         share = split_share(filter_)
         if share:
-            state: SessionState = session.data
-            group = self._group(session.namespace, *share)
-            if group.join(session, options, identifier):
-                state.groups = state.groups or {}
-                state.groups[filter_] = group
-                if self.parked:
-                    self._expect_no_more(session.namespace, group)
-                if state.here:
-                    group.connected += 1
-                    self.directory.members_connected(session.namespace.name, share[1], share[0], 1)
-                self.directory.announce(session.namespace.name, share[1], share[0], state.durable)
+            self.share_groups.join(session, filter_, share, options, identifier)
         elif self.hub.subscribe(session, filter_, options, identifier):
             self.directory.announce(session.namespace.name, filter_, b"", session.data.durable)
 
@@ -540,154 +540,10 @@ class Broker:
         if is_queue_filter(filter_):
             if self.consumers is not None:
                 self.consumers.detach_one(session, filter_)
-            return
-        share = split_share(filter_)
-        if not share:
-            if self.hub.unsubscribe(session, filter_):
-                self.directory.withdraw(session.namespace.name, filter_, b"", session.data.durable)
-            return
-        state: SessionState = session.data
-        group = state.groups.pop(filter_, None) if state.groups else None
-        if group is None:
-            return  # it has left already: leave_groups
-        group.leave(session)
-        self._end_group_if_empty(group, session.namespace)
-        if state.here:
-            group.connected -= 1
-            self.directory.members_connected(session.namespace.name, share[1], share[0], -1)
-        self.directory.withdraw(session.namespace.name, share[1], share[0], state.durable)
-
-    # ------------------------------------------------------------------ share groups
-
-    def _group(self, namespace: Namespace, name: bytes, filter_: bytes) -> ShareGroup:
-        group = self.hub.groups.get((namespace, name, filter_))
-        if group is None:
-            group = ShareGroup(name, filter_)
-            self.hub.add_group(group, namespace)
-        return group
-
-    def _end_group_if_empty(self, group: ShareGroup, namespace: Namespace) -> None:
-        if not len(group) and not group.takers:
-            self.hub.remove_group(group, namespace)
-
-    def _count_in_groups(self, state: SessionState, here: bool) -> None:
-        """The client of a session has come, or has gone."""
-        if here != state.here:
-            state.here = here
-            change = 1 if here else -1
-            for group in (state.groups or {}).values():
-                group.connected += change
-                self.directory.members_connected(state.session.namespace.name, group.filter, group.name, change)
-
-    def leave_groups(self, session: Session) -> None:
-        """A frozen session that another node has taken over is no member of its share groups here any more: what this
-        node is told to give to one of their members goes elsewhere. `unfreeze` reverts it."""
-        for filter_ in list(session.data.groups or ()):
-            self.unroute(session, filter_)
-
-    def _offer_left(self, session: Session, groups: dict[bytes, ShareGroup],
-                    left: list[tuple[int, Message]]) -> None:
-        """A member has ended, and left messages behind. MQTT 5.0 section 4.8.2: QoS 1 should be sent to another one."""
-        by_mark = {group.mark: group for group in groups.values()}
-        touched: set[ShareGroup] = set()
-        for mark, message in left:
-            group = by_mark.get(mark)
-            if group is not None:  # else it had unsubscribed
-                offer(self.hub, group, session.namespace, message, partial(self._park, session.namespace, group))
-                touched.add(group)
-        self._pump(session.namespace, touched)
-
-    def _park(self, namespace: Namespace, group: ShareGroup, message: Message) -> None:
-        self._parked_of(namespace, group).keep(message)
-
-    def _parked_of(self, namespace: Namespace, group: ShareGroup) -> Parked:
-        key = namespace, group.name, group.filter
-        parked = self.parked.get(key)
-        if parked is None:
-            session = self._make(name_of(group.name, group.filter), namespace, recorded=True, kept=True)
-            session.queue_max, session.queue_bytes_max = 0xFFFFFFFF, 1 << 62    # other sessions, or nodes, had them
-            session.data.expiry_s = EXPIRY_NEVER
-            if identity := self.hub.next_identity():
-                session.data.identity = f"{self.directory.node}.{identity}"
-            parked = self.parked[key] = Parked(self.hub, session, who_has=self.who_has)
-            self.record_head(session)
-        return parked
-
-    def ask_with(self, who_has: WhoHas) -> None:
-        """For the cluster: who_has asks the other nodes whether they have given a message to a member of a group."""
-        self.who_has, self.hub.doubt = who_has, self._doubt
-
-    def _doubt(self, namespace: Namespace, group: ShareGroup, name: int, packet_id: int, use: int) -> Session:
-        """Another node may have given a message to a member already: returns the session that keeps it meanwhile."""
-        assert self.who_has is not None
-        parked = self._parked_of(namespace, group)
-        self.who_has((name, packet_id, use), group.mark, parked.doubt())
-        return parked.session
-
-    def _expect(self, namespace: Namespace, group: ShareGroup) -> None:
-        """The group has no member any more that lives, but some will perhaps come back."""
-        parked = self._parked_of(namespace, group)
-        if parked.expecting is None:
-            parked.since_ms = self.hub.steady_ms
-            parked.expecting = Expecting(parked.session)
-            self._tell_group(group, namespace, parked.expecting, 0, 1)
-
-    def _expect_no_more(self, namespace: Namespace, group: ShareGroup) -> None:
-        """The group has a member, or none came for too long."""
-        parked = self.parked.get((namespace, group.name, group.filter))
-        if parked is not None and parked.expecting is not None:
-            expecting, parked.expecting = parked.expecting, None
-            self._tell_group(group, namespace, expecting, 0, 0)
-
-    def _pump(self, namespace: Namespace, groups: Iterable[ShareGroup]) -> None:
-        for group in groups:
-            parked = self.parked.get((namespace, group.name, group.filter))
-            if parked is not None:
-                parked.pump()
-
-    def give_again(self, namespace: bytes, name: bytes, filter_: bytes, message: Message) -> None:
-        """For the cluster: a message of a share group was forwarded to a node that is gone. It goes to another member,
-        with tickets; if there is none on any node, one of QoS 1 or 2 is kept until there is."""
-        space, group = self._group_of(namespace, name, filter_)
-        if give(self.hub, group, space, message) is None and message[3]:
-            self._park(space, group, message)
-
-    def give_on(self, namespace: bytes, name: bytes, filter_: bytes, message: Message) -> None:
-        """For the cluster: a message of a share group was forwarded to this node, which has no member of it any more.
-        It goes to another node; one of QoS 1 or 2 is kept until that one has it, so the node that forwarded it need not
-        wait for both."""
-        space, group = self._group_of(namespace, name, filter_)
-        if message[3] == 0:
-            give(self.hub, group, space, message)
-        else:
-            self._park(space, group, message)
-            self._pump(space, (group,))
-
-    def _group_of(self, namespace: bytes, name: bytes, filter_: bytes) -> tuple[Namespace, ShareGroup]:
-        """One that has ended is made anew, empty, and not put into the index."""
-        space = self.hub.namespaces.add(namespace)
-        group = self.hub.groups.get((space, name, filter_))
-        return space, ShareGroup(name, filter_) if group is None else group
-
-    def end_groups(self, namespace: Namespace) -> None:
-        """The namespace ends, and has no sessions any more: forgets its share groups on other nodes, and what waits for
-        their members."""
-        for key, group in list(self.hub.groups.items()):
-            if key[0] is namespace:
-                self.hub.remove_group(group, namespace)
-        for key, parked in list(self.parked.items()):
-            if key[0] is namespace:
-                del self.parked[key]
-                self._finish(parked.session, self.ended)
-
-    def _pump_parked(self) -> None:
-        for key, parked in list(self.parked.items()):
-            parked.pump()
-            if parked.unwanted and parked.expecting is not None and key in self.hub.groups:
-                self._expect_no_more(key[0], self.hub.groups[key])
-            if parked.empty:
-                del self.parked[key]
-                self._finish(parked.session, self.ended)
+        elif split_share(filter_):
+            self.share_groups.leave(session, filter_)
+        elif self.hub.unsubscribe(session, filter_):
+            self.directory.withdraw(session.namespace.name, filter_, b"", session.data.durable)
 
     # ------------------------------------------------------------------ sessions of other nodes
 
@@ -849,7 +705,7 @@ class Broker:
             shares = ((session.namespace, *share) for filter_ in session.subscriptions
                       if (share := split_share(filter_)) is not None)
             found = {key[1] + key[2]: group for key in shares if (group := self.hub.groups.get(key)) is not None}
-            self._offer_left(session, found, left)
+            self.share_groups.offer_left(session, found, left)
         del self.stored[session.namespace.name, session.name]
         session.data.will = None
         self._finish(session, self.ended)
@@ -879,43 +735,11 @@ class Broker:
         elif namespace in self.hub.namespaces:
             self.hub.targets.remove_peer(hop, filter_, self.hub.namespaces[namespace])
 
-    def learn_group(self, node: str, namespace: bytes, filter_: bytes, group: bytes, connected: int,
-                    away: int) -> None:
-        """For the Directory: how many members of a share group are connected to another node; if none is, how many are
-        there and away. Both 0: it has none any more. Raises UsageError for an unknown node."""
-        if connected or away:
-            space = self.hub.namespaces.add(namespace)
-            known = self._group(space, group, filter_)
-            self._tell_group(known, space, self.peers.hop(node), connected, away)
-            self._expect_no_more(space, known)
-        elif namespace in self.hub.namespaces:
-            space = self.hub.namespaces[namespace]
-            if (space, group, filter_) in self.hub.groups:
-                self._tell_group(self.hub.groups[space, group, filter_], space, self.peers.hop(node), 0, 0)
-
-    def _tell_group(self, group: ShareGroup, namespace: Namespace, taker: GroupTaker, connected: int,
-                    away: int) -> None:
-        before = len(group.takers)
-        group.tell(taker, connected, away)
-        if bool(before) != bool(group.takers):
-            self.hub.add_group(group, namespace)  # changes what it is in the index
-        self._end_group_if_empty(group, namespace)
-
     def forget_node(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = ()) -> None:
         """For the Directory, before a node is removed: forwards nothing to it from now on. The owner of the connection
-        to it decides about messages that its hop already has (give_again). kept: see forget_groups."""
+        to it decides about messages that its hop already has (ShareGroups.give_again). kept: see ShareGroups.forget."""
         self.hub.targets.remove_peer(self.peers.hop(node))
-        self.forget_groups(node, kept)
-
-    def forget_groups(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = ()) -> None:
-        """For the Directory, of a node that is gone: no member of a share group is there. kept: (namespace, filter,
-        name) of those of which it had members that outlive it: they are expected to come back."""
-        hop = self.peers.hop(node)
-        for (namespace, name, filter_), group in list(self.hub.groups.items()):
-            if hop in group.takers:
-                if not len(group) and len(group.takers) == 1 and (namespace.name, filter_, name) in kept:
-                    self._expect(namespace, group)
-                self._tell_group(group, namespace, hop, 0, 0)
+        self.share_groups.forget(node, kept)
 
     # ------------------------------------------------------------------ time
 
@@ -940,8 +764,8 @@ class Broker:
             _, _, epoch, session, call = heapq.heappop(self._timers)
             if session.data is not None and session.data.epoch == epoch:
                 call(session.data)
-        if self.parked and not self.joining:
-            self._pump_parked()
+        if not self.joining:
+            self.share_groups.pump()
 
     def _will_due(self, state: SessionState) -> None:
         self.publish_will(state.session)
@@ -979,8 +803,7 @@ class Broker:
         for session in sessions:
             state: SessionState = session.data
             if is_parked(session.name):
-                parked = Parked(self.hub, session, restored=True, who_has=self.who_has)
-                self.parked[parked.key] = parked
+                self.share_groups.restore(session)
                 continue
             if state.moved is not None and state.moved.stage != ACTIVE:
                 self._configure(session)

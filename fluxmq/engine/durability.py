@@ -280,7 +280,7 @@ class Keeper:
         arrivals = [session for session in broker.arrivals.values() if self._changed(session)]
         joined, broker.joined = broker.joined, []
         deletes += [session_key(number) for number in joined]
-        kept = [*broker.stored.values(), *(parked.session for parked in broker.parked.values())]
+        kept = [*broker.stored.values(), *(parked.session for parked in broker.share_groups.parked.values())]
         work = [session for session in [*broker.sessions.values(), *kept] if self._changed(session)]
         broker.dirty.clear()
         puts: list[tuple[bytes, bytes]] = [self.clock.export(), *export_namespaces(hub)]

@@ -121,7 +121,7 @@ class NamespaceAdmin:
             if address in self._queues.queues:
                 self._queues.delete(address)
         self._exchanges.end_vhost(namespace.name)
-        self._broker.end_groups(namespace)
+        self._broker.share_groups.end_of(namespace)
         self._hub.namespaces.end(namespace)
         return gone
 

@@ -603,7 +603,8 @@ def test_a_share_group_gets_what_its_dead_node_had_not_given(seed: int) -> None:
     exchange(brokers, publisher, b"2")
     brokers.run_for(1.0)
     assert all_received(members) == [b"1", b"2"]
-    assert not any(broker.node.broker.parked for broker in brokers.processes.values() if broker.process.alive)
+    assert not any(broker.node.broker.share_groups.parked for broker in brokers.processes.values()
+                   if broker.process.alive)
 
 
 def test_who_has_a_message_of_a_share_group_may_die_before_it_says_so() -> None:

@@ -186,7 +186,7 @@ def test_what_a_session_that_ended_had_not_acknowledged_goes_to_another_node(exp
     brokers.run_until(lambda: other.messages, 5.0)
     brokers.run_for(2.0)
     assert got(other) == [b"x"]
-    assert not brokers.processes["one"].node.broker.parked
+    assert not brokers.processes["one"].node.broker.share_groups.parked
 
 
 def test_it_waits_for_its_member_as_long_as_the_session_lives() -> None:
@@ -230,7 +230,7 @@ def test_it_is_kept_until_the_other_node_has_it() -> None:
     brokers.network.stall("one", "two")
     silent.leave()
     brokers.run_for(1.0)
-    assert brokers.processes["one"].node.broker.parked
+    assert brokers.processes["one"].node.broker.share_groups.parked
     brokers.kill("one")
     brokers.network.heal()
     brokers.end_lease_of("one")
@@ -239,7 +239,7 @@ def test_it_is_kept_until_the_other_node_has_it() -> None:
     brokers.run_until(lambda: other.messages, 10.0)
     brokers.run_for(1.0)
     assert set(got(other)) == {b"x"}
-    assert not brokers.processes["one"].node.broker.parked
+    assert not brokers.processes["one"].node.broker.share_groups.parked
 
 
 def test_messages_for_a_member_that_has_left_meanwhile_are_given_on() -> None:
@@ -310,7 +310,7 @@ def test_what_nobody_can_get_waits_for_the_first_member() -> None:
     brokers.run_until(lambda: late.messages, 5.0)
     assert got(late) == [b"x"]
     brokers.run_for(1.0)
-    assert not brokers.processes["one"].node.broker.parked
+    assert not brokers.processes["one"].node.broker.share_groups.parked
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -330,7 +330,7 @@ def test_what_is_published_while_all_members_are_on_a_dead_node_waits_for_one(qo
     brokers.run_until(lambda: len(lost.messages) == 6, 5.0)
     assert got(lost) == [b"%d" % number for number in range(6)]
     brokers.run_for(1.0)
-    assert not brokers.processes["one"].node.broker.parked
+    assert not brokers.processes["one"].node.broker.share_groups.parked
     packet_id = lost.unsubscribe(SHARE)
     brokers.run_until(lambda: lost.acknowledged(packet_id))
     brokers.run_for(0.5)
@@ -370,7 +370,7 @@ def test_what_is_kept_is_given_once_although_its_node_crashes(forwarded: bool, m
     brokers.run_until(lambda: given)
     if forwarded:
         brokers.run_until(lambda: len(here.messages) == len(sent))
-        assert brokers.processes["one"].node.broker.parked
+        assert brokers.processes["one"].node.broker.share_groups.parked
         brokers.kill("one")
     brokers.run_for(0.2)
     assert len(here.messages) == (len(sent) if forwarded else 0)
@@ -380,7 +380,7 @@ def test_what_is_kept_is_given_once_although_its_node_crashes(forwarded: bool, m
     brokers.run_until(lambda: len(here.messages) >= len(sent), 5.0)
     brokers.run_for(2.0)
     assert got(here) == sent
-    assert not brokers.processes["one"].node.broker.parked
+    assert not brokers.processes["one"].node.broker.share_groups.parked
     assert not any(len(brokers.processes[name].node.hub.origins) for name in ("one", "three"))
 
 
@@ -390,7 +390,7 @@ def test_members_that_end_with_their_node_are_not_expected() -> None:
     brokers.kill("two")
     brokers.end_lease_of("two")
     brokers.run_for(1.0)
-    assert not brokers.processes["one"].node.hub.groups and not brokers.processes["one"].node.broker.parked
+    assert not brokers.processes["one"].node.hub.groups and not brokers.processes["one"].node.broker.share_groups.parked
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -536,7 +536,7 @@ class History:
                     self.go(client, client.at if again else NAMES[number % 3])
             self.settle()
         for name in NAMES:
-            assert not self.brokers.processes[name].node.broker.parked
+            assert not self.brokers.processes[name].node.broker.share_groups.parked
         came = Counter(payload for client in self.members for payload in set(payload for _, payload in client.messages))
         for payload, (client, packet_id, qos) in self.sent.items():
             acked = any(isinstance(packet, Puback | Pubcomp) and packet.packet_id == packet_id
