@@ -6,8 +6,9 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -19,6 +20,7 @@ __all__ = ["AdminClient", "AdminError"]
 
 # Longer than the broker's own limit for an answer (ADMIN_HANDLE_SECONDS_MAX).
 _ANSWER_SECONDS_MAX = 45.0
+SLOW_S = 5.0  # after which who waits for an answer is told
 # A tail sends something every 15 seconds, at least an empty line.
 _TAIL_SECONDS_MAX = 60.0
 # Maximum size of an answer: the largest browse is 4 MiB of payload, a third more in base64, and its properties.
@@ -60,12 +62,13 @@ class _Connection(http.client.HTTPConnection):
 
 class AdminClient:
     """path: the socket. Segments that are names are quoted here. limit_s: how long an answer, and each line of a live
-    view, may take."""
+    view, may take. on_slow: called once per request that is not answered within SLOW_S."""
 
-    def __init__(self, path: Path, option: str = "--socket", limit_s: float = _ANSWER_SECONDS_MAX) -> None:
+    def __init__(self, path: Path, option: str = "--socket", limit_s: float = _ANSWER_SECONDS_MAX,
+                 on_slow: Callable[[], None] | None = None) -> None:
         self.path, self.option = path, option       # option: the command's option for the socket
         self.namespace: str | None = None  # of queues in requests; None: in their names
-        self._limit_s = limit_s
+        self._limit_s, self._on_slow = limit_s, on_slow
         self._connection = _Connection(path, limit_s)
 
     def ask(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
@@ -139,7 +142,14 @@ class AdminClient:
             target += "?" + urlencode(given)
         content = None if body is None else json.dumps(body).encode()
         self._connection.request(method, target, content, {"Content-Type": "application/json"} if content else {})
+        if self._on_slow is not None and not self._is_answered(SLOW_S):
+            self._on_slow()
         return self._connection.getresponse()
+
+    def _is_answered(self, within_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._connection.sock, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
 
     def _unreachable(self, error: Exception) -> AdminError:
         """Also for an answer that is not valid HTTP."""

@@ -31,7 +31,8 @@ class Place:
         # Imported here, because importing HTTP takes longer than running `fluxmq version`.
         from fluxmq.app.admin_client import AdminClient
 
-        self.client = AdminClient(path)
+        self.client = AdminClient(path, on_slow=lambda: click.echo(
+            f"no answer yet from the broker at {path}; waiting (Ctrl-C ends this)", err=True))
         self.as_json = as_json
 
     def shown(self, queue: str) -> str:

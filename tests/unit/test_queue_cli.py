@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
@@ -310,6 +311,38 @@ def test_something_else_behind_the_socket(tmp_path: Path, capsys: pytest.Capture
             thread.join()
             assert status == exit_codes.FAILURE and "Traceback" not in err and err.count("\n") == 1
         path.unlink()
+
+
+def test_who_waits_for_a_broker_that_hangs_is_told(node: AdminNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    """And gets its answer if there is one at last."""
+    told, echo = threading.Event(), click.echo
+
+    def say(text: object = None, **how: Any) -> None:
+        echo(text, **how)
+        if "no answer yet" in str(text):
+            told.set()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            peer.recv(65536)
+            assert told.wait(60)
+            peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"queues": []}')
+            peer.close()
+
+        monkeypatch.setattr(click, "echo", say)
+        monkeypatch.setattr("fluxmq.app.admin_client.SLOW_S", 0.05)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        status, _, err = status_of("queue", "list", "--socket", str(tmp_path / "s"), capsys=capsys)
+        thread.join()
+    assert (status, err) == (0, f"no answer yet from the broker at {tmp_path / 's'}; waiting (Ctrl-C ends this)\n")
+    monkeypatch.setattr("fluxmq.app.admin_client.SLOW_S", 60)
+    assert "no answer yet" not in good(node, "list")
 
 
 def test_a_socket_that_may_not_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
