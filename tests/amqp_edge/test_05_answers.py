@@ -2,7 +2,6 @@
 what waits for the disk is neither shown nor settled before it is there."""
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from kit.broker import Broker
 from kit.node import Node
 from kit.python import TESTS, environment
 from kit.slowdisk import SlowDisk
+from kit.standstill import stand_still
 from oracle.amqp091 import METHOD, encode_frame, encode_method
 
 HIGH, LOW = 256 * 1024, 64 * 1024
@@ -211,7 +211,7 @@ def test_a_client_that_is_stopped(slow: tuple[SlowDisk, Broker], tmp_path: Path)
         try:
             assert process.stdout is not None
             assert process.stdout.readline().strip() == b"here"
-            process.send_signal(signal.SIGSTOP)
+            stand_still(process.pid)
             other = connect(where)
             fill(other, "q", 1000, durable=True)
             other.call(1, "basic.consume", queue="q")

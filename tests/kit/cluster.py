@@ -34,6 +34,7 @@ from kit.broker import Broker, free_port
 from kit.client import Client
 from kit.etcd import etcd_binary
 from kit.python import TESTS, environment
+from kit.standstill import stand_still
 
 __all__ = ["Cluster", "cluster_command", "fluxmq", "fluxmq_json"]
 
@@ -173,7 +174,9 @@ class Cluster:
     def pause(self, number: int) -> None:
         """SIGSTOP to the broker; its etcd member runs."""
         self._paused.add(number)
-        self._signal(number, signal.SIGSTOP)
+        process = self[number].process
+        assert process is not None
+        stand_still(process.pid)
 
     def resume(self, number: int) -> None:
         """SIGCONT."""
@@ -218,7 +221,7 @@ class Cluster:
         """SIGSTOP."""
         pid = self.member_pid(number)
         self._paused_members.add(pid)
-        os.kill(pid, signal.SIGSTOP)
+        stand_still(pid)
 
     def resume_members(self) -> None:
         """SIGCONT to those that were paused."""

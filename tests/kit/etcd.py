@@ -16,6 +16,7 @@ from typing import Any
 
 from fluxmq.cluster.etcd.guard import guarded
 from kit.broker import free_port
+from kit.standstill import stand_still
 from kit.tools import require_tool
 
 __all__ = ["QUICK", "EtcdServer", "EtcdServers", "etcd_binary"]
@@ -83,7 +84,8 @@ class EtcdServer:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Meanwhile it stands still."""
-        self.signal(signal.SIGSTOP)
+        if self.process is not None:
+            stand_still(self.process.pid)
         try:
             yield
         finally:

@@ -15,6 +15,7 @@ import pytest
 from kit.broker import Broker
 from kit.client import KEPT, Client
 from kit.python import TESTS, environment
+from kit.standstill import stand_still
 from kit.watch import Memory, metric, metrics, wait_until
 from oracle.mqtt import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
@@ -162,7 +163,7 @@ def test_a_process_that_is_stopped(start_broker: Start, connect: Connect) -> Non
     assert stopped.stdout is not None
     try:
         assert stopped.stdout.readline() == b"subscribed\n"
-        stopped.send_signal(signal.SIGSTOP)
+        stand_still(stopped.pid)
         sent = 0
         memory = Memory(broker)
         for messages in publish_batches(publisher, "t", 16 * 1024, 1):

@@ -20,6 +20,7 @@ import pytest
 from crash.process import CrashBroker
 from kit import smalldisk
 from kit.slowdisk import SlowDisk
+from kit.standstill import stand_still
 from queues.actors import Book, Sender, Worker
 from queues.conftest import admin
 
@@ -40,7 +41,7 @@ async def kill(broker: CrashBroker, chance: random.Random) -> None:
 
 async def pause(broker: CrashBroker, chance: random.Random) -> None:
     assert broker.process is not None
-    broker.process.send_signal(signal.SIGSTOP)
+    await asyncio.to_thread(stand_still, broker.process.pid)
     await asyncio.sleep(chance.uniform(0.05, 0.4))
     broker.process.send_signal(signal.SIGCONT)
 

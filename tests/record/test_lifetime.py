@@ -18,6 +18,7 @@ from kit.broker import Broker, BrokerDied
 from kit.brokers import Brokers
 from kit.client import Client
 from kit.python import environment
+from kit.standstill import stand_still
 from kit.watch import metric, wait_until
 
 from fluxmq.record.reading import Recording, RecordingError, open_recording
@@ -189,7 +190,7 @@ def test_a_writer_that_is_killed_is_replaced(start: Start, tmp_path: Path) -> No
 def test_what_a_dead_writer_left_in_the_ring_is_counted_as_lost(start: Start, tmp_path: Path) -> None:
     broker = start({"record.enabled": True})
     [writer] = writers(broker)
-    os.kill(writer, signal.SIGSTOP)
+    stand_still(writer)
     session(broker, "unread", [bytes(1000)] * 5)
     os.kill(writer, signal.SIGKILL)
     wait_until(lambda: metric(broker, "fluxmq_record_writer_restarts_total") == 1 and recording(broker))

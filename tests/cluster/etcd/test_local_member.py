@@ -12,6 +12,7 @@ from cluster.etcd.test_process import Watched, options_of
 from kit.broker import free_port
 from kit.etcd import etcd_binary
 from kit.loops import LOOPS, run_on
+from kit.standstill import stand_still
 
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.local_member import EtcdLocalMember, read_metrics
@@ -89,7 +90,7 @@ def test_a_member_that_stands_still_does_not_answer(tmp_path: Path) -> None:
         looked = Looked(options_of(tmp_path))
         looked.member.start()
         await looked.until(True)
-        os.kill(looked.member.pid, signal.SIGSTOP)
+        stand_still(looked.member.pid)
         try:
             with pytest.raises(StoreError):
                 await looked.local.look()
