@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,13 @@ class Life:
         store.close()
 
 
+@pytest.mark.parametrize("torn", [1, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_power_goes_at_every_call(tmp_path: Path, seed: int, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """many: through the one call for the whole file system."""
+def test_power_goes_at_every_call(tmp_path: Path, seed: int, many: bool, torn: int,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """many: through the one call for the whole file system. torn: how often chance decides what of the rest is there,
+    after each call; of three draws each seed has another."""
     if many:
         monkeypatch.setattr(segment_writer, "_SYNC_EACH_MAX", 0)
     stop = 0
@@ -106,8 +110,9 @@ def test_power_goes_at_every_call(tmp_path: Path, seed: int, many: bool, monkeyp
         finally:
             store.close()
         life.check(disk.restore(base / "strict"))
-        for attempt in range(3):
-            life.check(disk.restore(base / f"torn{attempt}", random.Random(attempt * 1000 + stop)))
+        for attempt in range(seed, seed + torn):
+            life.check(disk.restore(base / f"torn{attempt}", random.Random(attempt % 3 * 1000 + stop)))
+        shutil.rmtree(base)
         stop += 1
     assert stop > 30
 
