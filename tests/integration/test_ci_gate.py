@@ -75,7 +75,9 @@ def test_a_slowdown_of_a_quarter_fails(tmp_path: Path, monkeypatch: pytest.Monke
     assert status == verdict["status"] == 1
 
 
+@pytest.mark.soak
 def test_the_same_twice_is_no_regression() -> None:
+    """In CI, `tox -e gate` looks longer, and a false alarm ends it."""
     # Eight pairs, which is enough for every measure to be judged.
     status, verdict = quick("--only", "qos1-pairs", "--baseline", HOME, "--candidate", HOME, rounds=4)
     assert "regression" not in outcomes(verdict).values(), verdict
