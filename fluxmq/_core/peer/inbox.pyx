@@ -412,6 +412,8 @@ cdef class PeerInbox:
         if self.outbox is not None:
             member = self.outbox.hosted.get(record.member)
         if member is not None and member.late is not None:
+            # As in forward(): while this node alone has it, the sender keeps it, for this node may die.
+            self.forwarded.setdefault(self.position + 1, [])
             member.late(member, record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
                         record.ms, record.flags & PEER_COUNTS != 0, taken(&record.payload).decode())
             return 0

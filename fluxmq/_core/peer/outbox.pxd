@@ -141,6 +141,7 @@ cdef class PeerOutbox(PeerHop):
     cdef uint8_t* late_space(self, size_t n, ticket_t ticket) except NULL
     cdef int late_put(self, const uint8_t* end) except -1
     cdef int late_up_to(self, uint64_t position) except -1
+    cdef int keep_settlements(self, dict members) except -1
     cdef int drop_late(self) except -1
     cdef int feed(self) except -1
     cdef uint64_t newest(self) noexcept         # the last frame that was made

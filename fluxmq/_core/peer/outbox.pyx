@@ -617,17 +617,23 @@ cdef class PeerOutbox(PeerHop):
     def give_up_queues(self, str why not None):
         """The other node has died: nobody has, for certain, what queues there were sent. What consumers have settled
         they keep, until they are attached anew. Called before their relays hear that they have no owner."""
+        self.keep_settlements(self.members)
+        self.deaf = True
+        self.queue_line.give_up(why)
+        self.drop_late()
+
+    cdef int keep_settlements(self, dict members) except -1:
+        """What these consumers (RelayMember by number) have told the other node, and is perhaps not on its disk, they
+        keep until an owner has attached them anew."""
         cdef dict kept = {}
         self.seal_if_any()
         for number, settled in self.settlements():
-            member = self.members.get(number)
+            member = members.get(number)
             if member is not None:
                 kept.setdefault(member, []).append(settled)
         for member, sent in kept.items():
             member.keep_sent(sent)
-        self.deaf = True
-        self.queue_line.give_up(why)
-        self.drop_late()
+        return 0
 
     def end_member(self, uint32_t number):
         """A consumer that was attached under this number is not there any more: the owner may give what it has to

@@ -15,7 +15,7 @@ from fluxmq._core.memory.message cimport body_borrow, body_t, origin_t, pub_t
 from fluxmq._core.mqtt.consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
-from fluxmq._core.peer.frames cimport PEER_ATTACH, PEER_CALL, PEER_COUNTS
+from fluxmq._core.peer.frames cimport PEER_ATTACH, PEER_CALL, PEER_COUNTS, PEER_VERB
 from fluxmq._core.queue.claim cimport CLAIM_HELD, claim_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.lanes cimport lane_of, log_index
@@ -338,6 +338,16 @@ cdef class RelayMember:
             found += [(log, offset, deliveries) for _, deliveries, log, offset, _, _ in settled or ()]
         return found
 
+    def take_settled(self) -> list:
+        """Forgets what it has settled and the owner does not know yet, oldest first, and returns it: [(verb, whether it
+        counts, deliveries, index of the log in the queue, offset, ms, reason or None)]."""
+        found = [(flags & PEER_VERB, flags & PEER_COUNTS != 0, deliveries, log, offset, ms,
+                  None if reason is None else reason.decode())
+                 for settled in (self.early, self.settled)
+                 for flags, deliveries, log, offset, ms, reason in settled or ()]
+        self.early = self.settled = None
+        return found
+
     def take_waiting(self) -> list:
         """Forgets what waits for room, and returns it: [(index of the log in the queue, offset, deliveries)]."""
         cdef uint32_t i
@@ -413,6 +423,9 @@ cdef class QueueRelay(Relay):
         if outbox is self.outbox and self.owner == owner and self.reaches():
             return
         if outbox is not self.outbox:
+            if self.reaches():
+                # The former owner passes on what it gets, if it lives: then this comes twice, and has one effect.
+                self.outbox.keep_settlements({one.number: one for one in self.consumers if one.number})
             self.fence()
             self.sent_in = 0
         for one in self.consumers:
@@ -422,6 +435,7 @@ cdef class QueueRelay(Relay):
                 one.number = 0
                 one.member.number = 0
             one.attached = False
+            one.ordered = None              # positions of the line to the former owner, which it decides
             one.keep_early()
         self.owner = owner
         self.outbox = outbox

@@ -304,14 +304,15 @@ class Departure:
     def _settled_late(self, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int, log: int,
                       first: int, count: int, ms: int, counts: bool, reason: str) -> None:
         """A node that does not know yet has sent this here."""
+        queue, group = self.state.queue, self.state.groups.get(key)
         if ms < 0:
-            ms = 0
+            ms = self._manager.backoff_ms(queue, group, deliveries) if group is not None else 0
         what = [*key, [(log, offset, deliveries) for offset in range(first, first + count)], verb, ms, counts, reason]
         if not self._decided:
             self._late.append(what)
-        relay = self.state.queue.relay
+        relay = queue.relay
         if isinstance(relay, QueueRelay) and relay.reachable:
-            self._relays.ask(self.state.queue, "settle_late", what, lambda answer: None)
+            self._relays.order(queue, "settle_late", what)  # the ticket: PeerInbox.settle
 
     # ------------------------------------------------------------------ what came of it
 
@@ -343,7 +344,7 @@ class Departure:
         if manager.states.get(queue) is not state:
             contents.end(manager)  # it was deleted meanwhile
         else:
-            take_over(manager, state, contents, self._hosts)
+            settled = take_over(manager, state, contents, self._hosts)
             for ghost in self._ghosts:
                 ghost.member.late = None
                 if ghost.member not in ghost.member.outbox.hosted.values():
@@ -353,6 +354,7 @@ class Departure:
                     ghost.member.hold_again(*held)
             for what in self._late:
                 settle_late(manager, queue, *what)
+            _settle_kept(manager, queue, settled)
         self.resume()
 
 
@@ -376,14 +378,35 @@ def settle_late(manager: QueueManager, queue: Queue, name: bytes, pattern: bytes
         queue.notify()
 
 
-def take_over(manager: QueueManager, state: QueueState, contents: Contents, hosts: dict[str, Host]) -> None:
-    """The relay of a queue becomes its owner, with these contents. Its consumers hold on what they hold."""
+# What a consumer did with a message: (verb, whether it counts, deliveries, index of the log, offset, ms, reason).
+Settled = tuple[int, bool, int, int, int, int, str | None]
+
+
+def _settle_kept(manager: QueueManager, queue: Queue, settled: list[tuple[Group, list[Settled]]]) -> None:
+    """What consumers of this node did with messages and no owner has known, or perhaps none. Those are ready, or kept
+    for whoever held them; one that the former owner has known is neither, in this delivery."""
+    for group, found in settled:
+        one = Reserve()
+        group.attach(one)
+        for verb, counts, deliveries, log, offset, ms, reason in found:
+            reserve(group, one, log, offset, deliveries)
+            if ms < 0:
+                ms = manager.backoff_ms(queue, group, deliveries)
+            settle_reserved(group, log, offset, deliveries, verb, ms, counts, reason or "")
+        group.leave(one)
+
+
+def take_over(manager: QueueManager, state: QueueState, contents: Contents,
+              hosts: dict[str, Host]) -> list[tuple[Group, list[Settled]]]:
+    """The relay of a queue becomes its owner, with these contents. Its consumers hold on what they hold. Returns what
+    they did and is not in these contents, for _settle_kept()."""
     queue, relay = state.queue, state.queue.relay
     assert isinstance(relay, QueueRelay)
     asked = {one.member: one.asked for one in relay.consumers}
     waiting = [(one.group, one.take_waiting()) for one in relay.consumers]
     former = queue.logs
     relay.set_owner("", None)
+    settled = [(one.group, found) for one in relay.consumers if (found := one.take_settled())]
     for member, how in asked.items():
         if how is not None:
             hosts[how.protocol].adopt_member(queue, member, how)
@@ -413,6 +436,7 @@ def take_over(manager: QueueManager, state: QueueState, contents: Contents, host
         manager.reads.came(queue, former)
     manager.derive(state)
     relay.flush_here()
+    return settled
 
 
 def make_anew(manager: QueueManager, hosts: dict[str, Host], state: QueueState) -> None:
@@ -615,7 +639,7 @@ class Arrival:
         self._drop()
         self.state = None
         state.producers = staged.producers
-        take_over(self._manager, state, contents, self._hosts)
+        settled = take_over(self._manager, state, contents, self._hosts)
         for group in staged.groups.values():
             group.end()
         found = []
@@ -631,6 +655,7 @@ class Arrival:
                 found.append((served, one))
             else:
                 served.leave(one)
+        _settle_kept(self._manager, state.queue, settled)
         return found
 
 

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from oracle.mqtt import Publish
 from simulator.cluster.amqp import Amqp
 from simulator.cluster.brokers import Brokers
 from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_definitions import do
-from simulator.cluster.test_kept_claims import MESSAGES, acknowledge, die, group_at, holding, publish
-from simulator.cluster.test_queues import NAMES, consumer, deliveries, share
+from simulator.cluster.test_kept_claims import MESSAGES, acknowledge, die, group_at, holding, publish, start
+from simulator.cluster.test_queues import NAMES, consumer, deliveries, reasons, share
 
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq.cluster.ports import Event
+from fluxmq.engine.queues.moves import Departure
 from fluxmq.model.queues import QueueSpec
 
 ADDRESS = b"/", b"q"
@@ -240,3 +242,125 @@ def test_many_settlements_are_kept_for_hours() -> None:
     brokers.run_for(3.0)
     assert len(client.deliveries) == count
     assert group_at(brokers, "one").lag == 0 and group_at(brokers, "one").held == 0
+
+
+def moves(brokers: Brokers, to: str, at: str = "one") -> None:
+    broker = brokers.processes[at]
+    work = broker.process.driver.start(broker.cluster.queue_moves.move(ADDRESS, to))
+    brokers.run_until(work.done, 60.0)
+    brokers.run_until(lambda: brokers.processes[to].node.manager.queues[ADDRESS].here)
+
+
+def later(brokers: Brokers, at: str, seconds: float) -> None:
+    """What a node answers to ATTACH and CALL comes so much later."""
+    hosts, driver = brokers.processes[at].node.broker.hosts, brokers.processes[at].process.driver
+    answer = hosts.answer
+
+    def late(*what: Any) -> None:
+        async def tell() -> None:
+            await driver.sleep(seconds)
+            answer(*what)
+        driver.start(tell())
+
+    hosts.answer = late  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("to", ["two", "three"])
+def test_what_is_kept_for_an_owner_counts_if_the_queue_moves_before_that_one_has_answered(to: str) -> None:
+    """It is back, and its answer to ATTACH is on its way for longer than the move takes. to: also the consumer's own
+    node."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    client = Amqp(brokers, "two", acks=False)
+    client.consume("q")
+    for number in range(6):
+        client.publish("", "q", b"%d" % number)
+    brokers.run_until(lambda: len(client.deliveries) == 6)
+    brokers.run_for(0.5)
+    die(brokers, "one")
+    tags = {body: told["delivery_tag"] for told, body in client.deliveries}
+    client.method("basic.nack", delivery_tag=tags[b"4"], requeue=True)
+    client.method("basic.reject", delivery_tag=tags[b"3"], requeue=False)
+    client.acknowledge()
+    brokers.run_for(0.2)
+    start(brokers, "one", lambda: later(brokers, "one", 3.0))
+    brokers.run_for(0.1)
+    assert len(relay_at(brokers, "two").consumers[0].held()) == 6
+    moves(brokers, to)
+    brokers.run_until(lambda: len(client.deliveries) == 7)
+    brokers.run_for(8.0)
+    told, body = client.deliveries[-1]
+    assert len(client.deliveries) == 7 and body == b"4" and told["redelivered"]
+    assert group_at(brokers, to).lag == group_at(brokers, to).held == 1
+    client.acknowledge()
+    brokers.run_for(1.0)
+    assert group_at(brokers, to).lag == 0
+
+
+@pytest.mark.parametrize("forwards", [False, True])
+@pytest.mark.parametrize("to", ["two", "three"])
+def test_what_was_on_its_way_to_the_former_owner_counts_if_that_one_dies_behind_the_move(
+        to: str, forwards: bool) -> None:
+    """forwards: it has come there, and the way from there to the new owner is halted."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    holder = holding(brokers, "two")
+    other = consumer(brokers, "three", "other")
+    if forwards:
+        resume = Departure.resume
+        Departure.resume = lambda self: None  # type: ignore[method-assign]
+        try:
+            hears_late(brokers, "two", 0.0 if to == "two" else 0.3)
+            brokers.run_for(0.2)
+            work = brokers.processes["one"].process.driver.start(
+                brokers.processes["one"].cluster.queue_moves.move(ADDRESS, to))
+            brokers.run_until(lambda: brokers.processes["one"].node.manager.queues[ADDRESS].queue.relay is not None)
+            acknowledge(holder)
+            brokers.run_until(lambda: work.done() and brokers.processes[to].node.manager.queues[ADDRESS].here)
+            brokers.run_for(0.4)
+        finally:
+            Departure.resume = resume  # type: ignore[method-assign]
+    else:
+        way(brokers, "two", "one").halt()
+        acknowledge(holder)
+        brokers.run_for(0.1)
+        moves(brokers, to)
+    hears_late(brokers, "two", 0.0)
+    brokers.kill("one")
+    brokers.end_lease_of("one")
+    brokers.run_for(8.0)
+    assert not other.messages and sorted(payload for _, payload in holder.messages) == MESSAGES
+    assert group_at(brokers, to).lag == 0 and group_at(brokers, to).held == 0
+    publish(brokers, "three", [b"new"], "p2")
+    brokers.run_for(1.0)
+    assert [payload for _, payload in holder.messages[len(MESSAGES):] + other.messages] == [b"new"]
+
+
+def test_what_waits_for_the_former_owner_is_not_refused_by_the_new_one() -> None:
+    """A client has extended its claims, and the queue has moved. When they end there, that refuses no position of the
+    new owner's line, which may not have reached that number: then the stream would break."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    publisher = connected(brokers, "two", "p")
+    for number in range(20):                            # so that positions of this line are higher than the other one's
+        publisher.publish("$queue/q", b"%d" % number, 1)
+    brokers.run_until(lambda: len(reasons(publisher)) == 20)
+    holder = connected(brokers, "two", "holder")
+    packet_id = holder.subscribe("$queue/q", 1, ack="manual", visibility_timeout="3")
+    brokers.run_until(lambda: holder.acknowledged(packet_id) and len(holder.messages) == 20)
+    for packet in holder.of(Publish):
+        users = dict(value for name, value in packet.properties if name == "user_property")
+        holder.publish("$queue/q/$extend", b"", 1, **{"message-id": users["message-id"], "lease": "3000"})
+    brokers.run_until(lambda: len(reasons(holder)) == 20)
+    assert set(reasons(holder).values()) == {0}
+    moves(brokers, "three")
+    brokers.run_for(1.0)
+    assert group_at(brokers, "three").held == 20
+    told = len(brokers.processes["two"].log)
+    brokers.run_for(4.0)
+    assert len(holder.messages) == 40                   # their time was over
+    assert not brokers.processes["two"].log[told:]      # the stream has not broken
+    publisher.publish("$queue/q", b"new", 1)
+    brokers.run_until(lambda: len(holder.messages) == 41)
+    brokers.run_until(lambda: len(reasons(publisher)) == 21)
+    assert set(reasons(publisher).values()) == {0}
