@@ -129,13 +129,37 @@ def test_an_owner_that_may_send_more_is_told_that_there_is_no_room() -> None:
 def test_a_consumer_that_goes_on_in_time_gives_nothing_back() -> None:
     pair = Fast(40)
     pair.look()
-    pair.settle_all()
+    for _ in range(10):
+        pair.settle_all()
     pair.look()
     assert pair.one.waiting_count
     for _ in range(20):
         pair.settle_all()
         pair.look()
     assert pair.done == list(range(len(pair.done)))
+    pair.end()
+
+
+def test_what_waits_for_a_consumer_that_becomes_slow_is_for_others_uncounted() -> None:
+    """From 20000 messages a second to one: others do not wait until it has done with what came ahead. It keeps as many
+    as it gets in a second."""
+    pair = Fast(40)
+    waiting = pair.one.waiting_count
+    assert waiting >= 3 * ROOM
+    mine = [offset for offset, _ in pair.of("first")]
+    for number in range(3):
+        pair.a.now_ms += 500
+        settle(pair.first, mine[number])
+        pair.run()
+        mine += [offset for offset, _ in pair.of("first")]
+        assert len(mine) == ROOM + number + 1       # it has got one of those that wait
+        pair.a.now_ms += 500
+        pair.a.to("b").return_stalled()
+        pair.run()
+    assert pair.one.waiting_count <= 1 and pair.group.held == ROOM + pair.one.waiting_count
+    pair.second(ROOM)
+    first = mine[-1] + 1 + pair.one.waiting_count
+    assert pair.of("second") == [(first + number, 1) for number in range(ROOM)]
     pair.end()
 
 

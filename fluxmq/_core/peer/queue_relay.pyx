@@ -73,8 +73,6 @@ cdef class RelayMember:
         cdef bint taken = self.group.pass_on(<Cursor>self.group.cursors[log], offset, deliveries,
                                              <const record_t*>chunk.data, chunk, self.member)
         self.given += taken
-        if taken:
-            self.halted = 0
         return taken
 
     cdef int return_one(self, uint32_t log, uint64_t offset, uint16_t deliveries) except -1:
@@ -104,11 +102,13 @@ cdef class RelayMember:
         return 0
 
     def return_stalled(self) -> bool:
-        """Gives back what waits for room if the consumer gets nothing: another one may have it. The owner is told first
-        that there is no room: what is given back must not be overtaken by what it has sent meanwhile. Called once a
-        second while anything waits; False: nothing does any more."""
+        """Gives back what waits for room, but as much as the consumer has got since the last time: another one may have
+        it. The owner is told first that there is no room: what is given back must not be overtaken by what it has sent
+        meanwhile. Called once a second while anything waits; False: nothing does any more."""
+        cdef uint64_t gave = self.given - self.given_then
         cdef uint32_t least = 1 if self.group.parts else 0      # see room()
-        if self.given != self.given_then or self.waiting_count <= least:
+        cdef uint32_t keeps = max(least, <uint32_t>min(gave, <uint64_t>0xFFFFFFFF))
+        if self.waiting_count <= keeps:
             self.halted = 0
         elif self.pulls or not self.attached or not self.relay.reaches():
             pass                                # its client has not asked, or the owner cannot hear
@@ -117,7 +117,7 @@ cdef class RelayMember:
             self.relay.outbox.take_barrier()
             self.halted = self.relay.outbox.queue_line.at - 1
         elif self.relay.outbox.queue_line.decided >= self.halted:
-            self.return_waiting(least)
+            self.return_waiting(keeps)
             self.halted = 0
         if self.shared is not None:
             self.shared.stale = True
@@ -243,6 +243,8 @@ cdef class RelayMember:
 
     cdef int tell_room(self, uint32_t room) except -1:
         self.retell = False
+        if room:
+            self.halted = 0         # something may come again
         if self.number == 0:
             return 0
         self.told = self.member.held + room
