@@ -26,11 +26,11 @@ from kit.watch import wait_until
 from fluxmq.app.admin_client import AdminClient, AdminError
 from fluxmq.app.server import Server
 from fluxmq.edge.mqtt.clients import MqttClients
-from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.sessions.line import SessionLine
+from fluxmq.engine.sessions.share_groups import ShareGroups
 
 Plan = list[tuple[Any, ...]]
 TENANTS = ("/", "a", "b")
@@ -270,14 +270,14 @@ def is_found(folder: Path, defect: tuple[type, str, Any], ends: str = "") -> boo
 
 
 def test_planted_share_groups_without_their_namespace(tmp_path: Path) -> None:
-    look = Broker._group
+    look = ShareGroups._group
 
-    def blind(self: Broker, namespace: Any, name: bytes, filter_: bytes) -> Any:
+    def blind(self: ShareGroups, namespace: Any, name: bytes, filter_: bytes) -> Any:
         """By name and filter alone."""
-        found = (group for key, group in self.hub.groups.items() if key[1:] == (name, filter_))
+        found = (group for key, group in self._hub.groups.items() if key[1:] == (name, filter_))
         return next(found, None) or look(self, namespace, name, filter_)
 
-    assert is_found(tmp_path, (Broker, "_group", blind))
+    assert is_found(tmp_path, (ShareGroups, "_group", blind))
 
 
 def test_planted_namespaces_that_recovery_mixes_up(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class QueueConsumers:
         hosts.protocols["mqtt"] = self
         manager.make_anew = partial(make_anew, manager, hosts.protocols)
         manager.listeners += [Wholes(manager, relays, hosts), hosts, relays]
+        relays.is_known = manager.states.__contains__
         manager.reads.connect(relays, hosts)
         manager.listeners.append(WholeStreams(manager))
         relays.ticks.append(lambda limit_ms: manager.away.tick())

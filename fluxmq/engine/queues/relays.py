@@ -148,12 +148,13 @@ def away(relay: QueueRelay) -> Refusal:
 
 
 class _Question:
-    """Of a client. It waits because its queue moves."""
+    """Of a client. It waits because its queue moves. early: because the owner does not know the queue yet."""
 
     def __init__(self, queue: Queue, verb: str, arguments: Any, then: Then, member: Member | None,
                  since_ms: int) -> None:
         self.queue, self.verb, self.arguments, self.then = queue, verb, arguments, then
         self.member, self.since_ms = member, since_ms
+        self.early = False
 
 
 class Relays(QueueListener):
@@ -173,11 +174,12 @@ class Relays(QueueListener):
         self.on_refused: list[Callable[[Queue, Member, str], None]] = []
         # (queue, its consumer, what the owner tells its node of that): the same, and it takes it.
         self.on_attached: list[Callable[[Queue, Member, Any], None]] = []
-        self._waiting: list[_Question] = []  # their queues move
+        self._waiting: list[_Question] = []  # their queues move, or are not known to their owners yet
         # New consumers whose queues move, and since when.
         self._coming: dict[RelayMember, tuple[Queue, Then, int]] = {}
         self.ticks: list[Callable[[int], None]] = []  # called with expire(), and its limit
         self.wholes: Divided  # for queues whose partitions are queues of their own
+        self.is_known: Callable[[Queue], bool] = lambda queue: True  # whether it was not deleted
 
     def attach(self, queue: Queue, member: Member, asked: Attach, then: Then) -> None:
         """Attaches a consumer that has joined its group here. then: called with the answer; if it is refused, the
@@ -256,6 +258,15 @@ class Relays(QueueListener):
         for tell in self.on_refused:
             tell(queue, one.member, refused.text)
 
+    def queue_removed(self, queue: Queue) -> None:
+        """See QueueListener: nobody has an answer for those who wait."""
+        waiting, self._waiting = self._waiting, []
+        for question in waiting:
+            if question.queue is queue:
+                question.then(Answer(refused=UNKNOWN))
+            else:
+                self._waiting.append(question)
+
     def ask(self, queue: Queue, verb: str, arguments: Any, then: Then, member: Member | None = None, *,
             patient: bool = False) -> int:
         """Asks the owner: Hosts.calls, Hosts.questions. then: called with the answer. member: a consumer that was
@@ -293,7 +304,9 @@ class Relays(QueueListener):
             then(Answer(refused=Refusal(f"node {outbox.node} is away", away=True)))
 
     def _answered(self, question: _Question, answer: Answer) -> None:
-        if moved(answer):
+        # The owner of a new queue may hear of it later than this node.
+        question.early = answer.refused == UNKNOWN and self.is_known(question.queue)
+        if moved(answer) or question.early:
             self._wait(question)
         else:
             question.then(answer)
@@ -369,7 +382,7 @@ class Relays(QueueListener):
                 self._refused.discard(one)
         for question in [one for one in self._waiting if one.since_ms + limit_ms <= now_ms]:
             self._waiting.remove(question)
-            question.then(Answer(refused=_late(limit_ms)))
+            question.then(Answer(refused=UNKNOWN if question.early else _late(limit_ms)))
         for one, (queue, then, since_ms) in list(self._coming.items()):
             relay = one.relay
             if since_ms + limit_ms <= now_ms:
@@ -378,6 +391,8 @@ class Relays(QueueListener):
             elif queue.relay is relay and relay.reachable and one in relay.consumers:
                 del self._coming[one]  # the owner may have learned of a new queue by now
                 self._attach(relay, one, partial(self._attached, queue, one, then, since_ms))
+        for queue in dict.fromkeys(question.queue for question in self._waiting if question.early):
+            self._ask_again(queue)  # behind its consumers, about which it may be
         for outbox, asked in list(self._asked.items()):
             for number, (then, since_ms) in list(asked.items()):
                 if since_ms + limit_ms <= now_ms and asked.pop(number, None) is not None:
