@@ -406,7 +406,7 @@ def take_over(manager: QueueManager, state: QueueState, contents: Contents,
     waiting = [(one.group, one.take_waiting()) for one in relay.consumers]
     former = queue.logs
     relay.set_owner("", None)
-    settled = [(one.group, found) for one in relay.consumers if (found := one.take_settled())]
+    settled = [(one.group, done) for one in relay.consumers if (done := one.take_settled())]
     for member, how in asked.items():
         if how is not None:
             hosts[how.protocol].adopt_member(queue, member, how)
