@@ -7,6 +7,7 @@ from dataclasses import dataclass
 __all__ = ["Reading", "build", "read"]
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+FRAME_BYTES_MAX = 268_435_455 + 5       # of the largest MQTT packet
 
 
 @dataclass
@@ -66,6 +67,8 @@ def read(data: bytes) -> Reading:
                 return failed(found, 1003, -2)
             if opcode > BINARY or (opcode == CONTINUATION) != continues or length >> 63:
                 return failed(found, 1002, -1)
+            if length > FRAME_BYTES_MAX:
+                return failed(found, 1009, -1)
             continues = not fin
             found.payload += came
         at = start + length

@@ -1,26 +1,39 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Messages in memory: allocation and counting. See memory/message.pxd for what each struct is."""
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 from fluxmq._core.debug cimport count_live, ensure
+from fluxmq._core.wire.sizes cimport fit_u32
 
 
-cdef blob_t* blob_new(uint32_t size) except NULL:
+cdef blob_t* blob_new(size_t size) except NULL:
+    cdef uint32_t bytes = fit_u32(size)
     cdef blob_t* blob = <blob_t*>malloc(sizeof(blob_t) + size)
     if blob == NULL:
         raise MemoryError()
     count_live(live.blobs, 1)
     blob.refs = 1
-    blob.size = size
+    blob.size = bytes
     blob.data = <uint8_t*>blob + sizeof(blob_t)
     return blob
 
 
-cdef blob_t* blob_copy(const uint8_t* data, uint32_t size) except NULL:
+cdef blob_t* blob_copy(const uint8_t* data, size_t size) except NULL:
     cdef blob_t* blob = blob_new(size)
     memcpy(blob.data, data, size)
     return blob
+
+
+cdef blob_t* blob_resize(blob_t* blob, size_t size) except NULL:
+    cdef uint32_t bytes = fit_u32(size)
+    ensure(blob.refs == 1)
+    cdef blob_t* moved = <blob_t*>realloc(blob, sizeof(blob_t) + size)
+    if moved == NULL:
+        raise MemoryError()
+    moved.size = bytes
+    moved.data = <uint8_t*>moved + sizeof(blob_t)
+    return moved
 
 
 cdef void blob_drop(blob_t* blob) noexcept:

@@ -44,7 +44,7 @@ from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HO
 from fluxmq._core.memory.tap cimport TAP_AMQP091
 from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE, Channel, ChannelMember, delivery_t
 from fluxmq._core.net.transport cimport (
-    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, enter_phase,
+    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, admit, enter_phase,
 )
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
@@ -58,7 +58,10 @@ PROTOCOL_HEADER = PROTOCOL[:8]
 cdef enum:
     FRAME_HEAD = 7                  # type, channel, size
     FRAME_EXTRA = 8                 # and the end
-    FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
+    # Before Connection.TuneOk. Section 4.2.3 of the specification wants 4096; client properties may have 16 KiB
+    # (limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX), and a password may be a token. Up to here a peer is unknown: no frame of
+    # it gets memory of its own.
+    FRAME_MAX_UNTUNED = 32768
     OWN_KEPT_MAX = 262144           # buffers for bodies and properties kept for reuse, shared by the channels
     ALLOWED_MAX = 1024
     ASKED_AT_ONCE_MAX = 256         # pending authorization requests of one transaction, as in edge/asking.py
@@ -153,6 +156,7 @@ cdef class AmqpConnection(Transport):
     def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
         self.link.protocol = TAP_AMQP091
         self.frame_max = FRAME_MAX_UNTUNED
+        self.packet_bytes_max = FRAME_MAX_UNTUNED + FRAME_EXTRA
         self.channel_max = 0
         self.channels = {}
         self.contents = {}
@@ -170,6 +174,7 @@ cdef class AmqpConnection(Transport):
         """Sets what was negotiated, section 4.2.2 of the specification. frame_max: size of a whole frame, at least
         4096; heartbeat_s: 0 for none."""
         self.frame_max = frame_max
+        self.packet_bytes_max = frame_max + FRAME_EXTRA     # some clients count these bytes wrongly
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
@@ -254,10 +259,9 @@ cdef class AmqpConnection(Transport):
 
     # ---------------------------------------------------------------- frames
 
-    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        if n < FRAME_HEAD or not self.greeted:   # seven bytes of a protocol header look like a frame of a gigabyte
-            return 0
-        return <size_t>peek_u32(data + 3) + FRAME_EXTRA
+    cdef int too_large(self, uint64_t size) except -1:
+        raise ProtocolError(REPLY_FRAME_ERROR, f"a frame of {size} bytes is over frame_max {self.frame_max}"
+                                               f"{'' if self.phase == PHASE_OPEN else ', in the handshake'}")
 
     cdef int dispatch_big(self, blob_t* blob) except -1:
         cdef int result
@@ -291,15 +295,11 @@ cdef class AmqpConnection(Transport):
             self.handler.on_greeting(self)
             at += 8
         while end - at >= FRAME_HEAD and not self.paused and self.phase < PHASE_DRAINING:
-            size = peek_u32(at + 3)
-            # Some clients count the eight bytes around the payload wrongly.
-            if size > self.frame_max:
-                self.parsed = end
-                raise ProtocolError(REPLY_FRAME_ERROR,
-                                    f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
-                                                 f"{self.frame_max}")
-            if end - at - FRAME_EXTRA < <ssize_t>size:
+            size = admit(self, <uint64_t>peek_u32(at + 3) + FRAME_EXTRA, end)
+            if end - at < size:
+                self.announced = size
                 break
+            size -= FRAME_EXTRA
             self.parsed = at + size + FRAME_EXTRA
             self.check_end(at, size)
             result = self.on_frame(at[0], peek_u16(at + 1), at + 7, size)

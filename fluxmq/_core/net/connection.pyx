@@ -37,7 +37,7 @@ from fluxmq._core.mqtt.consts cimport (
 )
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, scratch_for, scratch_t
 from fluxmq._core.net.transport cimport (
-    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED, enter_phase,
+    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED, admit, enter_phase,
 )
 from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, hop_target, route_drop
 from fluxmq._core.pubsub.topics cimport topics_of
@@ -112,15 +112,6 @@ cdef class Connection(Transport):
             self.session.replay.on_room(self.session)
         return 0
 
-    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        cdef Cursor c
-        cdef uint32_t remaining
-        c.at = data + 1
-        c.end = data + n
-        if n < 2 or take_varint(&c, &remaining) != 1:
-            return 0
-        return <size_t>(c.at - data) + remaining
-
     @property
     def version(self) -> int:
         return self.link.version
@@ -174,6 +165,7 @@ cdef class Connection(Transport):
         cdef const uint8_t* end = data + n
         cdef Cursor c
         cdef uint32_t remaining = 0
+        cdef uint32_t size
         cdef int found
         cdef size_t passed
         cdef Hub hub = self.hub
@@ -202,10 +194,9 @@ cdef class Connection(Transport):
                 if found < 0:
                     self.parsed = end
                     raise ProtocolError(REASON_MALFORMED_PACKET, "Remaining Length is malformed [MQTT-1.5.5-1]")
-            if c.at - at + <size_t>remaining > self.packet_bytes_max:
-                self.parsed = end
-                self.too_large(<size_t>(c.at - at) + remaining)
-            if end - c.at < remaining:
+            size = admit(self, <uint64_t>(c.at - at) + remaining, end)
+            if end - at < size:
+                self.announced = size
                 break
             self.parsed = c.at + remaining
             if self.dispatch(at[0], c.at, c.at + remaining, NULL) == ASK:
@@ -310,9 +301,11 @@ cdef class Connection(Transport):
         run_end[0] = at
         return n
 
-    def too_large(self, size):
+    cdef int too_large(self, uint64_t size) except -1:
+        why = ("the most that a CONNECT has" if self.phase == PHASE_CONNECT and self.state is None
+               else "broker.max_message_size")
         raise ProtocolError(REASON_PACKET_TOO_LARGE, f"a packet of {size} bytes is over the limit of "
-                                                     f"{self.packet_bytes_max} (broker.max_message_size)")
+                                                     f"{self.packet_bytes_max} ({why})")
 
     cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1:
         """DONE, REFUSED or ASK."""

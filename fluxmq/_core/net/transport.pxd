@@ -80,9 +80,13 @@ cdef class Transport(Recorded):
     cdef size_t carry_room
     cdef uint8_t* input                 # the former carry while go_on parses it, unless released
     cdef size_t input_room
-    cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
-    cdef size_t big_have                # bytes received; complete: it waits to be handled again
-    cdef public uint32_t packet_bytes_max
+    cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place; its
+                                        # size is the room there is now (big_room)
+    cdef size_t big_have                # bytes received; all of big_size: it waits to be handled again
+    cdef uint32_t big_size              # bytes of the whole packet
+    cdef uint32_t announced             # bytes of the packet at which parse stopped because it is incomplete, its
+                                        # header being there; 0: there is none, or parse stopped for another reason
+    cdef public uint32_t packet_bytes_max   # of a whole packet or frame with its header, what the peer may send now
     # time, monotonic ms
     cdef readonly int64_t last_received_ms      # from which the time without input (keep alive, heartbeat) counts
     cdef public int64_t deadline_ms     # by which CONNECT must arrive, or draining must end; 0 = none
@@ -98,6 +102,7 @@ cdef class Transport(Recorded):
     cdef ssize_t receive(self, uint8_t* into, size_t room) except -3
     cdef int take(self, uint8_t* data, size_t n) except -1
     cdef int receive_big(self) except -1
+    cdef int big_room(self, size_t n) except -1
     cdef int take_big(self) except -1
     cdef int dispatch_big(self, blob_t* blob) except -1
     cdef bint waits(self) noexcept
@@ -126,10 +131,20 @@ cdef class Transport(Recorded):
                          str why) except -1
 
     # what the protocol adds
-    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept
+    cdef int too_large(self, uint64_t size) except -1
     cdef void count(self, bytes packet) noexcept
     cdef void let_go(self) noexcept
     cdef int drained(self) except -1
+
+
+# What a header says that its packet has: `size` bytes with that header. Everything that parses a stream of a peer calls
+# this as soon as the header is there, and does nothing with the number before: it is the one place where it is held
+# against what the peer may send now. Raises ProtocolError (too_large). end: of the bytes in hand, for a recording.
+cdef inline uint32_t admit(Transport transport, uint64_t size, const uint8_t* end) except 0:
+    if size > transport.packet_bytes_max:
+        transport.parsed = end
+        transport.too_large(size)
+    return <uint32_t>size
 
 
 cdef inline void enter_phase(Transport transport, uint8_t phase) noexcept:

@@ -24,7 +24,7 @@ from posix.unistd cimport close
 
 from ssl import SSLWantReadError, SSLWantWriteError
 
-from fluxmq._core.debug cimport is_transition
+from fluxmq._core.debug cimport ensure, is_transition
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.hub.hub cimport Hub
@@ -34,7 +34,7 @@ from fluxmq._core.memory.link cimport (
     chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_skip,
     link_write,
 )
-from fluxmq._core.memory.message cimport blob_drop, blob_new
+from fluxmq._core.memory.message cimport blob_drop, blob_new, blob_resize
 from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE, is_fenced
 from fluxmq._core.memory.tap cimport READERS
 from fluxmq._core.net.epoll cimport (
@@ -73,6 +73,7 @@ cdef enum:
     READ_BYTES = 262144         # of one recv: thousands of small packets, yet fits in the second-level cache
     READ_BYTES_MIN = 8192       # of one recv of a peer whose reads exceed a share: the rest waits in the kernel
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
+    BIG_BYTES_FIRST = 262144    # of that memory, which doubles as it fills: none is taken for bytes only announced
     HTTP_BYTES_MAX = 16384
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
@@ -381,7 +382,7 @@ cdef class Transport(Recorded):
 
     cdef bint waits(self) noexcept:
         """Whether received bytes are not handled yet."""
-        return self.carry_length != 0 or (self.big != NULL and self.big_have == self.big.size)
+        return self.carry_length != 0 or (self.big != NULL and self.big_have == self.big_size)
 
     cdef int take_carried(self) except -1:
         """Parses the kept bytes in place. Bytes not handled now stay there (keep), so a long input that takes several
@@ -486,7 +487,10 @@ cdef class Transport(Recorded):
 
     cdef int receive_big(self) except -1:
         """Receives the rest of a large packet directly into its own memory."""
-        cdef ssize_t got = self.receive(self.big.data + self.big_have, self.big.size - self.big_have)
+        cdef ssize_t got
+        if self.big_have == self.big.size:
+            self.big_room(1)
+        got = self.receive(self.big.data + self.big_have, self.big.size - self.big_have)
         if got == AGAIN:
             return 0
         if got <= 0:
@@ -499,8 +503,17 @@ cdef class Transport(Recorded):
         if self.phase == PHASE_DRAINING:
             return 0
         self.big_have += got
-        if self.big_have == self.big.size:
+        if self.big_have == self.big_size:
             self.take_big()
+        return 0
+
+    cdef int big_room(self, size_t n) except -1:
+        """Makes room in `big` for n more bytes of its packet."""
+        cdef size_t room = self.big_have + n
+        ensure(room <= self.big_size)
+        if room > self.big.size:
+            room = min(max(room, 2 * <size_t>self.big.size), <size_t>self.big_size)
+            self.big = blob_resize(self.big, room)
         return 0
 
     cdef int take_big(self) except -1:
@@ -517,7 +530,7 @@ cdef class Transport(Recorded):
         finally:
             if result == ASK and self.phase < PHASE_DRAINING:
                 self.big = blob
-                self.big_have = blob.size
+                self.big_have = self.big_size
             else:
                 self.verdicts = None
                 for reader in range(READERS):
@@ -532,30 +545,32 @@ cdef class Transport(Recorded):
         if self.phase == PHASE_HTTP:
             return self.upgrade(data, n)
         if self.big != NULL:
-            rest = self.big.size - self.big_have
+            rest = self.big_size - self.big_have
             if rest > n:
                 rest = n
             if rest:                    # 0: the packet waits to be handled again
+                self.big_room(rest)
                 memcpy(self.big.data + self.big_have, data, rest)
                 self.big_have += rest
                 data += rest
                 n -= rest
-            if self.big_have < self.big.size:
+            if self.big_have < self.big_size:
                 return 0
             self.take_big()
             if self.phase >= PHASE_DRAINING:
                 return 0
             if self.paused:
                 return self.keep(data, n)
+        self.announced = 0
         used = self.parse(data, n) if self.hub.node.tap == NULL else self.parse_tapped(data, n)
         if self.phase >= PHASE_DRAINING:
             return 0
         return self.keep(data + used, n - used)
 
     cdef int keep(self, const uint8_t* data, size_t n) except -1:
-        """Keeps an incomplete packet (or, while paused, everything unparsed) in `carry`."""
+        """Keeps what parse has left: an incomplete packet; or, where it stopped for another reason, bytes of which not
+        even a header has been read. Nothing is concluded from these here."""
         cdef uint8_t* grown
-        cdef size_t size
         if n == 0:
             if self.carry != NULL:
                 free(self.carry)
@@ -571,13 +586,13 @@ cdef class Transport(Recorded):
             self.carry_length = n
             self.input = NULL
             return 0
-        if not self.paused:
-            size = self.packet_bytes(data, n)
-            if size > CARRY_BYTES_MAX and size > n:
-                self.big = blob_new(<uint32_t>size)
-                memcpy(self.big.data, data, n)
-                self.big_have = n
-                return self.keep(data, 0)
+        if not self.paused and self.announced > CARRY_BYTES_MAX:
+            ensure(n < self.announced)
+            self.big_size = self.announced
+            self.big = blob_new(min(max(n, <size_t>BIG_BYTES_FIRST), <size_t>self.big_size))
+            memcpy(self.big.data, data, n)
+            self.big_have = n
+            return self.keep(data, 0)
         if n > self.carry_room:
             grown = <uint8_t*>realloc(self.carry, n)
             if grown == NULL:
@@ -774,9 +789,9 @@ cdef class Transport(Recorded):
 
     # ---------------------------------------------------------------- overridden by the protocol
 
-    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        """Total length of the packet that begins here; 0: its header is incomplete."""
-        return 0
+    cdef int too_large(self, uint64_t size) except -1:
+        """Raises the protocol's error: the packet in front has more bytes than packet_bytes_max."""
+        raise NotImplementedError
 
     cdef int dispatch_big(self, blob_t* blob) except -1:
         """Handles one complete packet in memory of its own: DONE, REFUSED or ASK."""

@@ -3,6 +3,10 @@
 A frame header may be split anywhere; the bytes that have arrived are kept in `header`. MQTT packets need not align with
 frames [MQTT-6.0.0-2]. ws_answer answers control frames. It answers a Close only after the MQTT bytes before it have
 been handled, because no data frame may follow a Close (section 5.5.1).
+
+A frame takes no memory, whatever it announces: its bytes are handed on as they arrive, and what is made of them there is
+limited by packet. One that announces more than any packet has is refused all the same (1009), as soon as its header is
+there.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
@@ -11,7 +15,7 @@ from fluxmq._core.memory.link cimport link_t
 cdef enum:
     WS_OK = 0
     WS_CLOSED = 1           # the peer sent Close
-    WS_BAD = -1             # protocol error: Close 1002 is due
+    WS_BAD = -1             # protocol error: Close 1002 or 1009 is due
     WS_TEXT = -2            # a data frame that is not binary: Close 1003 is due, [MQTT-6.0.0-1]
 
 cdef struct ws_t:

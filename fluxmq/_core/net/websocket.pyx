@@ -4,7 +4,10 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memcpy, memmove
 
 from fluxmq._core.memory.link cimport link_control_frame
-from fluxmq._core.wire.primitives cimport peek_u16, peek_u64, put_u16
+from fluxmq._core.wire.primitives cimport VARINT_MAX, peek_u16, peek_u64, put_u16
+
+cdef enum:
+    FRAME_BYTES_MAX = VARINT_MAX + 5    # the largest MQTT packet; a frame of several may have as much
 
 cdef enum:
     CONTINUATION = 0
@@ -92,6 +95,8 @@ cdef int header_done(ws_t* ws) noexcept:
         return give_up(ws, 1003, WS_TEXT)
     if opcode > BINARY or (opcode == BINARY) == (ws.message != 0) or length >> 63:
         return give_up(ws, 1002, WS_BAD)
+    if length > FRAME_BYTES_MAX:
+        return give_up(ws, 1009, WS_BAD)
     ws.message = not fin
     return WS_OK
 
