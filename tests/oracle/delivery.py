@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from oracle.topics import matches
 
-__all__ = ["TICK_NS", "History", "Row", "Rules", "Simulation", "as_text"]
+__all__ = ["TICK_NS", "History", "Row", "Rules", "Simulation", "Subscription", "as_text", "merged"]
 
 TICK_NS = 100_000_000
 BEGAN_NS = 1_700_000_000_000_000_000
@@ -72,6 +72,20 @@ class Subscription:
     no_local: bool
     handling: int
     group: str
+    as_published: bool = False
+    identifier: int = 0
+
+
+def merged(subscriptions: Iterable[Subscription], qos: int, retain: bool,
+           own: bool) -> tuple[int, bool, list[int]] | None:
+    """(QoS, RETAIN, Subscription Identifiers in order) of the one copy that a session gets by these subscriptions, all
+    of which match and none of which is shared, of a message with this QoS and RETAIN; None: it gets none. own: its own
+    client publishes it, which those with No Local do not match [MQTT5-3.3.4-2, -3; 3.3.1-12, -13; 3.8.3-3]."""
+    wanted = [one for one in subscriptions if not (own and one.no_local)]
+    if not wanted:
+        return None
+    return (min(qos, max(one.qos for one in wanted)), retain and any(one.as_published for one in wanted),
+            sorted(one.identifier for one in wanted if one.identifier))
 
 
 @dataclass(slots=True)
@@ -362,17 +376,17 @@ class Simulation:
             return
         shares: dict[str, list[tuple[Session, int]]] = {}
         for session in self.sessions.values():
-            granted = []
+            plain = []
             for topic_filter, options in session.subscriptions.items():
                 if options.group:
                     if "$queue/" not in topic_filter and matches(topic_filter.split("/", 2)[2].encode(),
                                                                  message.topic.encode()):
                         shares.setdefault(topic_filter, []).append((session, min(options.qos, message.qos)))
-                elif matches(topic_filter.encode(), message.topic.encode()) and not (
-                        options.no_local and session.client == message.publisher):
-                    granted.append(options.qos)
-            if granted:
-                self.give(session, Copy(message, min(max(granted), message.qos), False, ("plain",)))
+                elif matches(topic_filter.encode(), message.topic.encode()):
+                    plain.append(options)
+            copy = merged(plain, message.qos, False, session.client == message.publisher)
+            if copy:
+                self.give(session, Copy(message, copy[0], copy[1], ("plain",)))
         for group, members in shares.items():
             here = [member for member in members if member[0].connection] or members
             session, qos = self.chance.choice(here)

@@ -300,7 +300,7 @@ cdef class Hub(Waiter):
                 moving = <MovingSession>hop_target(&route.hops[i], HOP_MOVING)
                 if moving.came_from(self.life) and (
                         self.known is None or not self.known.had_by(moving.session.number)):
-                    moving.session.deliver(pub, route.hops[i].options, route.hops[i].ids)
+                    moving.session.deliver_hop(pub, &route.hops[i])
         return 0
 
     cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1:
@@ -344,7 +344,7 @@ cdef class Hub(Waiter):
         if route.count == 1:
             hop = &route.hops[0]
             if hop.kind == HOP_SESSION:
-                return (<Session>hop_target(hop, HOP_SESSION)).deliver(pub, hop.options, hop.ids)
+                return (<Session>hop_target(hop, HOP_SESSION)).deliver_hop(pub, hop)
             return self.deliver_hop(hop, pub)
         for i in range(route.count):
             hop = &route.hops[i]
@@ -359,7 +359,7 @@ cdef class Hub(Waiter):
             link = session.link
             if (not plain or link == NULL or (pub.qos and hop.options & SUB_QOS_MASK) or hop.ids != NULL
                     or hop.options & SUB_NO_LOCAL or link.aliases != NULL or link.pending > link.high):
-                session.deliver(pub, hop.options, hop.ids)
+                session.deliver_hop(pub, hop)
                 continue
             if made != NULL and made_version == (link.version == 5) and made_size <= link.packet_size_max:
                 at = link_room(link, made_size)
@@ -388,7 +388,7 @@ cdef class Hub(Waiter):
         cdef MovingSession moving
         cdef uint8_t reason
         if hop.kind == HOP_SESSION:
-            return (<Session>hop_target(hop, HOP_SESSION)).deliver(pub, hop.options, hop.ids)
+            return (<Session>hop_target(hop, HOP_SESSION)).deliver_hop(pub, hop)
         if hop.kind == HOP_GROUP:
             if pub.from_peer:
                 return 0            # the publisher's node chooses one member, on whatever node
@@ -411,7 +411,7 @@ cdef class Hub(Waiter):
             moving = <MovingSession>hop_target(hop, HOP_MOVING)
             if self.origin != NULL and not moving.accepted[pub.from_peer]:
                 return self.miss(moving.session.number)
-            return moving.deliver(pub, hop.options, hop.ids)
+            return moving.deliver(pub, hop)
         elif hop.kind == HOP_SPREAD:
             if pub.from_peer:
                 return 0

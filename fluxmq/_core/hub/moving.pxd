@@ -12,7 +12,8 @@ adopted from that life of it (Hub.publish_to_life), whatever sources they accept
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fluxmq._core.memory.message cimport ids_t, pub_t
+from fluxmq._core.memory.message cimport pub_t
+from fluxmq._core.pubsub.routes cimport hop_t
 from fluxmq._core.pubsub.session cimport Session
 
 cdef class MovingSession:
@@ -23,4 +24,4 @@ cdef class MovingSession:
 
     cdef bint came_from(self, uint64_t life) except -1
     cdef int index(self, bytes filter, void* former, void* target, uint8_t options, uint32_t identifier) except -1
-    cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
+    cdef int deliver(self, pub_t* pub, const hop_t* hop) except -1

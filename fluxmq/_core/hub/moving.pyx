@@ -55,7 +55,7 @@ cdef class MovingSession:
     cdef bint came_from(self, uint64_t life) except -1:
         return life in self.lives
 
-    cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1:
+    cdef int deliver(self, pub_t* pub, const hop_t* hop) except -1:
         if not self.accepted[pub.from_peer]:
             return 0
-        return self.session.deliver(pub, options, ids)
+        return self.session.deliver_hop(pub, hop)

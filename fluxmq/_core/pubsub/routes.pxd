@@ -1,7 +1,9 @@
 """Routes of topics: the cache of match results.
 
 A route is the merged match of one topic: one hop per target however many of its filters match, for a session with the
-highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. It is valid for one generation of the trie;
+highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. What the session's own client publishes
+matches its No Local subscriptions not at all [MQTT-3.8.3-3], so neither their QoS nor their identifier may show in it:
+a session with such a subscription and another has a second hop (own_hop). A route is valid for one generation of the trie;
 a stale one is rebuilt on its next use. The cache has sets of four entries and evicts the least recently used, so a
 flood of new topics costs a match each, but never more memory than `entries`. exchange/exchange.pyx has a cache of its
 own: its keys are two names, and its routes are Python objects, which are replaced instead of refilled and walked.
@@ -27,19 +29,21 @@ cdef enum:                  # kind of a hop's target: hop_t.kind. Only Hub.deliv
 cdef struct hop_t:
     void* target            # as the kind says; alive while the generation stands
     ids_t* ids              # counted, or NULL
-    uint8_t options         # SUB_*, without the kind
+    uint8_t options         # SUB_*, without the kind; SUB_NO_LOCAL: one of the subscriptions has it
     uint8_t kind            # HOP_*
+    uint32_t own            # distance to the hop of what the session's own client publishes; 0: it gets none of that
 
 cdef struct route_t:
     uint64_t hash
     uint64_t generation
     uint64_t used           # tick of the last use
-    hop_t* hops
+    hop_t* hops             # `count` in the order of their targets; the last `own_count` of `capacity` are own_hops
     uint8_t* topic          # behind this struct
     void* routes            # borrowed: the Routes that made it
     uint32_t refs           # one for the cache, each publisher that caches it, and each walk
     uint32_t walks          # current walks; invariant: during a walk only counts change here
-    uint32_t count
+    uint32_t count          # invariant: count + own_count <= capacity
+    uint32_t own_count
     uint32_t capacity
     uint16_t topic_length
     uint8_t kinds           # 1 << HOP_* of each hop
@@ -66,6 +70,11 @@ cdef void route_drop(route_t* route) noexcept
 cdef inline void* hop_target(const hop_t* hop, uint8_t kind) noexcept nogil:
     check(hop.kind == kind)
     return <void*>hop.target
+
+
+# What a session with No Local subscriptions gets of its own client's messages, by its other subscriptions; NULL: nothing.
+cdef inline const hop_t* own_hop(const hop_t* hop) noexcept nogil:
+    return hop + hop.own if hop.own else NULL
 
 
 # Between route_enter and route_leave the route and its hops do not change. A hop's target is alive while the trie's

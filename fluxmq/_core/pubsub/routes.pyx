@@ -29,7 +29,9 @@ cdef void clear_hops(route_t* route) noexcept:
     cdef uint32_t i
     for i in range(route.count):
         ids_drop(route.hops[i].ids)
-    route.count = 0
+    for i in range(route.capacity - route.own_count, route.capacity):
+        ids_drop(route.hops[i].ids)
+    route.count = route.own_count = 0
     route.kinds = 0
 
 
@@ -130,12 +132,12 @@ cdef class Routes:
 
     cdef int fill(self, route_t* route) except -1:
         cdef subs_t* found = &self.matches
-        cdef hop_t* hop = NULL
+        cdef hop_t* hop
         cdef hop_t* grown
-        cdef uint32_t[IDENTIFIERS_MAX] identifiers
-        cdef uint32_t n = 0
-        cdef size_t i
         cdef sub_t* sub
+        cdef uint32_t begin = 0
+        cdef uint32_t end
+        cdef bint some, all
         ensure(route.walks == 0)
         clear_hops(route)
         found.count = 0
@@ -148,33 +150,48 @@ cdef class Routes:
             route.capacity = <uint32_t>found.count
         if found.count > 1:
             qsort(found.items, found.count, sizeof(sub_t), by_target)
-        for i in range(found.count):
-            sub = &found.items[i]
-            if hop != NULL and hop.target == sub.target and hop.kind != HOP_GROUP:
-                hop.options = merged(hop.options, sub.options)
-            else:
-                if n:
-                    hop.ids = ids_new(identifiers, n)
-                    n = 0
-                hop = &route.hops[route.count]
-                route.count += 1
-                hop.target = sub.target
-                hop.options = sub.options & ~SUB_KIND_MASK
-                hop.kind = (sub.options & SUB_KIND_MASK) // SUB_KIND_UNIT
-                hop.ids = NULL
-                route.kinds |= 1 << hop.kind
-            if sub.identifier and n < IDENTIFIERS_MAX:
-                identifiers[n] = sub.identifier
-                n += 1
-        if n:
-            hop.ids = ids_new(identifiers, n)
+        while begin < found.count:
+            sub = &found.items[begin]
+            some = all = sub.options & SUB_NO_LOCAL != 0
+            end = begin + 1
+            while (end < found.count and found.items[end].target == sub.target
+                   and (sub.options & SUB_KIND_MASK) // SUB_KIND_UNIT != HOP_GROUP):
+                some |= found.items[end].options & SUB_NO_LOCAL != 0
+                all &= found.items[end].options & SUB_NO_LOCAL != 0
+                end += 1
+            hop = &route.hops[route.count]
+            merge(sub, &found.items[end], 0, hop)
+            route.count += 1
+            route.kinds |= 1 << hop.kind
+            if some and not all:
+                # There is room: a session with two hops has at least two subscriptions here.
+                grown = &route.hops[route.capacity - route.own_count - 1]
+                merge(sub, &found.items[end], SUB_NO_LOCAL, grown)
+                hop.own = <uint32_t>(grown - hop)
+                route.own_count += 1
+            begin = end
         route.generation = self.trie.generation
         return 0
 
 
-cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
-    """Options of one delivery for two matching subscriptions: highest QoS, kept local only if both say so."""
-    cdef uint8_t qos = a & SUB_QOS_MASK
-    if (b & SUB_QOS_MASK) > qos:
-        qos = b & SUB_QOS_MASK
-    return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & SUB_RETAIN_AS_PUBLISHED)
+cdef int merge(const sub_t* sub, const sub_t* end, uint8_t without, hop_t* hop) except -1:
+    """Makes the hop of one target of its subscriptions, from `sub` to before `end`, but those that have one of the options
+    `without`: highest QoS, all identifiers. At least one is left."""
+    cdef uint32_t[IDENTIFIERS_MAX] identifiers
+    cdef uint32_t n = 0
+    cdef uint8_t options = SUB_WIDE
+    hop.target = sub.target
+    hop.kind = (sub.options & SUB_KIND_MASK) // SUB_KIND_UNIT
+    hop.own = 0
+    while sub != end:
+        if not sub.options & without:
+            options = (max(options & SUB_QOS_MASK, sub.options & SUB_QOS_MASK)
+                       | (options | sub.options) & (SUB_NO_LOCAL | SUB_RETAIN_AS_PUBLISHED)
+                       | options & sub.options & SUB_WIDE)
+            if sub.identifier and n < IDENTIFIERS_MAX:
+                identifiers[n] = sub.identifier
+                n += 1
+        sub += 1
+    hop.options = options
+    hop.ids = ids_new(identifiers, n) if n else NULL
+    return 0

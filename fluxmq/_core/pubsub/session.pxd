@@ -26,6 +26,7 @@ from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport ids_t, msg_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
+from fluxmq._core.pubsub.routes cimport hop_t
 
 cdef enum:
     SLOT_FREE = 0
@@ -137,6 +138,7 @@ cdef class Session:
 
     cpdef clear(self)
     cdef int lose(self) except -1
+    cdef int deliver_hop(self, pub_t* pub, const hop_t* hop) except -1
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
     cdef int hold(self, slot_t* slot) except -1
     cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim,

@@ -18,6 +18,7 @@ from fluxmq._core.memory.link cimport link_ack, link_drop, link_hold, link_publi
 from fluxmq._core.memory.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_own
 from fluxmq._core.memory.namespace cimport Namespace, lacks_room
 from fluxmq._core.mqtt.consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PROTOCOL_ERROR
+from fluxmq._core.pubsub.routes cimport hop_t, own_hop
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
 __all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session", "SessionFacts"]
@@ -159,14 +160,20 @@ cdef class Session:
 
     # ---------------------------------------------------------------- deliver
 
+    cdef int deliver_hop(self, pub_t* pub, const hop_t* hop) except -1:
+        """deliver() by the subscriptions that match: those with No Local do not match what this client publishes."""
+        if hop.options & SUB_NO_LOCAL and pub.source == <void*>self:
+            hop = own_hop(hop)
+            if hop == NULL:
+                return 0
+        return self.deliver(pub, hop.options, hop.ids)
+
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1:
         """Delivers a publish to this session. 1: sent or queued; 0: dropped, and counted."""
         cdef uint8_t qos = options & SUB_QOS_MASK
         cdef uint8_t first
         cdef link_t* link = self.link
         cdef int64_t written
-        if options & SUB_NO_LOCAL and pub.source == <void*>self:
-            return 0
         if pub.qos < qos:
             qos = pub.qos
         first = <uint8_t>(PUBLISH << 4 | qos << 1)

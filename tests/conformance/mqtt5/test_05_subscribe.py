@@ -108,6 +108,49 @@ def test_no_local_is_about_the_client_id_and_not_the_connection(client, topic):
     c.expect_quiet()
 
 
+@pytest.mark.normative("MQTT5-3.8.3-3", "MQTT5-3.8.4-8", "MQTT5-3.3.4-3", "MQTT5-3.3.1-12")
+@pytest.mark.parametrize("identifiers", [False, True])
+def test_a_no_local_subscription_does_not_change_what_another_gets_of_ones_own(client, topic, identifiers):
+    """Neither its QoS, nor its Retain As Published, nor its identifier shows; in what others publish all do. A share
+    group beside gets its own copy."""
+    c, other, member = client("c"), client("other"), client("member")
+
+    def known(number):
+        return {"subscription_identifier": number} if identifiers else {}
+
+    c.subscribe((topic + "/#", options(2, no_local=True, retain_as_published=True)), properties=known(11))
+    c.subscribe((topic + "/a", options(1)), properties=known(12))
+    c.subscribe((topic + "/+", options(0)), properties=known(13))
+    member.subscribe((f"$share/g/{topic}/#", options(2, retain_as_published=True)))
+    for publisher, qos, retain, numbers in ((c, 1, False, [12, 13]), (other, 2, True, [11, 12, 13]),
+                                            (c, 1, False, [12, 13])):
+        publisher.publish(topic + "/a", b"x", qos=2, retain=True)
+        got = c.receive(topic + "/a", b"x", qos=qos, retain=retain)
+        assert sorted(got.props("subscription_identifier")) == (numbers if identifiers else [])
+        member.receive(topic + "/a", b"x", qos=2, retain=True)
+    c.unsubscribe(topic + "/a", topic + "/+")
+    c.publish(topic + "/a", b"nobody's", qos=1, retain=True)
+    c.expect_quiet()
+
+
+@pytest.mark.normative("MQTT5-3.8.3-3", "MQTT5-3.8.4-8")
+def test_no_local_beside_another_subscription_after_a_restart(client, start_broker, topic):
+    """The session has all its options still, and so has what was queued for it by both subscriptions."""
+    broker = start_broker()
+    c = client("c", where=broker, **KEPT)
+    c.subscribe((topic + "/#", options(2, no_local=True, retain_as_published=True)), (topic + "/a", options(1)))
+    c.publish(topic + "/a", b"before", qos=2, retain=True)
+    c.drop()
+    client("other", where=broker).publish(topic + "/a", b"queued", qos=2, retain=True)
+    broker.restart()
+    c = client("c", where=broker, **KEPT)
+    c.receive(topic + "/a", b"before", qos=1, retain=False, dup=True)
+    c.receive(topic + "/a", b"queued", qos=2, retain=True)
+    c.publish(topic + "/a", b"after", qos=2, retain=True)
+    c.receive(topic + "/a", b"after", qos=1, retain=False)
+    c.expect_quiet()
+
+
 @pytest.mark.normative("MQTT5-3.3.1-12", "MQTT5-3.3.1-13")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("retain", [False, True])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.metadata import MetadataInMemory
 from kit.sizes import some
-from oracle.mqtt import Connack
+from oracle.mqtt import Connack, Publish
 from simulator.cluster.brokers import Brokers, Client
 
 from fluxmq.cluster.keys import node_key
@@ -21,6 +21,7 @@ from fluxmq.cluster.returns import RETURN, STORED
 from fluxmq.cluster.takeover import TAIL, TAKEOVER
 
 NAMES = ("one", "two", "three")
+NO_LOCAL, AS_PUBLISHED = 4, 8       # MQTT 5.0 section 3.8.3.1
 
 
 def serving(seed: int = 1, ttl_s: int = 10) -> Brokers:
@@ -85,6 +86,24 @@ def test_the_session_is_there_where_the_client_connects() -> None:
     brokers.run_for(0.1)
     peers = brokers.processes["three"].cluster.peers
     assert peers is not None and not peers.peers["one"].wanted and peers.peers["two"].wanted
+
+
+def test_no_local_beside_another_subscription_is_the_same_at_each_node() -> None:
+    """What the client publishes where it is, and what others publish there and elsewhere. [MQTT5-3.8.3-3]"""
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    others = [connected(brokers, at, f"p-{at}") for at in ("two", "three")]
+    for filter_, options in (("t/#", 2 | NO_LOCAL | AS_PUBLISHED), ("t/a", 1)):
+        packet_id = client.subscribe(filter_, options)
+        brokers.run_until(lambda packet_id=packet_id: client.acknowledged(packet_id))  # type: ignore[misc]
+    for at in ("one", "two", "three"):
+        hop(brokers, client, at)
+        client.got.clear()
+        for publisher, own in ((others[0], False), (client, True), (others[1], False)):
+            before = len(client.of(Publish))
+            publisher.publish("t/a", b"x", 2, retain=True)
+            brokers.run_until(lambda before=before: len(client.of(Publish)) > before)  # type: ignore[misc]
+            assert [(one.qos, one.retain) for one in client.of(Publish)[before:]] == [(1, False) if own else (2, True)]
 
 
 def test_what_a_dead_node_did_not_take_holds_up_no_session() -> None:
