@@ -27,6 +27,7 @@ from kit.broker import WHICH, Broker
 from kit.brokers import Brokers
 from kit.client import TIMEOUT, Client
 from kit.on_three_nodes import mark_long, may_use_nodes, parameters
+from kit.surroundings import Failures
 from kit.three_nodes import ThreeNodes
 
 # No test asserts how long something took, and examples of hypothesis do not either.
@@ -65,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--point", help="of tests/faults: this one only, as a failing test names it")
     parser.addoption("--disk", action="store_true",
                      help="the files of tests on the disk, where temporary files are, not in memory")
+    parser.addoption("--failures", type=Path, metavar="FILE", help="gets what failed, and whether it may run again "
+                                                                   "(.ci/again)")
     parser.addoption("--fault-table", help="of tests/faults: a file that gets the tables shown at the end, too")
     parser.addoption("--seed", type=int, default=1,
                      help="of what chance decides: examples of hypothesis, points of tests/faults, long tests")
@@ -77,6 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(config.getoption("--seed"))
+    if config.getoption("--failures") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(config.getoption("--failures")))
     elsewhere = config.getoption("--disk") or config.option.basetemp or "TMPDIR" in os.environ
     if not elsewhere and not hasattr(config, "workerinput") and has_room(MEMORY):
         keep_in_memory(config)
@@ -154,6 +159,7 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Brokers]
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
+    Failures.mark(report, call)
     if report.failed and BROKERS in item.stash:
         report.sections += item.stash[BROKERS].said()
     return report

@@ -28,6 +28,7 @@ import pytest
 
 from kit.nursery import Process, can_fork, fork
 from kit.python import environment
+from kit.surroundings import NotReady, PortTaken
 
 ROOT = Path(__file__).resolve().parents[2]
 WHICH = os.environ.get("FLUXMQ_TEST_BROKER", "")
@@ -55,6 +56,14 @@ MOSQUITTO_KEYS = {
 
 class BrokerDied(AssertionError):
     """The process ended by itself, never became ready, or printed a traceback."""
+
+
+class BrokerNotReady(BrokerDied, NotReady):
+    """It runs, and does not say that it is ready."""
+
+
+class BrokerPortTaken(BrokerDied, PortTaken):
+    """Another process was quicker."""
 
 
 @functools.cache
@@ -108,6 +117,7 @@ class Broker:
         self.addresses: dict[str, Address] = {}
         self.process: subprocess.Popen[bytes] | Process | None = None
         self._checked = 0                    # bytes of stderr that a check has seen
+        self._began = 0                      # bytes of stderr before its last start
         directory.mkdir(parents=True, exist_ok=True)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,18 +129,15 @@ class Broker:
             self.addresses = {"mqtt/tcp/plain": (host, int(port))}
             return self
         for _ in range(PORT_TRIES):
-            try:
+            with contextlib.suppress(BrokerPortTaken):
                 return self._start()
-            except BrokerDied as died:
-                # Another test took it meanwhile, or one was drawn twice.
-                if not any(text in str(died) for text in ("Address already in use", "cannot be listened on twice")):
-                    raise
-                time.sleep(0.2)                  # another test was quicker, for now
+            time.sleep(0.2)                      # another test was quicker, for now
         return self._start()
 
     def _start(self) -> Broker:
         command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
         out, err = self._log("stdout"), self._log("stderr")
+        self._began = self.stderr_size()
         env = environment(*self.folders, PYTHONUNBUFFERED="1", **self.environ)
         if can_fork(command, env):
             self.process = fork(command, stdout=out, stderr=err, cwd=self.directory, env=env)
@@ -280,9 +287,15 @@ class Broker:
             if self._need_process().poll() is not None:
                 break
             time.sleep(0.01)
-        said = self._log("stdout").read_text("utf-8", "replace") + self.stderr()
+        said = self._log("stdout").read_text("utf-8", "replace") + self.stderr(self._began)
+        kind: type[BrokerDied] = BrokerDied
+        if self._need_process().poll() is None and not any(sign in said for sign in ACCIDENTS):
+            kind = BrokerNotReady
         self.stop()
-        raise BrokerDied(f"the broker did not become ready\n{said}")
+        # Another test took it meanwhile, or one was drawn twice.
+        if any(text in said for text in ("Address already in use", "cannot be listened on twice")):
+            kind = BrokerPortTaken
+        raise kind(f"the broker did not become ready\n{said}")
 
     @staticmethod
     def _listeners(lines: list[str]) -> dict[str, Address]:
@@ -317,7 +330,7 @@ class Broker:
             with contextlib.suppress(OSError), socket.create_connection(self.address, 1):
                 return
             time.sleep(0.01)
-        raise BrokerDied(f"mosquitto did not start\n{self.stderr()}")
+        raise BrokerNotReady(f"mosquitto did not start\n{self.stderr()}")
 
     def _log(self, stream: str) -> Path:
         return self.directory / f"broker.{stream}"

@@ -35,6 +35,7 @@ from kit.client import Client
 from kit.etcd import etcd_binary
 from kit.python import TESTS, environment
 from kit.standstill import stand_still
+from kit.surroundings import OutOfTime
 
 __all__ = ["Cluster", "cluster_command", "fluxmq", "fluxmq_json"]
 
@@ -295,8 +296,11 @@ class Cluster:
 
     @staticmethod
     def wait(condition: Callable[[], object]) -> None:
-        """Until it holds."""
+        """Until it holds. That nodes do not serve again in time says nothing of what they have; of any other condition
+        nobody can know here what its absence means."""
         deadline = time.monotonic() + PATIENCE_S
+        kind = OutOfTime if getattr(condition, "__func__", None) is Cluster.everybody_serves else AssertionError
         while not condition():
-            assert time.monotonic() < deadline, "it does not happen"
+            if time.monotonic() >= deadline:
+                raise kind("it does not happen")
             time.sleep(0.05)

@@ -17,6 +17,7 @@ from typing import Any
 from fluxmq.cluster.etcd.guard import guarded
 from kit.broker import free_port
 from kit.standstill import stand_still
+from kit.surroundings import ToolFailed
 from kit.tools import require_tool
 
 __all__ = ["QUICK", "EtcdServer", "EtcdServers", "etcd_binary"]
@@ -106,8 +107,10 @@ class EtcdServer:
         """Until it knows a leader and serves."""
         deadline = time.monotonic() + SECONDS
         while "serving client traffic" not in self.log if self.tls else not _healthy(self.ask("/health")):
-            assert self.process is not None and self.process.poll() is None, f"etcd has ended: {self.log[-3000:]}"
-            assert time.monotonic() < deadline, f"etcd does not serve: {self.log[-3000:]}"
+            if self.process is None or self.process.poll() is not None:
+                raise ToolFailed(f"etcd has ended: {self.log[-3000:]}")
+            if time.monotonic() >= deadline:
+                raise ToolFailed(f"etcd does not serve: {self.log[-3000:]}")
             time.sleep(0.02)
 
 

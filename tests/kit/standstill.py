@@ -11,6 +11,8 @@ import signal
 import time
 from pathlib import Path
 
+from kit.surroundings import OutOfTime
+
 __all__ = ["stand_still"]
 
 PATIENCE_S = 60.0  # only a failing test needs it
@@ -22,7 +24,8 @@ def stand_still(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + PATIENCE_S
     while any(state not in STILL for state in _states(pid)):
-        assert time.monotonic() < deadline, f"process {pid} runs on"
+        if time.monotonic() >= deadline:
+            raise OutOfTime(f"process {pid} runs on")
         time.sleep(0.001)
 
 
