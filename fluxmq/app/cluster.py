@@ -127,7 +127,8 @@ class ClusterRuntime:
         settings = Settings(cluster.node_id, configured=where.peers, ttl_s=int(cluster.lease_ttl),
                             limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
                             retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
-        transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls))
+        transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls),
+                                  log=self.log)
         self._driver = LoopDriver()
         node = ClusterNode(settings, self.store, transport, self._driver, on_fenced=on_fenced, log=self.log,
                            clock_s=_boot_s, watch=self.watch)

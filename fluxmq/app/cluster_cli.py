@@ -58,7 +58,7 @@ def _state(view: dict[str, Any]) -> str:
 
 def _status(view: dict[str, Any]) -> str:
     own = next(node for node in view["nodes"] if node["id"] == view["local"])
-    lines = [("node", own["id"]), ("state", _state(view))]
+    lines = [("node", own["id"]), ("state", _state(view)), *(("degraded", what) for what in view["degraded"])]
     if view["state"] != "standalone":
         up = sum(node["epoch"] > 0 for node in view["nodes"])
         behind, revision = view["behind"], view["revision"]
@@ -81,12 +81,12 @@ def _status(view: dict[str, Any]) -> str:
 def cluster_status(place: Place) -> int:
     """Show the state of this node, and what went between it and each other node.
 
-    It is shown without quorum, too. The exit status is 0 if the node serves or leaves, and 1 if it joins, has no quorum
-    or is fenced.
+    It is shown without quorum, too. The exit status is 0 if the node serves or leaves, and 1 if it joins, has no
+    quorum, is fenced, or serves and something of it does not work (degraded).
     """
     view = place.client.ask("GET", "cluster")
     place.show(view, lambda: _status(view))
-    return exit_codes.FAILURE if view["state"] in _NOT_WELL else exit_codes.OK
+    return exit_codes.FAILURE if view["state"] in _NOT_WELL or view["degraded"] else exit_codes.OK
 
 
 @cluster.command("members")

@@ -15,9 +15,11 @@ def cluster_check(view: ClusterView) -> dict[str, Any] | None:
     """The check `cluster` of /ready; None without a cluster."""
     if view.state == "standalone":
         return None
-    check = {"status": "up" if view.state in _SERVING else "down"}
-    if view.state != "serving":
-        check["details"] = f"{view.state.replace('_', ' ')}{': ' if view.reason else ''}{view.reason}"
+    check = {"status": "down" if view.state not in _SERVING else "degraded" if view.degraded else "up"}
+    state = () if view.state == "serving" else (
+        f"{view.state.replace('_', ' ')}{': ' if view.reason else ''}{view.reason}",)
+    if details := "; ".join((*state, *view.degraded)):
+        check["details"] = details
     return check
 
 
@@ -35,6 +37,8 @@ def cluster_metrics(view: ClusterView) -> dict[str, Any]:
         "fluxmq_cluster_revisions_behind": view.behind,
         "fluxmq_cluster_without_quorum_seconds": view.without_quorum_ms / 1000,
         "fluxmq_cluster_quorum_lost_total": view.quorum_lost,
+        "fluxmq_cluster_degraded": len(view.degraded),
+        "fluxmq_cluster_listener_restarts_total": view.listener_restarts,
         "fluxmq_cluster_retained_pending": view.retained_pending,
         "fluxmq_cluster_retained_left_out_total": view.retained_left_out,
         "fluxmq_cluster_sessions": {(node.id,): node.sessions for node in view.nodes},

@@ -67,7 +67,8 @@ class Snapshots:
         return {"status": "healthy"}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether clients can be served: the broker is running, its disk accepts writes, and it is in its cluster."""
+        """Whether clients can be served: the broker is running, its disk accepts writes, and it is in its cluster. The
+        mode is degraded if that is so, but something else of it does not work."""
         journal, refusing = self.journal, self.queues.refusing
         storage = journal is None or (journal.status == 0 and not refusing)
         checks = {"broker": {"status": "up" if not self.stopped.is_set() else "down"},
@@ -78,9 +79,9 @@ class Snapshots:
         cluster = cluster_check(self.cluster.snapshot())
         if cluster is not None:
             checks["cluster"] = cluster
-        good = all(check["status"] == "up" for check in checks.values())
-        if good:
-            return True, {"status": "ready", "mode": "nominal", "checks": checks}
+        found = {check["status"] for check in checks.values()}
+        if "down" not in found:
+            return True, {"status": "ready", "mode": "degraded" if "degraded" in found else "nominal", "checks": checks}
         return False, {"status": "not_ready", "details": "see checks", "checks": checks}
 
     def metrics(self) -> Snapshot:

@@ -257,6 +257,15 @@ class BindFailed(FluxError):
 class Transport(Protocol):
     """Connections to other nodes. One per node; the handler is given when it starts."""
 
+    @property
+    def problem(self) -> str:
+        """Why other nodes get no new connection to this one at present, while it works on that; "": they do. What they
+        have may go on."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it has had to listen anew."""
+
     async def start(self, handler: TransportHandler) -> None:
         """Listens. Raises BindFailed."""
 

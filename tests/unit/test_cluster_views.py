@@ -86,6 +86,19 @@ def test_the_exit_status_of_status_says_whether_all_is_well(node: AdminNode, ove
     assert run(node, "status", "--json").return_value == status
 
 
+def test_what_of_a_node_that_serves_does_not_work_is_told(node: AdminNode, overview: FakeOverview) -> None:
+    overview.set(degraded=("the listener has ended",))
+    result = run(node, "status")
+    assert result.return_value == 1 and ["degraded", "the", "listener", "has", "ended"] in lines(node, "status")
+    assert cluster_check(overview.view) == {"status": "degraded", "details": "the listener has ended"}
+    overview.set(state="without_quorum", reason="no leader")
+    assert cluster_check(overview.view) == {
+        "status": "degraded", "details": "without quorum: no leader; the listener has ended"}
+    overview.set(state="fenced", reason="its key is gone")
+    assert cluster_check(overview.view) == {
+        "status": "down", "details": "fenced: its key is gone; the listener has ended"}
+
+
 def test_members_lists_every_node_also_one_that_is_down(node: AdminNode) -> None:
     assert lines(node, "members")[1:] == [
         ["one", "(this", "one)", "10.0.0.1", "7948", "11", "serving", "no", "5", "8.2s", "voter", "1"],

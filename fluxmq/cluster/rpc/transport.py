@@ -1,4 +1,4 @@
-"""The transport over gRPC: one server, a connection for each stream that is dialled, one for calls to each node.
+"""The transport over gRPC: a listener, a connection for each stream that is dialled, one for calls to each node.
 
 grpc.aio has threads of its own. They tell the event loop of what has ended by a byte to a socket that the loop watches,
 so a turn of the broker that lingers notices (decision 0009). A message costs about 100 µs of processor time at either
@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import BindFailed, CallFailed, TransportHandler
+from fluxmq.cluster.ports import BindFailed, CallFailed, Log, TransportHandler
 from fluxmq.cluster.rpc.channels import (
     RPCS_MAX,
     Channels,
@@ -27,6 +27,7 @@ from fluxmq.cluster.rpc.channels import (
     server_options,
 )
 from fluxmq.cluster.rpc.incoming import Service
+from fluxmq.cluster.rpc.listening import Listener
 from fluxmq.cluster.rpc.outgoing import Outgoing, ask
 from fluxmq.model.address import Address, parse_address
 
@@ -38,13 +39,14 @@ _STOPPING = "this node is stopping"
 class GrpcTransport:
     """cluster.ports.Transport. All methods are for the loop's thread, and all but __init__ for the running loop."""
 
-    def __init__(self, address: str, *, tls: Tls | None = None, settings: Settings | None = None) -> None:
-        """address: what start() listens on, as in model/address. Without tls anyone who reaches it is a node."""
-        self._asked_for = parse_address(address)
+    def __init__(self, address: str, *, tls: Tls | None = None, settings: Settings | None = None,
+                 log: Log = lambda level, cause, text, fields: None) -> None:
+        """address: what start() listens on, as in model/address. Without tls anyone who reaches it is a node. log: as
+        Broker's on_log."""
         self._tls = tls
         self._settings = settings or Settings()
         self._renewed: Tls | None = None
-        self._server: grpc.aio.Server | None = None
+        self._listener = Listener(parse_address(address), self._open, self._start, log)
         self._service: Service | None = None
         self._handler: TransportHandler | None = None
         self._channels = Channels(self._channel, self._start)
@@ -57,20 +59,32 @@ class GrpcTransport:
         """See Transport. `address` then has the port that was chosen."""
         self._handler = handler
         self._service = Service(handler, self._settings.hello_s, self._start)
-        self._server = grpc.aio.server(options=server_options(self._settings), maximum_concurrent_rpcs=RPCS_MAX)
-        self._server.add_generic_rpc_handlers((self._service.handlers(),))
-        host, port = self._asked_for
-        target = str(Address(host or "::", port))
+        await self._listener.start()
+        self.address = str(self._listener.address)
+
+    async def _open(self, address: Address) -> tuple[grpc.aio.Server, int]:
+        """A server there, not started yet, and its port. Raises BindFailed."""
+        assert self._service is not None
+        server = grpc.aio.server(options=server_options(self._settings), maximum_concurrent_rpcs=RPCS_MAX)
+        server.add_generic_rpc_handlers((self._service.handlers(),))
+        target = str(Address(address.host or "::", address.port))
         try:
             if self._tls is None:
-                port = self._server.add_insecure_port(target)
-            else:
-                port = self._server.add_secure_port(target, server_credentials(self._tls, self._take_renewed))
+                return server, server.add_insecure_port(target)
+            return server, server.add_secure_port(target, server_credentials(self._tls, self._take_renewed))
         except RuntimeError as error:
-            await self._server.stop(None)
-            raise BindFailed(f"cannot listen on {self._asked_for}: {_reason(host, port) or error}") from None
-        self.address = str(Address(host, port))
-        await self._server.start()
+            await server.stop(None)
+            raise BindFailed(f"cannot listen on {address}: {_reason(*address) or error}") from None
+
+    @property
+    def problem(self) -> str:
+        """See Transport."""
+        return self._listener.problem
+
+    @property
+    def restarts(self) -> int:
+        """See Transport."""
+        return self._listener.restarts
 
     def renew(self, tls: Tls) -> None:
         """Other certificates for connections from now on. Those that exist stay."""
@@ -111,11 +125,10 @@ class GrpcTransport:
         for stream in list(self._streams):
             stream.close()
         await self._channels.close()
-        if self._server is not None:
-            await self._server.stop(None)
+        await self._listener.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self._server = self._service = None
+        self._service = None
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         return open_channel(address, self._settings, self._tls)
