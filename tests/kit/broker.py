@@ -5,6 +5,8 @@ FLUXMQ_TEST_BROKER says which broker the tests speak to:
     (not set)     this tree's `python -m fluxmq run`
     mosquitto     Debian's mosquitto; for work on the tests only, what it cannot be configured to do is skipped
     host:port     one that runs already; what needs a configuration or a restart of its own is skipped
+
+FLUXMQ_TEST_PORTS=FIRST-LAST: brokers and members of etcd listen on no other ports.
 """
 from __future__ import annotations
 
@@ -38,6 +40,7 @@ PORT_TRIES = 5
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS = (10_000, 65_536)
 PORTS_MIN = 2_000               # fewer are too few for all tests: then any will do
+PORTS_VARIABLE = "FLUXMQ_TEST_PORTS"
 
 
 Address = tuple[str, int]
@@ -77,6 +80,9 @@ def ports() -> list[int]:
     found = [port for port in range(*PORTS) if not low <= port <= high]
     if len(found) < PORTS_MIN:
         found = list(range(*PORTS))
+    if PORTS_VARIABLE in os.environ:
+        first, _, last = os.environ[PORTS_VARIABLE].partition("-")
+        found = list(range(int(first), int(last) + 1))
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     found = found[int(worker) % workers::workers] if worker.isdigit() else found
@@ -108,6 +114,7 @@ class Broker:
     """
 
     folders: tuple[Path, ...] = ()  # that it imports from besides
+    start_seconds = START_SECONDS
 
     def __init__(self, directory: Path, settings: dict[str, object] | None = None,
                  environ: dict[str, str] | None = None) -> None:
@@ -278,7 +285,7 @@ class Broker:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self.start_seconds
         while time.monotonic() < deadline:
             lines = self._log("stdout").read_text("utf-8", "replace").splitlines()
             if "ready" in (line.strip() for line in lines):

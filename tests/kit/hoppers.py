@@ -45,7 +45,7 @@ STALE = b"over a connection that was left"
 class Hopper(threading.Thread):
     """nodes: where to find them; the first is tried first. lost: connections that were open and ended. refused:
     CONNACKs that were refusals. absent: how often a session was not there that should have been. connects: how many
-    succeeded. error: why the thread has ended before stop()."""
+    succeeded. visited: the nodes where they did. error: why the thread has ended before stop()."""
 
     clean_start = False
 
@@ -56,6 +56,7 @@ class Hopper(threading.Thread):
         self.error: BaseException | None = None
         self.connected = threading.Event()
         self.connects = 0
+        self.visited: set[Address] = set()
         self.present = False  # the session was there at the last CONNECT
         self._at = self.nodes[0]
         self._stopping = threading.Event()
@@ -88,8 +89,7 @@ class Hopper(threading.Thread):
             self._next()
             return None
         try:
-            client.send(Connect(client_id=self.name, clean_start=self.clean_start,
-                                properties=list(KEPT["properties"].items())))
+            client.send(self.request())
             answer = client.recv()
         except (Closed, OSError):
             client.close()
@@ -104,7 +104,12 @@ class Hopper(threading.Thread):
         self.present = answer.session_present
         self.absent += bool(self.connects) and not self.present and not self.clean_start
         self.connects += 1
+        self.visited.add(self._at)
         return client
+
+    def request(self) -> Connect:
+        """What it connects with."""
+        return Connect(client_id=self.name, clean_start=self.clean_start, properties=list(KEPT["properties"].items()))
 
     def _next(self) -> None:
         self._at = self.nodes[(self.nodes.index(self._at) + 1) % len(self.nodes)]
