@@ -34,6 +34,7 @@ from fluxmq.model.address import parse_address
 from fluxmq.model.cluster import ClusterTls
 from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
 from fluxmq.model.config import Config
+from fluxmq.storage.lock import StorageLock
 
 __all__ = ["ClusterRuntime"]
 
@@ -58,9 +59,12 @@ class ClusterRuntime:
         self.failed: FluxError | None = None  # told between two lives
         self._driver = LoopDriver()  # of the present life
         self.store = EtcdStore(self.addresses.endpoints, tls=_etcd_tls(config), on_log=log)
+        self.lock = StorageLock(Path(config.storage.dir))
 
     def start(self) -> None:
-        """Starts the etcd member of this node, if it has one. Raises ConfigError, StorageError."""
+        """Takes the lock of the storage directory, then starts the etcd member of this node, if it has one: a second
+        process with the same configuration must not come as far as that. Raises ConfigError, StorageError."""
+        self.lock.acquire()
         where, etcd = self.addresses.member, self.config.cluster.etcd
         if where is None:
             return
@@ -105,6 +109,7 @@ class ClusterRuntime:
         await self.store.close()
         if self.own is not None:
             await self.own.stop()
+        self.lock.release()
 
     def _failed_between(self, error: FluxError) -> None:
         self.failed = error

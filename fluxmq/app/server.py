@@ -303,7 +303,8 @@ class Server:
             return MemoryStore()
         return RocksStore(Path(storage.dir), identity=secrets.randbits(64), durability=storage.session_durability,
                           interval=storage.sync_interval, file_bytes=storage.journal_file_size,
-                          recover_on_startup=storage.recover_on_startup)
+                          recover_on_startup=storage.recover_on_startup,
+                          lock=None if self.runtime is None else self.runtime.lock)
 
     # ------------------------------------------------------------------ start
 

@@ -15,7 +15,6 @@ Keys that begin with a zero byte are the store's own.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq.storage.files import SYSTEM, FileOps
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
-from fluxmq.storage.reading import close_quietly
+from fluxmq.storage.lock import StorageLock
 from fluxmq.storage.view import View
 
 if TYPE_CHECKING:
@@ -42,13 +41,13 @@ class RocksStore:
     stale bytes of earlier ones). durability: "fsync" or "buffered". interval: seconds between syncs when buffered.
     file_bytes: of a journal file when the next is begun.
     recover_on_startup: repair what is damaged (storage/repair.py) instead of refusing to start.
+    lock: of the directory, which its owner holds over this store's life; None: the store takes it at its start.
     file_ops: for tests, see Journal. ops: for tests, see files.py.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, identity: int, durability: str = "fsync",
                  interval: float = 1.0, file_bytes: int = 64 << 20, recover_on_startup: bool = False,
-                 file_ops: int = 0,
-                 ops: FileOps = SYSTEM) -> None:
+                 lock: StorageLock | None = None, file_ops: int = 0, ops: FileOps = SYSTEM) -> None:
         self._path = Path(directory)
         self._identity = identity
         self._durability = durability
@@ -57,7 +56,9 @@ class RocksStore:
         self._recover_on_startup = recover_on_startup
         self._file_ops = file_ops
         self._ops = ops
-        self._lock_fd = -1
+        self._lock = StorageLock(self._path) if lock is None else lock
+        self._lock_is_own = lock is None
+        self._started = False
         self._view: View | None = None
         self._journal: Journal | None = None
         self._writer: threading.Thread | None = None
@@ -85,9 +86,11 @@ class RocksStore:
     def start(self) -> None:
         """As the port says. Afterwards `recovery` tells what the journal held and what was cut off, `repaired` what a
         repair did."""
-        if self._lock_fd >= 0:
+        if self._started:
             raise UsageError("the store is open already")
-        self._lock()
+        if self._lock_is_own:
+            self._lock.acquire()
+        self._started = True
         try:
             if self._recover_on_startup:
                 # Few starts repair, and this knows every format that is on the disk.
@@ -176,9 +179,9 @@ class RocksStore:
                 writer.join()
             if view is not None:
                 view.close()
-            if self._lock_fd >= 0:
-                close_quietly(self._lock_fd)
-                self._lock_fd = -1
+            if self._lock_is_own:
+                self._lock.release()
+            self._started = False
 
     # ------------------------------------------------------------------------------------------------------------
 
@@ -194,30 +197,3 @@ class RocksStore:
 
     def _open_view(self) -> View:
         return View(self._path)
-
-    def _lock(self) -> None:
-        try:
-            # Both are made here, because RocksDB would not sync the name of its directory.
-            (self._path / "journal").mkdir(parents=True, exist_ok=True)
-            (self._path / "state").mkdir(exist_ok=True)
-            self._lock_fd = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            _sync_new_directory(self._path)
-        except OSError as error:
-            raise StorageError(f"cannot use {self._path} as the storage directory: {error}") from error
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            close_quietly(self._lock_fd)
-            self._lock_fd = -1
-            raise StorageError(f"{self._path} is in use by another broker (its file `lock` is held). Stop that one, or "
-                               f"give this one its own `storage.dir`") from None
-
-
-def _sync_new_directory(path: Path) -> None:
-    """The directory, what was just made in it, and its name in the one above."""
-    for each in (path, path.parent):
-        fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            close_quietly(fd)

@@ -56,6 +56,7 @@ from fluxmq.engine.queues.limits import LimitedConsumers
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.lock import StorageLock
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
@@ -150,15 +151,16 @@ class SimStore(RocksStore):
 
     def __init__(self, disk: Disk, driver: SimDriver, identity: int, options: Options) -> None:
         super().__init__(ROOT, identity=identity, durability=options.durability, file_bytes=options.journal_bytes,
-                         file_ops=journal_calls(disk), ops=SimOps(disk))
+                         lock=StorageLock(ROOT), file_ops=journal_calls(disk), ops=SimOps(disk))
         self.disk, self.driver = disk, driver
 
-    def _lock(self) -> None:
+    def start(self) -> None:
         ops = SimOps(self.disk)
         for name in ("journal", "state"):
             if not ops.exists(ROOT / name):
                 ops.mkdir(ROOT / name)
         ops.sync_directory(ROOT)
+        super().start()
 
     def _open_view(self) -> Any:
         return View(self.disk)

@@ -60,6 +60,8 @@ _TEXTS = (
     ("out of range [lastIndex(", Ending.WIPED,
      "the etcd cluster knows more of this member's log than {dir} has, so the directory was emptied or is an old copy: "
      f"move it away and {_ANEW}"),
+    ("last resolver error (context", Ending.UNKNOWN,
+     "the names of hosts in cluster.etcd.initial_cluster were not resolved in time"),
     ("error validating peerURLs", Ending.NOT_A_MEMBER,
      "the etcd cluster of the others does not have this member, or has it at another address: compare "
      "cluster.etcd.initial_cluster with `fluxmq cluster members`; a node that joins has cluster.etcd.bootstrap: false"),

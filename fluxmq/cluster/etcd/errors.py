@@ -131,6 +131,9 @@ _TEXTS = (
     ("revision has been compacted", Cause.COMPACTED, "the revision has been compacted"),
     ("is a future revision", Cause.FUTURE, "it does not have that revision yet"),
     ("request timed out", Cause.LATE, "etcd did not commit it within its own time limit"),
+    # Of Go's contexts, when a member gives a request up before it has an answer; with the code UNKNOWN.
+    ("context deadline exceeded", Cause.LATE, "etcd did not answer within its own time limit"),
+    ("context canceled", Cause.LATE, "etcd gave the request up before it had an answer"),
     ("leader changed", Cause.LATE, "the leader of the etcd cluster changed while the answer was awaited"),
     ("unhealthy cluster", Cause.UNHEALTHY, "the etcd cluster is unhealthy, so its members cannot be changed now"),
     ("not enough started members", Cause.UNHEALTHY, "the change would leave the etcd cluster without a quorum"),

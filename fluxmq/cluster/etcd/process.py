@@ -143,6 +143,7 @@ class EtcdMember:
         self._on_exit = on_exit
         self._child: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
+        self._lock_fd = -1                      # of the data directory, from start() to stop()
         self._ended = asyncio.Event()           # there is no child
         self._ended.set()
         self._rest = b""                        # of a line that is not whole
@@ -159,10 +160,13 @@ class EtcdMember:
 
     def start(self) -> None:
         """Makes the data directory, readable by its owner alone, and starts the member. Raises StorageError when there
-        can be no directory, UsageError if it was started."""
+        can be no directory, or another node uses it, UsageError if it was started."""
         if self.state not in (MemberState.STOPPED, MemberState.FAILED):
             raise UsageError(f"the etcd member is {self.state.value}")
         self._pause = RETRY_S[0]
+        _private(self.options.data_dir)
+        if self._lock_fd < 0:
+            self._lock_fd = _locked(self.options.data_dir)
         self._spawn()
 
     def _spawn(self) -> None:
@@ -270,9 +274,14 @@ class EtcdMember:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._child is None:
-            self.state = MemberState.STOPPED
-            return
+        if self._child is not None:
+            await self._end(limit_s)
+        self.state = MemberState.STOPPED
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    async def _end(self, limit_s: float) -> None:
         self.state = MemberState.STOPPING
         self._signal(signal.SIGTERM)
         try:
@@ -282,7 +291,6 @@ class EtcdMember:
             self._log("warning", "", f"the etcd member has not ended within {limit_s:g} s, it is killed", {})
             self._signal(signal.SIGKILL)
             await self._ended.wait()
-        self.state = MemberState.STOPPED
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -297,6 +305,19 @@ def _private(directory: Path) -> None:
             directory.chmod(0o700)
     except OSError as error:
         raise StorageError(f"the data directory of etcd cannot be used: {error} (cluster.etcd.data_dir)") from None
+
+
+def _locked(directory: Path) -> int:
+    """flock on the directory itself, in which etcd does not expect files of others. etcd's own lock comes too late: by
+    then it has taken the socket for metrics from the member that is there. Returns the descriptor that holds it."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StorageError(f"the data directory of etcd, {directory}, is in use by another node: give this one its own "
+                           "(cluster.etcd.data_dir)") from None
+    return fd
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

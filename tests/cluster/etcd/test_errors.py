@@ -24,6 +24,7 @@ class Said(grpc.RpcError):
     (CODES.UNAVAILABLE, "etcdserver: request timed out, possibly due to previous leader failure", Cause.LATE),
     (CODES.UNAVAILABLE, "etcdserver: request timed out", Cause.LATE),
     (CODES.UNAVAILABLE, "etcdserver: leader changed", Cause.LATE),
+    (CODES.UNKNOWN, "context deadline exceeded", Cause.LATE), (CODES.UNKNOWN, "context canceled", Cause.LATE),
     (CODES.UNAVAILABLE, "etcdserver: server stopped", Cause.BROKEN),
     (CODES.UNAVAILABLE, "etcdserver: rpc not supported for learner", Cause.LEARNER),
     (CODES.FAILED_PRECONDITION, "etcdserver: rpc not supported for learner", Cause.LEARNER),

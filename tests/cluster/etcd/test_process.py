@@ -28,7 +28,7 @@ from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endings import Ending, Line, ending_of, parse_line
 from fluxmq.cluster.etcd.endpoints import Tls
 from fluxmq.cluster.etcd.guard import ORPHANED, guarded
-from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, Exit, MemberState, MemberTls
+from fluxmq.cluster.etcd.process import METRICS_SOCKET, EtcdMember, EtcdOptions, Exit, MemberState, MemberTls
 from fluxmq.cluster.ports import Change, StoreError
 
 Run = Callable[[Any], Any]
@@ -242,6 +242,25 @@ def test_the_data_directory_must_be_usable(tmp_path: Path) -> None:
     on_uvloop(use())
 
 
+def test_a_data_directory_has_one_member(tmp_path: Path) -> None:
+    """A second one must not come so far that it takes the socket of the first, or writes."""
+    options = options_of(tmp_path)
+
+    async def use() -> None:
+        first, second = (Watched(shutil.which("sleep") or "", options) for _ in range(2))
+        first.member.start()
+        socket = options.data_dir / METRICS_SOCKET
+        socket.touch()
+        with pytest.raises(StorageError, match=r"is in use by another node.*cluster\.etcd\.data_dir"):
+            second.member.start()
+        assert socket.exists() and second.member.state is MemberState.STOPPED and not second.member.starts
+        await first.member.stop()
+        second.member.start()
+        await second.member.stop()
+
+    on_uvloop(use())
+
+
 def test_the_environment_configures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ETCD_NAME", "ETCD_DATA_DIR", "http_proxy", "HTTPS_PROXY", "all_proxy", "KEPT",
                  "ETCD_UNSUPPORTED_ARCH"):
@@ -406,6 +425,11 @@ def test_what_was_said_before_a_kill_is_not_its_cause() -> None:
                          b'"error":"proto: wrong wireType = 7 for field Type"}')
     assert ending_of([damaged], "/d", 1)[0] is Ending.DAMAGED
     assert ending_of([], "d", 1) == (Ending.UNKNOWN, "")
+    # What is late only, at a first start beside others, is no reason to give up.
+    late = [Line("error", "discovery failed", {"error": (
+        "error validating peerURLs {}: PeerURLs: no match found for existing member, last resolver error (context "
+        "deadline exceeded)")})]
+    assert ending_of(late, "d", 1)[0].again
 
 
 @pytest.mark.parametrize(("error", "ending"), [
