@@ -3,9 +3,9 @@
 A route is the merged match of one topic: one hop per target however many of its filters match, for a session with the
 highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. What the session's own client publishes
 matches its No Local subscriptions not at all [MQTT-3.8.3-3], so neither their QoS nor their identifier may show in it:
-a session with such a subscription and another has a second hop (own_hop). A route is valid for one generation of the trie;
-a stale one is rebuilt on its next use. The cache has sets of four entries and evicts the least recently used, so a
-flood of new topics costs a match each, but never more memory than `entries`. exchange/exchange.pyx has a cache of its
+a session with such a subscription and another has a second hop (own_hop). A route is valid for one generation of the
+trie; a stale one is rebuilt on its next use. The cache has sets of four entries and evicts the least recently used, so
+a flood of new topics costs a match each, but never more memory than `entries`. exchange/exchange.pyx has a cache of its
 own: its keys are two names, and its routes are Python objects, which are replaced instead of refilled and walked.
 
 The target of a hop may publish or subscribe while a route is being walked. So the caller that walks a route holds it
@@ -72,7 +72,7 @@ cdef inline void* hop_target(const hop_t* hop, uint8_t kind) noexcept nogil:
     return <void*>hop.target
 
 
-# What a session with No Local subscriptions gets of its own client's messages, by its other subscriptions; NULL: nothing.
+# What a session with No Local subscriptions gets of its own client's messages, by its others; NULL: nothing.
 cdef inline const hop_t* own_hop(const hop_t* hop) noexcept nogil:
     return hop + hop.own if hop.own else NULL
 

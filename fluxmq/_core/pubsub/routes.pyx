@@ -175,8 +175,8 @@ cdef class Routes:
 
 
 cdef int merge(const sub_t* sub, const sub_t* end, uint8_t without, hop_t* hop) except -1:
-    """Makes the hop of one target of its subscriptions, from `sub` to before `end`, but those that have one of the options
-    `without`: highest QoS, all identifiers. At least one is left."""
+    """Makes the hop of one target of its subscriptions, from `sub` to before `end`, but those that have one of the
+    options `without`: highest QoS, all identifiers. At least one is left."""
     cdef uint32_t[IDENTIFIERS_MAX] identifiers
     cdef uint32_t n = 0
     cdef uint8_t options = SUB_WIDE
