@@ -27,6 +27,7 @@ class WebSocket:
     """An open WebSocket.
 
     headers: those of the answer, names in lower case. close_code: what the server's close frame said, if one came.
+    payloads: of the binary frames that came.
     """
 
     def __init__(self, raw: socket.socket, headers: dict[str, str], rest: bytes) -> None:
@@ -34,6 +35,7 @@ class WebSocket:
         self.headers = headers
         self.close_code: int | None = None
         self.pongs: list[bytes] = []
+        self.payloads: list[bytes] = []         # of binary frames
         self._buffer = rest
         self._in_message = False
 
@@ -110,6 +112,7 @@ class WebSocket:
             else:
                 assert opcode == (CONTINUATION if self._in_message else BINARY), f"frame with opcode {opcode}"
                 self._in_message = not fin
+                self.payloads.append(payload)
                 if payload:
                     return payload
 

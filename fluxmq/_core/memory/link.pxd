@@ -3,6 +3,11 @@
     link_t ── head ─► chunk ─► chunk ─► tail
                       bytes    blob     bytes      a blob chunk points into a counted payload, others carry bytes
 
+A chunk of bytes begins with a packet, or with its frame: over WebSocket the header of a frame (RFC 6455 section 5.2; a
+server does not mask) is written before each packet. A server may put several packets in a frame, and parts of one
+[MQTT-6.0.0-2], but some clients wait for further bytes when they have read one packet of a frame, although they have
+the next.
+
 Sessions, hub and connection hold references to links. The count keeps the struct alive after its connection has closed
 (`open` is 0 then, appends are no-ops), so that an answer that waits for the disk never goes to another socket.
 """
@@ -21,7 +26,6 @@ cdef struct chunk_t:
     uint32_t capacity
     uint32_t[READERS] tapped    # while the link is recorded: bytes before it are recorded or are not to be recorded
     uint8_t kind            # index of its pool; CHUNK_BLOB
-    uint8_t sealed          # WebSocket: already inside a frame, nothing may be appended
 
 cdef struct alias_t:
     uint8_t* topic          # owned
@@ -39,7 +43,7 @@ cdef struct link_t:
     int fd
     uint8_t open            # 0: closed, appends are ignored
     uint8_t version         # 3, 4 or 5; 0 until CONNECT
-    uint8_t websocket       # outbound bytes are wrapped in binary frames when flushed
+    uint8_t websocket       # each outbound packet has a binary frame of its own
     uint8_t tls             # the connection object flushes
     uint8_t dirty           # in node.dirty
     uint8_t blocked         # the socket took less than offered; waiting for writability
@@ -72,10 +76,14 @@ cdef void link_drop(link_t* link) noexcept
 cdef void link_close(link_t* link) noexcept
 cdef int link_set_aliases(link_t* link, uint16_t alias_max) except -1
 
-# Room for n contiguous bytes at the end; NULL: out of memory. Must be followed by link_commit of the bytes used.
+# Room for a packet of n contiguous bytes at the end; NULL: out of memory. Must be followed by link_commit of the bytes
+# used, which over WebSocket are n, or up to 125 when n is.
 cdef uint8_t* link_room(link_t* link, uint32_t n) noexcept
 cdef void link_commit(link_t* link, uint32_t n) noexcept
+# One packet. 0; -1: out of memory.
 cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept
+# Whole packets of MQTT, one behind the other. 0; -1: out of memory, and some of them may have been written.
+cdef int link_write_run(link_t* link, const uint8_t* data, uint32_t n) noexcept
 cdef int link_ack(link_t* link, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept
 
 # Bytes written; 0: larger than the client's Maximum Packet Size, nothing written; -1: out of memory.
@@ -84,17 +92,16 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
 
 # 0: all sent; 1: the socket is full; -1: broken.
 cdef int link_flush(link_t* link) noexcept
-cdef void link_seal(link_t* link) noexcept
 cdef void link_sent(link_t* link, size_t n) noexcept
 cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, uint8_t n) noexcept
 
-# Records the bytes appended since the last call as entries of whole packets, so it is called before link_seal.
+# Records the bytes appended since the last call as entries of whole packets, without the headers of their frames.
 cdef void link_tap(link_t* link) noexcept
 # Starts recording for that reader; bytes pending already are not recorded.
 cdef void link_tap_begin(link_t* link, const tap_t* tap) noexcept
 # Excludes pending bytes from what any reader gets.
 cdef void link_tap_skip(link_t* link) noexcept
-# Number of bytes that are recorded for that reader but not sent.
+# Number of bytes of packets that are recorded for that reader but not sent.
 cdef size_t link_tap_unsent(const link_t* link, int reader) noexcept
 
 cdef inline void link_hold(link_t* link) noexcept:

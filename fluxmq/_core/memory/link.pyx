@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
-"""Outbound buffers: append, encode PUBLISH, wrap for WebSocket, one sendmsg(2) per flush. See memory/link.pxd.
+"""Outbound buffers: append, encode PUBLISH, frames of WebSocket, one sendmsg(2) per flush. See memory/link.pxd.
 
 One of ring 0's socket handles: it makes the system call and removes the bytes that the socket accepted.
 """
@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.debug cimport count_live, ensure
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
 from fluxmq._core.memory.tap cimport READERS, TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
-from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_u64, put_varint, varint_size
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u64, put_u16, put_u32, put_u64, put_varint, varint_size
 
 cdef extern from "<sys/socket.h>" nogil:
     cdef struct iovec:
@@ -28,7 +28,9 @@ cdef enum:
     CHUNK_KINDS = 3
     CHUNK_BLOB = 3
     CHUNK_EXACT = 4             # larger than any pool: its own allocation
-    FRAME_HEADER_BYTES_MAX = 10
+    FRAME_BINARY = 0x82         # FIN, opcode 2
+    FRAME_PLAIN_BYTES = 126     # a length from here on takes two further bytes, from the next on eight
+    FRAME_SHORT_BYTES = 65536
     IOV_MAX_USED = 64
     POOL_MAX = 256              # chunks kept per size; 256 x 64 KiB = 16 MiB at most
     EXPIRY_PROPERTY = 0x02
@@ -41,10 +43,6 @@ cdef uint32_t[3] CHUNK_BYTES
 CHUNK_BYTES[:] = [1024, 8192, 65536]
 cdef chunk_t* pool[3]
 cdef int[3] pooled
-
-
-
-
 
 
 cdef inline void tapped_upto(chunk_t* chunk, uint32_t at) noexcept:
@@ -74,7 +72,6 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
     chunk.next = NULL
     chunk.start = chunk.end = 0
     tapped_upto(chunk, 0)
-    chunk.sealed = 0
     return chunk
 
 
@@ -165,33 +162,72 @@ cdef int link_set_aliases(link_t* link, uint16_t alias_max) except -1:
     return 0
 
 
-cdef uint8_t* link_room(link_t* link, uint32_t n) noexcept:
+cdef inline uint32_t frame_header_bytes(uint64_t length) noexcept:
+    return 2 if length < FRAME_PLAIN_BYTES else 4 if length < FRAME_SHORT_BYTES else 10
+
+
+cdef inline uint32_t put_frame_header(uint8_t* at, uint64_t length) noexcept:
+    at[0] = FRAME_BINARY
+    if length < FRAME_PLAIN_BYTES:
+        at[1] = <uint8_t>length
+    elif length < FRAME_SHORT_BYTES:
+        at[1] = 126
+        put_u16(at + 2, <uint16_t>length)
+    else:
+        at[1] = 127
+        put_u64(at + 2, length)
+    return frame_header_bytes(length)
+
+
+cdef uint8_t* room_in_new_chunk(link_t* link, uint32_t n) noexcept:
     cdef chunk_t* tail = link.tail
-    cdef uint8_t kind
-    cdef uint32_t reserve
-    if tail != NULL and not tail.sealed and tail.blob == NULL and tail.capacity - tail.end >= n:
-        return tail.data + tail.end
-    reserve = FRAME_HEADER_BYTES_MAX if link.websocket else 0
-    kind = 0
+    cdef uint8_t kind = 0
     if tail != NULL and tail.blob == NULL:
         kind = <uint8_t>(tail.kind + 1) if tail.kind + 1 < CHUNK_KINDS else CHUNK_KINDS - 1
-    while kind < CHUNK_KINDS and CHUNK_BYTES[kind] < n + reserve:
+    while kind < CHUNK_KINDS and CHUNK_BYTES[kind] < n:
         kind += 1
     if kind == CHUNK_KINDS:
         kind = CHUNK_EXACT
-    tail = chunk_take(kind, n + reserve)
+    tail = chunk_take(kind, n)
     if tail == NULL:
         return NULL
-    tail.start = tail.end = reserve
-    tapped_upto(tail, reserve)
     chunk_append(link, tail)
-    return tail.data + tail.end
+    return tail.data
 
 
-cdef void link_commit(link_t* link, uint32_t n) noexcept:
+cdef inline uint8_t* room(link_t* link, uint32_t n) noexcept:
+    """For n contiguous bytes, frames among them."""
+    cdef chunk_t* tail = link.tail
+    if tail != NULL and tail.blob == NULL and tail.capacity - tail.end >= n:
+        return tail.data + tail.end
+    return room_in_new_chunk(link, n)
+
+
+cdef inline uint8_t* framed_room(link_t* link, uint32_t n, uint64_t length) noexcept:
+    """As link_room, of the first n bytes of a packet whose others, up to `length`, come in a chunk of their own."""
+    cdef uint32_t header
+    cdef uint8_t* at
+    if not link.websocket:
+        return room(link, n)
+    header = frame_header_bytes(length)
+    at = room(link, n + header)
+    return at + header if at != NULL else NULL
+
+
+cdef inline void framed_commit(link_t* link, uint32_t n, uint64_t length) noexcept:
+    if link.websocket:
+        n += put_frame_header(link.tail.data + link.tail.end, length)
     link.tail.end += n
     link.pending += n
     link_mark(link)
+
+
+cdef uint8_t* link_room(link_t* link, uint32_t n) noexcept:
+    return framed_room(link, n, n)
+
+
+cdef void link_commit(link_t* link, uint32_t n) noexcept:
+    framed_commit(link, n, n)
 
 
 cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept:
@@ -202,6 +238,31 @@ cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept:
         return -1
     memcpy(at, data, n)
     link_commit(link, n)
+    return 0
+
+
+cdef int link_write_run(link_t* link, const uint8_t* data, uint32_t n) noexcept:
+    cdef const uint8_t* end = data + n
+    cdef const uint8_t* body
+    cdef uint8_t* at
+    cdef uint32_t remaining, shift
+    if not link.websocket or not link.open:
+        return link_write(link, data, n)
+    while data != end:
+        remaining = data[1] & 0x7F
+        shift = 0
+        body = data + 2
+        while body[-1] & 0x80:
+            shift += 7
+            remaining |= <uint32_t>(body[0] & 0x7F) << shift
+            body += 1
+        remaining += <uint32_t>(body - data)
+        at = framed_room(link, remaining, remaining)
+        if at == NULL:
+            return -1
+        memcpy(at, data, remaining)
+        framed_commit(link, remaining, remaining)
+        data += remaining
     return 0
 
 
@@ -302,7 +363,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         chunk = <chunk_t*>malloc(sizeof(chunk_t))
         if chunk == NULL:
             return -1
-    at = link_room(link, copied)
+    at = framed_room(link, copied, total)
     if at == NULL:
         free(chunk)
         return -1
@@ -334,7 +395,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
             memcpy(at, body.payload, body.payload_length)
         link_commit(link, copied)
         return <int64_t>total
-    link_commit(link, copied)
+    framed_commit(link, copied, total)
     count_live(live.chunks, 1)
     memset(chunk, 0, sizeof(chunk_t))
     chunk.kind = CHUNK_BLOB
@@ -347,78 +408,68 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     return <int64_t>total
 
 
-cdef void link_seal(link_t* link) noexcept:
-    """WebSocket: puts everything not yet framed into one binary frame, RFC 6455 section 5.2; servers do not mask."""
-    cdef chunk_t* chunk = link.head
-    cdef chunk_t* first
-    cdef uint64_t length = 0
-    cdef uint8_t* at
-    cdef int i
-    while chunk != NULL and chunk.sealed:
-        chunk = chunk.next
-    if chunk == NULL:
-        return
-    first = chunk
-    while chunk != NULL:
-        length += chunk.end - chunk.start
-        chunk.sealed = 1
-        chunk = chunk.next
-    if length < 126:
-        first.start -= 2
-        at = first.data + first.start
-        at[1] = <uint8_t>length
-        link.pending += 2
-    elif length < 65536:
-        first.start -= 4
-        at = first.data + first.start
-        at[1] = 126
-        put_u16(at + 2, <uint16_t>length)
-        link.pending += 4
-    else:
-        first.start -= 10
-        at = first.data + first.start
-        at[1] = 127
-        put_u64(at + 2, length)
-        link.pending += 10
-    at[0] = 0x82
-
-
 cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, uint8_t n) noexcept:
     """Appends a Close, Ping or Pong of at most 125 bytes behind pending bytes."""
-    cdef chunk_t* chunk
+    cdef uint8_t* at
     if not link.open:
         return 0
     if link.node.tap != NULL:
         link_tap(link)
-    link_seal(link)
-    chunk = link.tail
-    if chunk == NULL or chunk.blob != NULL or chunk.capacity - chunk.end < <uint32_t>2 + n:
-        chunk = chunk_take(0, 0)
-        if chunk == NULL:
-            return -1
-        chunk.sealed = 1
-        chunk_append(link, chunk)
-    chunk.data[chunk.end] = <uint8_t>(0x80 | opcode)
-    chunk.data[chunk.end + 1] = n
-    memcpy(chunk.data + chunk.end + 2, data, n)
-    chunk.end += <uint32_t>(2 + n)
-    tapped_upto(chunk, chunk.end)       # control frames are not recorded
+    at = room(link, <uint32_t>2 + n)
+    if at == NULL:
+        return -1
+    at[0] = <uint8_t>(0x80 | opcode)
+    at[1] = n
+    memcpy(at + 2, data, n)
+    link.tail.end += <uint32_t>2 + n
+    tapped_upto(link.tail, link.tail.end)       # control frames are not recorded
     link.pending += 2 + n
     link_mark(link)
     return 0
+
+
+cdef size_t packets_in(const link_t* link, const chunk_t* chunk, uint32_t at, uint32_t end, uint32_t since,
+                       uint8_t* into) noexcept:
+    """Number of bytes of packets that a chunk has between `since` and `end`; copied to `into` unless that is NULL.
+    at: before `since`, where a frame or a packet begins."""
+    cdef size_t n = 0
+    cdef uint64_t length
+    cdef uint32_t stop
+    cdef bint data
+    while at < end:
+        data = 1
+        stop = end
+        if link.websocket and chunk.blob == NULL:       # a blob is what is left of the frame before
+            data = chunk.data[at] == FRAME_BINARY
+            length = chunk.data[at + 1]
+            if length == 126:
+                length = peek_u16(&chunk.data[at + 2])
+            elif length == 127:
+                length = peek_u64(&chunk.data[at + 2])
+            at += frame_header_bytes(length)
+            if length < end - at:
+                stop = at + <uint32_t>length
+        at = max(at, since)
+        if data and at < stop:
+            if into != NULL:
+                memcpy(into + n, chunk.data + at, stop - at)
+            n += stop - at
+        at = stop
+    return n
+
+
+cdef size_t untapped(const link_t* link, const chunk_t* chunk, int reader, uint8_t* into) noexcept:
+    return packets_in(link, chunk, chunk.tapped[reader], chunk.end, 0, into)
 
 
 cdef void tap_chunks(tap_t* tap, link_t* link, chunk_t* chunk, const chunk_t* end, size_t n,
                      int64_t now) noexcept:
     """Records the n bytes from `chunk` on, up to `end`, that are not recorded yet, as one entry."""
     cdef uint8_t* into = tap_begin(tap, TAP_OUT, link.protocol, 0, link.number, now, n)
-    cdef uint32_t* tapped
     while chunk != end:
-        tapped = &chunk.tapped[tap.reader]
         if into != NULL:
-            memcpy(into, chunk.data + tapped[0], chunk.end - tapped[0])
-            into += chunk.end - tapped[0]
-        tapped[0] = chunk.end
+            into += untapped(link, chunk, tap.reader, into)
+        chunk.tapped[tap.reader] = chunk.end
         chunk = chunk.next
     if into != NULL:
         tap_commit(tap)
@@ -430,6 +481,7 @@ cdef void tap_run(tap_t* tap, link_t* link, int64_t* now) noexcept:
     cdef chunk_t* chunk = link.head
     cdef chunk_t* first
     cdef size_t n = 0
+    cdef size_t here
     cdef int reader = tap.reader
     while chunk != NULL and chunk.tapped[reader] == chunk.end:
         chunk = chunk.next
@@ -439,11 +491,12 @@ cdef void tap_run(tap_t* tap, link_t* link, int64_t* now) noexcept:
         now[0] = tap_now()
     first = chunk
     while chunk != NULL:
-        if n and chunk.blob == NULL and n + (chunk.end - chunk.tapped[reader]) > tap.cut:
+        here = untapped(link, chunk, reader, NULL)
+        if n and chunk.blob == NULL and n + here > tap.cut:
             tap_chunks(tap, link, first, chunk, n, now[0])
             first = chunk
             n = 0
-        n += chunk.end - chunk.tapped[reader]
+        n += here
         chunk = chunk.next
     tap_chunks(tap, link, first, NULL, n, now[0])
 
@@ -476,8 +529,8 @@ cdef size_t link_tap_unsent(const link_t* link, int reader) noexcept:
     cdef const chunk_t* chunk = link.head
     cdef size_t n = 0
     while chunk != NULL:
-        if chunk.tapped[reader] > chunk.start:
-            n += chunk.tapped[reader] - chunk.start
+        # From the chunk's beginning, which may have been sent: a frame begins there.
+        n += packets_in(link, chunk, 0, chunk.tapped[reader], chunk.start, NULL)
         chunk = chunk.next
     return n
 
@@ -509,8 +562,6 @@ cdef int link_flush(link_t* link) noexcept:
     cdef ssize_t sent
     cdef size_t offered
     cdef int n
-    if link.websocket:
-        link_seal(link)
     while link.head != NULL:
         chunk = link.head
         if chunk.next == NULL:

@@ -23,7 +23,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.memory.commits cimport HELD_ACK, must_wait
-from fluxmq._core.memory.link cimport link_ack, link_set_aliases, link_t, link_write
+from fluxmq._core.memory.link cimport link_ack, link_set_aliases, link_t, link_write, link_write_run
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_drop, pub_t
 from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_ROUTE
 from fluxmq._core.mqtt.consts cimport (
@@ -240,7 +240,7 @@ cdef class Connection(Transport):
             return 0
         for i in range(route.count):
             link = (<Session>hop_target(&route.hops[i], HOP_SESSION)).link
-            if link_write(link, begin, <uint32_t>(end - begin)) < 0:
+            if link_write_run(link, begin, <uint32_t>(end - begin)) < 0:
                 raise MemoryError()
         # The cost per message is negligible; each 256 bytes of each copy count as one unit.
         hub.node.work += n // 2 + <uint64_t>route.count * (1 + <uint64_t>(end - begin) // 256)

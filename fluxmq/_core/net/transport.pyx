@@ -31,7 +31,7 @@ from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport HELD_BYTES, must_wait
 from fluxmq._core.memory.link cimport (
-    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_skip,
+    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_sent, link_tap, link_tap_skip,
     link_write,
 )
 from fluxmq._core.memory.message cimport blob_drop, blob_new, blob_resize
@@ -707,8 +707,6 @@ cdef class Transport(Recorded):
         cdef ssize_t sent
         if self.phase == PHASE_TLS:
             return 1
-        if self.link.websocket:
-            link_seal(self.link)
         while self.link.head != NULL:
             chunk = self.link.head
             try:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
-"""The inbound half of RFC 6455 for a server; the outbound half is link_seal. See net/websocket.pxd."""
+"""The inbound half of RFC 6455 for a server; the outbound half is in memory/link. See net/websocket.pxd."""
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy, memmove
 

@@ -7,7 +7,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 
 from fluxmq._core.memory.link cimport (
-    link_close, link_control_frame, link_drop, link_new, link_seal, link_sent, link_t, link_tap, link_tap_begin,
+    link_close, link_control_frame, link_drop, link_new, link_sent, link_t, link_tap, link_tap_begin,
     link_tap_unsent, link_write)
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.memory.tap cimport READERS, Tap, tap_t
@@ -73,8 +73,6 @@ cdef class TappedLink:
         """The socket takes so many bytes, if there are; returns how many."""
         if self.node.tap != NULL:
             link_tap(self.link)
-        if self.link.websocket:
-            link_seal(self.link)
         taken = min(taken, self.link.pending)
         link_sent(self.link, taken)
         return taken

@@ -7,7 +7,7 @@ import time
 import pytest
 from kit.client import Client
 from kit.websocket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Refused, WebSocket
-from oracle.mqtt import Connack, Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, Will
+from oracle.mqtt import V5, Connack, Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, Will, parse
 
 
 @pytest.fixture
@@ -87,6 +87,29 @@ def test_many_packets_in_one_frame(open_ws, name, topic):
     c.expect(Publish, payload=b"1")
     c.expect(Publish, payload=b"2")
     c.expect(Pingresp)
+
+
+def test_each_packet_comes_in_a_frame_of_its_own(client, open_ws, topic):
+    """Our choice: paho.mqtt.c reads one packet of a frame and waits for the next frame, which may be seconds away."""
+    ws = open_ws()
+    c, pub = client("c", where=ws), client("pub")
+    other = client("other")
+    other.subscribe(topic)
+    c.subscribe(topic)
+    payloads = [b"%d" % number * size for number, size in enumerate((1, 1, 60, 200, 5000, 1, 70_000, 1, 3, 20_000, 2))]
+    # To one subscriber of several, who take it as it came (QoS 0), and with PUBACKs between.
+    pub.send(*(Publish(topic=topic, payload=payload) for payload in payloads * 2))
+    pub.send(*(Publish(topic=topic, payload=payload, qos=1, packet_id=number)
+               for number, payload in enumerate(payloads, 1)))
+    c.send(*(Publish(topic=topic + "/own", qos=1, packet_id=number) for number in range(1, 20)), Pingreq())
+    for _ in range(3 * len(payloads) + 19 + 1):
+        c.recv()
+    c.expect_quiet()
+    assert len(ws.payloads) == 1 + 1 + 3 * len(payloads) + 19 + 1 + 1     # CONNACK, SUBACK, …, two PINGRESP
+    for payload in ws.payloads:
+        parsed = parse(payload, V5)
+        assert parsed is not None, "a frame has a part of a packet"
+        assert parsed[1] == b"", "a frame has more than one packet"
 
 
 @pytest.mark.normative("MQTT5-6.0.0-2")
