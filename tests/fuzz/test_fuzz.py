@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fuzz import fuzz_amqp091, fuzz_client, fuzz_decoder, fuzz_peer
+from fuzz import fuzz_amqp091, fuzz_client, fuzz_decoder, fuzz_peer, fuzz_transport
 from fuzz.fuzzing import Fuzzer
 
 AMQP091, CLIENT, DECODER, PEER = fuzz_amqp091.FUZZER, fuzz_client.FUZZER, fuzz_decoder.FUZZER, fuzz_peer.FUZZER
-every_fuzzer = pytest.mark.parametrize("fuzzer", [AMQP091, CLIENT, DECODER, PEER], ids=lambda fuzzer: fuzzer.name)
+TRANSPORT = fuzz_transport.FUZZER
+every_fuzzer = pytest.mark.parametrize("fuzzer", [AMQP091, CLIENT, DECODER, PEER, TRANSPORT],
+                                       ids=lambda fuzzer: fuzzer.name)
 # The mutations must still reach what they are for: what is right gets through, and every common refusal happens.
 REACHED = {
     AMQP091: {cls.__name__ for cls, _ in fuzz_amqp091.ROWS.values()} | {
@@ -21,10 +23,16 @@ REACHED = {
               "Unsubscribe", "UnsubAck", "PingReq", "PingResp", "Disconnect", "Auth", "refused 0x81", "refused 0x82",
               "refused 0x84"},
     PEER: {"frame", *(f"record {kind}" for kind in range(1, 21)), "refused 0x81", "refused 0x82", "refused properties"},
+    TRANSPORT: {"mqtt", "websocket", "amqp", "a frame of bytes is over frame_max",
+                "a frame of bytes is over frame_max in the handshake",
+                "message size is larger than configured max size",
+                "a packet of bytes is over the limit of (broker.max_message_s",
+                "a packet of bytes is over the limit of (the most that a CONN"},
 }
 
 
-@pytest.mark.parametrize(("fuzzer", "iterations"), [(AMQP091, 8_000), (CLIENT, 3_000), (DECODER, 4_000), (PEER, 6_000)],
+@pytest.mark.parametrize(("fuzzer", "iterations"), [(AMQP091, 8_000), (CLIENT, 3_000), (DECODER, 4_000), (PEER, 6_000),
+                                                    (TRANSPORT, 150)],
                          ids=lambda value: getattr(value, "name", str(value)))
 def test_smoke(fuzzer: Fuzzer, iterations: int, tmp_path: Path) -> None:
     seen = fuzzer.run(fuzzer.seed, iterations, out=tmp_path)

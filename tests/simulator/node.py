@@ -284,9 +284,9 @@ class Node:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────
 
-    def accept_mqtt(self) -> Pipe:
+    def accept_mqtt(self, *, websocket: bool = False) -> Pipe:
         pipe = Pipe()
-        self._adopt(Connection(self.hub, -next(_numbers), -1, self.mqtt_front, cast(Any, pipe)), pipe)
+        self._adopt(Connection(self.hub, -next(_numbers), -1, self.mqtt_front, cast(Any, pipe), websocket), pipe)
         self.mqtt_front.connections += 1
         return pipe
 

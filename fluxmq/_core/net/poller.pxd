@@ -1,5 +1,5 @@
 """The turn: wait for sockets, let connections handle input, submit the journal's batch, flush dirty links."""
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.tap cimport Tap
@@ -20,6 +20,7 @@ cdef class Poller:
     cdef bint time_is_up
     cdef int journal_fd                 # the journal's eventfd, -1 without a journal
     cdef public int linger_ms           # how long a busy turn waits for more before it returns to the event loop
+    cdef public uint64_t share_max      # units of work of a connection in one round (memory/node.pxd); 1: a packet
     cdef int linger_off                 # number of turns that will not linger, because lingering found nothing
     cdef int64_t now_ns
     cdef object clocks                  # None: the system's, and epoll; else see Poller

@@ -17,6 +17,7 @@ class Acceptor(Protocol):
 @final
 class Poller:
     linger_ms: int
+    share_max: int
     def __new__(
         cls, hub: Hub, linger_ms: int = 10, clocks: Callable[[], tuple[int, int, int]] | None = None
     ) -> Self: ...

@@ -89,6 +89,7 @@ cdef class Poller:
         self.connections = {}
         self.listeners = {}
         self.linger_ms = linger_ms
+        self.share_max = WORK_SHARE_MAX
         self.journal_fd = -1
         self.timer = -1
         self.clocks = clocks
@@ -348,7 +349,7 @@ cdef class Poller:
         cdef uint64_t takers = <uint64_t>ready + <uint64_t>len(self.hub.resumed)
         node.work_round = node.work + WORK_ROUND
         node.work_share = WORK_ROUND // takers if takers else WORK_SHARE_MAX
-        node.work_share = min(max(node.work_share, <uint64_t>WORK_SHARE_MIN), <uint64_t>WORK_SHARE_MAX)
+        node.work_share = min(max(node.work_share, <uint64_t>WORK_SHARE_MIN), self.share_max)
         return 0
 
     cdef int go_on(self) except -1:
