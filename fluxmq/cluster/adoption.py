@@ -341,7 +341,8 @@ class Adoption:
             found = [Subscription(filter_, each.options, each.identifier, each.consume)
                      for filter_, value in filters.items() if (each := subscription_of(value)) is not None]
             held = self._broker.adopt(*session, Head(session[1], 0, 0, now.expiry, False, 0, 0, True,
-                                                     username=now.username, identity=now.identity), found)
+                                                     username=now.username, identity=now.identity), found,
+                                       member.epoch)
         self._kept.adopted(session, filters)
         self._move(session, held, coming)
         return True

@@ -56,7 +56,7 @@ __all__ = ["Broker", "Limits"]
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
 STALE_TIMERS_MAX = 1024
-ADOPTED_PACKET_ID = 32767  # behind it those of an adopted session begin
+ADOPTED_PACKET_ID = 16384  # at it or above those of an adopted session begin
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
 
 
@@ -660,18 +660,20 @@ class Broker:
 
     # ------------------------------------------------------------------ sessions of nodes that have died
 
-    def adopt(self, namespace: bytes, name: bytes, head: Head, subscriptions: Iterable[Subscription]) -> Session:
+    def adopt(self, namespace: bytes, name: bytes, head: Head, subscriptions: Iterable[Subscription],
+              life: int) -> Session:
         """Makes a session from what other nodes know of it, as one to which no client has connected. Its timers begin
-        with `begin_timers`. head: expiry_s, username and identity count. There may be more than `sessions_max` then:
-        what was acknowledged for it would be lost otherwise. Raises UsageError if there is one."""
+        with `begin_timers`. head: expiry_s, username and identity count. life: of this node. There may be more than
+        `sessions_max` then: what was acknowledged for it would be lost otherwise. Raises UsageError if there is one."""
         if (namespace, name) in self.sessions:
             raise UsageError(f"{name!r} has a session here")
         session = self._make(name, self.hub.namespaces.add(namespace), recorded=True, kept=True)
         state: SessionState = session.data
         state.version, state.expiry_s, state.username = 0, head.expiry_s, head.username
         state.identity, state.since_ms = head.identity, self.hub.steady_ms
-        # The former node has used others, which its client may still acknowledge (Arrival.merge).
-        continue_behind(session, 0, ADOPTED_PACKET_ID, 0)
+        # The former node has used others, which its client may still acknowledge (Arrival.merge), and of which it may
+        # not have released some: it would take a message of QoS 2 under such an identifier for one that it has.
+        continue_behind(session, 0, _first_packet_id(life), 0)
         self.record_head(session)
         for each in subscriptions:
             session.subscriptions[each.filter] = each.options, each.identifier
@@ -846,3 +848,11 @@ class Broker:
             self._after(session, patience, self._expired)
         elif state.expiry_s != EXPIRY_NEVER:
             self._after(session, state.expiry_s * 1000, self._expired)
+
+
+def _first_packet_id(life: int) -> int:
+    """Behind which the packet identifiers of a session begin that is adopted in this life of a node. Far from those of
+    other lives, which may have adopted it before: by multiples of the golden section, numbers that differ by little
+    are spread evenly. Far also from the first ones, which young sessions use."""
+    spread = life * 40503 & 0xFFFF
+    return ADOPTED_PACKET_ID + spread * (0xFFFF - ADOPTED_PACKET_ID) // 0xFFFF

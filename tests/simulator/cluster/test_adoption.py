@@ -191,6 +191,30 @@ def test_a_clean_start_ends_what_was_adopted() -> None:
     assert not brokers.processes["three"].node.broker.sessions[SESSION].subscriptions
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_session_that_is_adopted_twice_uses_no_packet_identifier_that_its_client_has_not_released(seed: int) -> None:
+    """A client takes a PUBLISH of QoS 2 for a repetition if it has not released its identifier, and passes it on to
+    nobody."""
+    brokers = serving(seed)
+    client = persistent(brokers, "one")
+    publisher = connected(brokers, "three", "p")
+    died(brokers, "one")
+    hop(brokers, client, "two")
+    client.acks = False
+    for number in range(20):
+        publisher.publish("t/1", b"two %d" % number, 2)
+    brokers.run_until(lambda: len(client.messages) == 20)
+    assert len(client.unreleased) == 20
+    brokers.run_for(0.5)
+    died(brokers, "two")
+    client.acks = True
+    hop(brokers, client, "three")
+    for number in range(20):
+        publisher.publish("t/1", b"three %d" % number, 2)
+    brokers.run_until(lambda: len(client.messages) >= 40)
+    assert {payload for _, payload in client.messages[20:]} == {b"three %d" % number for number in range(20)}
+
+
 def test_an_adopted_session_expires() -> None:
     brokers = serving()
     client = brokers.client("one", "c")
