@@ -78,11 +78,11 @@ class _Coming:
 
 
 class Adoption:
-    """One per life of a node."""
+    """One per life of a node. wants_from: see Takeovers."""
 
     def __init__(self, *, broker: Broker, membership: Membership, feed: Feed, owners: Owners, kept: KeptSessions,
                  peers: Callable[[], Peers | None], driver: Driver, serves: Callable[[], bool],
-                 log: Log) -> None:
+                 wants_from: Callable[[int], int | None], log: Log) -> None:
         self._broker = broker
         self._membership = membership
         self._feed = feed
@@ -91,6 +91,7 @@ class Adoption:
         self._peers = peers
         self._driver = driver
         self._serves = serves
+        self._wants_from = wants_from
         self._log = log
         self._of_life: dict[int, set[Session]] = {}  # sessions of the store by the lives from which something may come
         self._unowned: dict[Session, None] = {}  # those of the store that have no owner; in the order of their loss
@@ -438,8 +439,13 @@ class Adoption:
     def _is_made(self, life: int) -> bool:
         """Whether no orphan of a life is left, as far as this node sees, and those that it has taken are made."""
         members = self._of_life.get(life, set())
-        return members.isdisjoint(self._unowned) and not any(
+        return members.isdisjoint(self._unowned) and self._wants_from(life) is not None and not any(
             coming.moving is None and life in coming.lives for coming in self._coming.values())
+
+    def _count(self, life: int) -> int:
+        """How many sessions of this node take what is directed to those of a life: adopted ones, and ones that were
+        taken over when their owner died."""
+        return sum(life in coming.lives for coming in self._coming.values()) + (self._wants_from(life) or 0)
 
     def _ask(self, life: _Life, peer: Peer) -> None:
         life.waits.add(peer.name)
@@ -457,8 +463,7 @@ class Adoption:
         for (name, life), revision in list(self._questions.items()):
             if self._feed.revision >= revision and self._is_made(life) and (peer := peers.peers.get(name)) is not None:
                 del self._questions[name, life]
-                count = sum(life in coming.lives for coming in self._coming.values())
-                peer.outbox.control(encode(Adopted(life=life, revision=revision, count=count)))
+                peer.outbox.control(encode(Adopted(life=life, revision=revision, count=self._count(life))))
 
     def on_adopted(self, peer: Peer, message: Adopted) -> None:
         """An answer."""
@@ -476,7 +481,7 @@ class Adoption:
         self._settled[life.life] = None
         while len(self._settled) > LIVES_KEPT:
             del self._settled[next(iter(self._settled))]
-        here = sum(life.life in coming.lives for coming in self._coming.values())
+        here = self._count(life.life)
         if life.parked is not None:
             peers.direct(life.parked, [peer for peer in peers.peers.values() if life.counts.get(peer.name, 0)],
                          here > 0)

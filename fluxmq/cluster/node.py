@@ -206,7 +206,8 @@ class ClusterNode:
         self.origins.attach(broker)
         adoption = self._adoption = Adoption(
             broker=broker, membership=self.membership, feed=self.feed, owners=self.owners, kept=self.kept,
-            peers=lambda: self.peers, driver=self.driver, serves=lambda: self.phase is Phase.SERVING, log=self.log)
+            peers=lambda: self.peers, driver=self.driver, serves=lambda: self.phase is Phase.SERVING,
+            wants_from=lambda life: takeovers.wants_from(life), log=self.log)
         takeovers = self._takeovers = Takeovers(
             broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self.transport,
             wait=adoption.wait, passed=adoption.passed, driver=self.driver, limit_s=self.settings.limit_s,

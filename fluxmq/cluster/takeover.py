@@ -122,6 +122,8 @@ class Takeovers:
         self._going: dict[Session, _Going] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
         self._coming: dict[Session, _Coming] = {}
+        # What was fetched, until this node owns it or has abandoned it; and the life of its former owner.
+        self.fetched: dict[Session, tuple[Arrival, int]] = {}
 
     @property
     def under_way(self) -> int:
@@ -169,7 +171,15 @@ class Takeovers:
             arrival.abandon()
             raise
         await self.durable()
+        self.fetched[session] = arrival, peer.node.epoch
         return arrival
+
+    def wants_from(self, life: int) -> int | None:
+        """For Adoption: how many sessions that this node is taking over from a node in this life still lack what other
+        nodes had sent to that one. None: it is not certain yet which sessions these are."""
+        if any(life == of and not arrival.ended for arrival, of in self.fetched.values()):
+            return None
+        return sum(life in coming.moving.lives and not coming.done.done() for coming in self._coming.values())
 
     @staticmethod
     async def _receive(answer: AsyncIterator[bytes], arrival: Arrival) -> ClientHere | None:
@@ -200,18 +210,20 @@ class Takeovers:
         should send it are gone or late."""
         peers = self._peers()
         assert peers is not None
+        _, life = self.fetched.pop(session, (arrival, 0))
         arrival.activate()
         held = self._broker.sessions[session]
-        peer = peers.peers.get(former.node)
         origins = self._broker.hub.origins
         origins.watch(True)         # before any node hears of the Switch
-        moving = MovingSession(held, plain_filters(held.subscriptions), True, (peer.node.epoch,) if peer else ())
+        moving = MovingSession(held, plain_filters(held.subscriptions), True, (life,))
         coming = self._coming[session] = _Coming(arrival, moving, former.node, epoch, self._driver.promise())
         for peer in peers.peers.values():
             coming.waits.add(peer.name)
             moving.accept(peer.slot, False)
             peer.outbox.control(encode(self._switch(session, coming)))
-        coming.whole = former.node not in peers.peers
+        owner = peers.peers.get(former.node)
+        if owner is None or owner.node.epoch != life:       # its lease has ended meanwhile
+            self._driver.start(self._whole_later(coming, life))
         coming.look()
         self._driver.start(self._limit(coming))
         try:

@@ -265,6 +265,40 @@ def test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged(seed: int, w
     assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(50)}
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_the_old_owner_was_sent_before_it_was_lost_comes_although_nothing_is_adopted(late: bool) -> None:
+    """It has handed the session over, and stands still before it has sent the rest. What other nodes had sent to it
+    goes to the session. late: its lease ends before the new owner has made the session its own."""
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publishers = [connected(brokers, at, f"p-{at}") for at in ("two", "three")]
+    brokers.run_for(0.5)
+    takeovers, sent = brokers.processes["two"].cluster.takeovers, []
+    complete = takeovers.complete
+
+    async def stands_still_before(*args: Any) -> None:
+        """The owner's key has changed."""
+        brokers.processes["one"].process.pause()
+        sent.extend(publisher.publish("t", publisher.name.encode(), 1) for publisher in publishers)
+        for at in ("two", "three"):
+            brokers.processes[at].node.turn()
+        if late:
+            brokers.end_lease_of("one")
+            await brokers.processes["two"].process.driver.sleep(1.0)
+        await complete(*args)
+
+    takeovers.complete = stands_still_before    # type: ignore[method-assign]
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: sent)
+    brokers.run_for(1.5)
+    if not late:
+        brokers.end_lease_of("one")
+    brokers.run_until(lambda: len(client.messages) == 2, 10.0)
+    assert {payload for _, payload in client.messages} == {b"p-two", b"p-three"}
+
+
 def test_the_old_owner_forgets_nothing_before_the_rest_is_on_the_new_ones_disk() -> None:
     brokers = serving()
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
