@@ -41,6 +41,9 @@ def cluster_metrics(view: ClusterView) -> dict[str, Any]:
         "fluxmq_cluster_listener_restarts_total": view.listener_restarts,
         "fluxmq_cluster_retained_pending": view.retained_pending,
         "fluxmq_cluster_retained_left_out_total": view.retained_left_out,
+        "fluxmq_cluster_share_in_doubt": view.share_in_doubt,
+        "fluxmq_cluster_share_repeated_total": view.share_repeated,
+        "fluxmq_cluster_share_unwanted_total": view.share_unwanted,
         "fluxmq_cluster_sessions": {(node.id,): node.sessions for node in view.nodes},
         "fluxmq_cluster_sessions_adopted": {(node.id,): node.adopted for node in view.nodes},
     } | {f"fluxmq_cluster_peer_{name}": {(peer.node,): getattr(peer, attribute) for peer in view.peers}

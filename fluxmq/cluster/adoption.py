@@ -481,6 +481,7 @@ class Adoption:
         self._settled[life.life] = None
         while len(self._settled) > LIVES_KEPT:
             del self._settled[next(iter(self._settled))]
+        self._broker.share_groups.settled(life.life)
         here = self._count(life.life)
         if life.parked is not None:
             peers.direct(life.parked, [peer for peer in peers.peers.values() if life.counts.get(peer.name, 0)],

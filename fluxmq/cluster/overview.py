@@ -39,7 +39,8 @@ class Overview:
         if state == "serving" and member.why_late:
             state = "without_quorum"
         names = sorted({member.name, *member.nodes, *self._configured, *self._votes()})
-        peers = () if node.peers is None else tuple(_peer(peer) for _, peer in sorted(node.peers.peers.items()))
+        known = node.peers
+        peers = () if known is None else tuple(_peer(peer) for _, peer in sorted(known.peers.items()))
         return ClusterView(
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
             local=member.name, state=state, reason=self._reason(state), leader=member.leader,
@@ -47,7 +48,10 @@ class Overview:
             quorum_lost=node.quorum.lost, degraded=(node.transport.problem,) if node.transport.problem else (),
             listener_restarts=node.transport.restarts,
             revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
-            retained_pending=node.retained.waiting, retained_left_out=node.retained.payloads.left_out, peers=peers)
+            retained_pending=node.retained.waiting, retained_left_out=node.retained.payloads.left_out,
+            share_in_doubt=known.doubts.waiting if known is not None else 0,
+            share_repeated=known.doubts.expired if known is not None else 0,
+            share_unwanted=known.broker.share_groups.unwanted if known is not None else 0, peers=peers)
 
     def _reason(self, state: str) -> str:
         node = self._node

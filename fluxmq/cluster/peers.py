@@ -25,7 +25,7 @@ from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq.cluster.interest import AWAY, Interest
-from fluxmq.cluster.lost import Parked, give_up
+from fluxmq.cluster.lost import Doubts, Parked, give_up
 from fluxmq.cluster.membership import Membership, Node, dial_address
 from fluxmq.cluster.messages import (
     VERSIONS,
@@ -222,6 +222,7 @@ class Peers:
         self.log = log
         self.peers: dict[str, Peer] = {}
         self.parked: dict[tuple[str, int], tuple[Peer, Parked]] = {}  # dead nodes whose sessions are being adopted
+        self.doubts = Doubts(log)
         self._of_stream: dict[StreamOut, Peer] = {}
         self._of_incoming: dict[StreamIn, Peer] = {}
         self._closed = False
@@ -302,8 +303,8 @@ class Peers:
         for (namespace, filter_), durable in peer.wanted.items():
             if not durable and namespace in self.hub.namespaces:
                 self.hub.targets.remove_peer(peer.outbox, filter_, self.hub.namespaces[namespace])
-        self.broker.share_groups.forget(peer.name, peer.durable_groups)
-        self.parked[peer.name, peer.node.epoch] = peer, Parked(peer.outbox, self.broker)
+        self.broker.share_groups.forget(peer.name, peer.durable_groups, peer.node.epoch)
+        self.parked[peer.name, peer.node.epoch] = peer, Parked(peer.outbox, self.broker, self.doubts, self.driver.now())
 
     def direct(self, peer: Peer, adopters: list[Peer], here: bool) -> None:
         """What was kept for a dead node goes to the sessions that were adopted from it; it is not kept any more."""
@@ -315,8 +316,8 @@ class Peers:
                       lambda: self.parked.pop(key, None))
 
     def _abandon(self, peer: Peer) -> None:
-        self.broker.forget_node(peer.name, peer.durable_groups)
-        give_up(peer.outbox, self.broker)
+        self.broker.forget_node(peer.name, peer.durable_groups, peer.node.epoch)
+        give_up(peer.outbox, self.broker, self.doubts, self.driver.now())
 
     def _hang_up(self, peer: Peer, why: str) -> None:
         if peer.stream is not None:
@@ -350,6 +351,7 @@ class Peers:
                 peer.outbox.return_stalled()
             self.broker.relays.expire(int(self.limit_s * 1000))
             self._end_claims()
+            self.doubts.expire(now)
             await self.driver.sleep(LIMIT_PERIOD_S)
 
     def _end_claims(self) -> None:
@@ -398,6 +400,7 @@ class Peers:
                                           f"{peer.node.epoch})")
             peer.redial_s = REDIAL_FIRST_S
             peer.outbox.attach(stream.send, agreed.epoch, agreed.position)
+            self.doubts.on_back(peer.name, peer.outbox.on_disk)
         except (msgspec.MsgspecError, ProtocolError) as error:
             stream.close()
             self.on_closed(stream, str(error))

@@ -76,8 +76,9 @@ class Broker:
         self.revisions = RetainedRevisions(hub)
         self.sessions = SessionTable()
         self.arrivals = SessionTable()  # sessions that come from another node and are not active yet
+        self.log = on_log or (lambda level, cause, text, fields: None)
         self.share_groups = ShareGroups(hub, cluster, self._make_parked, lambda session: self._finish(
-            session, self.ended))
+            session, self.ended), self.log)
         self.stored = SessionTable()  # sessions of which this node does not know whether they are still its own
         self.sessions_made = 0
         self.started_ms = hub.mono_ms
@@ -92,7 +93,6 @@ class Broker:
         self.consumers: QueueConsumers | None = None  # set when there are queues
         self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
         self._timer_count = 0
-        self.log = on_log or (lambda level, cause, text, fields: None)
         self.relays = Relays(lambda: hub.mono_ms, self.log)
         self.hosts = Hosts(hub)
 
@@ -702,8 +702,9 @@ class Broker:
 
     def drop_stored(self, session: Session, *, ended: bool) -> None:
         """A stored session has ended, or another node has all of it. Its will is not this node's. ended: what it had of
-        share groups with QoS 1 is offered to their members."""
-        if ended and (left := left_behind(self.hub, session, 1)):
+        share groups is offered to their members: with QoS 1 what its client had not acknowledged, with QoS 2 what had
+        never left."""
+        if ended and (left := left_behind(self.hub, session)):
             shares = ((session.namespace, *share) for filter_ in session.subscriptions
                       if (share := split_share(filter_)) is not None)
             found = {key[1] + key[2]: group for key in shares if (group := self.hub.groups.get(key)) is not None}
@@ -737,11 +738,12 @@ class Broker:
         elif namespace in self.hub.namespaces:
             self.hub.targets.remove_peer(hop, filter_, self.hub.namespaces[namespace])
 
-    def forget_node(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = ()) -> None:
+    def forget_node(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = (), life: int = 0) -> None:
         """For the Directory, before a node is removed: forwards nothing to it from now on. The owner of the connection
-        to it decides about messages that its hop already has (ShareGroups.give_again). kept: see ShareGroups.forget."""
+        to it decides about messages that its hop already has (ShareGroups.give_again). kept, life: see
+        ShareGroups.forget."""
         self.hub.targets.remove_peer(self.peers.hop(node))
-        self.share_groups.forget(node, kept)
+        self.share_groups.forget(node, kept, life)
 
     # ------------------------------------------------------------------ time
 

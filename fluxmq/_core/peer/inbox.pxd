@@ -7,7 +7,9 @@ committed.
 
 The position is recorded in the batch of the journal that has the frame's other records, so a node that restarts applies
 none of them a second time. A frame that recorded nothing leaves no position: its effects were in memory, and if it
-comes again to a new life of this node it has AGAIN, or was never seen.
+comes again to a new life of this node it has AGAIN, or was never seen. Unless it has a message of QoS 2 for a share
+group, which a member without a stored session may have got: if this node dies, the sender asks the next life by this
+position whether another member may get the message (cluster/lost.py).
 
 Directed messages go only to sessions that were adopted from a life of a node (hub/moving.pxd). The others
 are published like those of a client, but to no other node and to no share group; they are not retained here.
@@ -44,6 +46,7 @@ cdef class PeerInbox:
     cdef uint32_t done                  # records of the next frame that were applied before one of them raised
     cdef uint64_t since                 # Commits.mark, and records of the journal, before the first of these
     cdef uint64_t written
+    cdef bint delicate                  # the next frame has a message of QoS 2 for a share group
     # queues
     cdef readonly uint64_t asked                 # the last position of the next frame, and of those behind `committed`
     cdef dict positions                 # frame -> its last position

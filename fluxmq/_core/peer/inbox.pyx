@@ -151,6 +151,7 @@ cdef class PeerInbox:
         self.queue = None
         self.member = None
         if self.done == 0:
+            self.delicate = False
             self.since = commits.mark
             self.written = commits.mark - commits.tickets
         try:
@@ -172,12 +173,15 @@ cdef class PeerInbox:
             self.awaited_bytes += <uint64_t>len(frame)
         if commits.mark - commits.tickets != self.written and self.hub.ledger.active():
             self.note_position()
+            self.delicate = False
         wait = FrameWait.__new__(FrameWait)
         wait.inbox = <void*>self
         wait.sequence = header.sequence
         self.waits[header.sequence] = wait
         if commits.hold_call((wait, wait.refused), self.since) == 0:
             self.decide(header.sequence)
+        if self.delicate and self.hub.ledger.active():
+            self.note_position()        # the acknowledgement does not wait for it
         return header.acknowledged
 
     # ---------------------------------------------------------------- checks
@@ -467,6 +471,8 @@ cdef class PeerInbox:
         if self.topics is not None:
             group = self.hub.groups.get((self.topics.namespace, name, filter))
         self.number = 0                 # it is looked up for each of these; the handler may change namespaces
+        if due and pub.qos == 2:
+            self.delicate = True
         if due and group is not None and len(group.sessions):
             self.hub.publish_to_group(&pub, group, True)
         elif due:

@@ -801,8 +801,10 @@ cdef class PeerOutbox(PeerHop):
 
     def group_messages(self) -> list:
         """What the other node may not have, of QoS 1 and 2 for share groups, for members on other nodes: [(namespace,
-        group, filter, (topic, payload, properties, QoS, retain, expires_at))]. Without messages of QoS 2 that were
-        handed to a connection, because a client may have got them. What gathers is not among them: see cut()."""
+        group, filter, (topic, payload, properties, QoS, retain, expires_at), doubt)]. doubt: 0, or the number of the
+        frame with which a message of QoS 2 was handed to a connection: a client may have got it, and whether that node
+        has recorded the frame is known when it is back (on_disk of its next outbox). What gathers is not among them:
+        see cut()."""
         cdef list names = list(self.numbers)
         cdef list found = []
         cdef bytes frame
@@ -812,15 +814,15 @@ cdef class PeerOutbox(PeerHop):
         cdef kept_t* kept
         cdef int64_t expires_at
         cdef uint8_t qos
-        cdef uint64_t i
+        cdef uint64_t i, sequence
         for i in range(self.kept_count):
             kept = &self.kept[(self.kept_head + i) & (self.kept_room - 1)]
+            sequence = self.acknowledged_upto + 1 + i
             frame = <bytes>kept.frame
             open_frame(<const uint8_t*>PyBytes_AS_STRING(frame), <size_t>len(frame), &header, &records)
             while next_record(&records, &record, NULL):
                 qos = record.flags & PEER_QOS
-                if record.kind != PEER_GROUP_MESSAGE or qos == 0 or (
-                        qos == 2 and self.acknowledged_upto + 1 + i <= self.handed_ever):
+                if record.kind != PEER_GROUP_MESSAGE or qos == 0:
                     continue
                 expires_at = 0
                 if record.left_ms >= 0:
@@ -829,7 +831,8 @@ cdef class PeerOutbox(PeerHop):
                         continue
                 found.append((names[record.namespace - 1], taken(&record.name), taken(&record.filter),
                               (taken(&record.topic), taken(&record.payload), taken(&record.properties), qos,
-                               record.flags & PEER_RETAIN != 0, expires_at)))
+                               record.flags & PEER_RETAIN != 0, expires_at),
+                              sequence if qos == 2 and sequence <= self.handed_ever else 0))
         return found
 
     def settlements(self) -> list:

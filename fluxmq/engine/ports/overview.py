@@ -71,7 +71,10 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     in `nodes`. leader: the id of the leader; "" if there is none, or it is not known. revision: of etcd, up to which
     the caches of this node are complete. behind: how many revisions etcd was ahead of that when it last answered.
     retained_pending: topics whose retained message etcd does not have yet. retained_left_out: how often a subscriber
-    was not sent a retained message, because no node that is there has its payload.
+    was not sent a retained message, because no node that is there has its payload. share_in_doubt: QoS 2 messages of
+    share groups that this node keeps until a node which is away, and may have delivered them, is back. share_repeated:
+    those that another member got because that node stayed away. share_unwanted: messages for share groups that this
+    node dropped because no member came.
 
     without_quorum_ms: for how long etcd has not renewed this node's lease, in the state without_quorum; 0 otherwise.
     quorum_lost: how often this node has served on without a quorum of etcd, since it has joined.
@@ -94,6 +97,9 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     behind: int = 0
     retained_pending: int = 0
     retained_left_out: int = 0
+    share_in_doubt: int = 0
+    share_repeated: int = 0
+    share_unwanted: int = 0
     without_quorum_ms: int = 0
     quorum_lost: int = 0
     degraded: tuple[str, ...] = ()

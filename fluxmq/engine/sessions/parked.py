@@ -13,7 +13,7 @@ A message that has found no member for UNWANTED_S is dropped: its group has ende
 
 When the last node with members of a group dies, and some of these are in persistent sessions, what is published until
 there is a member again goes the same way (Expecting). So does a message that another node may have given to a member
-already, until the other nodes have said who has it (doubt).
+already, until the other nodes have said who has it, or that node is back (doubt).
 """
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ class Parked:
         self.hub = hub
         self.session = session
         self.since_ms = hub.steady_ms  # when a member was last seen
+        self.dropped = 0  # messages, since that was last told, because no member came
         self._who_has = who_has
         self._name: int = session.data.incarnation  # of the origins; 0: it was made by a node without others
         self._given: dict[int, tuple[Any, int, int]] = {}  # sequence -> the stream to a node, number of the frame, QoS
@@ -156,13 +157,14 @@ class Parked:
             if self.unwanted:
                 for sequence, _, _ in kept(self.session):
                     settle(self.session, sequence)
+                    self.dropped += 1
                 self._marked.clear()
             return
         self.since_ms = self.hub.steady_ms
         if self._waiting or len(self._given) + len(self._marked) >= 2 * GIVEN_MAX:
             return
         since = self.hub.commits.mark
-        for sequence, _, message in kept(self.session, GIVEN_MAX, False):
+        for sequence, _, message in kept(self.session, GIVEN_MAX + len(self._doubtful), False):
             if sequence in self._doubtful:
                 continue
             mark_given(self.session, sequence)

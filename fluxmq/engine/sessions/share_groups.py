@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from functools import partial
+from typing import Any
 
 from fluxmq._core.hub.group_messages import Expecting, give
 from fluxmq._core.hub.hub import Hub
@@ -19,20 +20,25 @@ from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.share_group import GroupTaker, ShareGroup
 from fluxmq.engine.ports.cluster import Cluster
-from fluxmq.engine.sessions.parked import Message, Parked, WhoHas, name_of, offer
+from fluxmq.engine.sessions.parked import UNWANTED_S, Message, Parked, WhoHas, name_of, offer
 from fluxmq.engine.sessions.state import SessionState
 
 __all__ = ["ShareGroups"]
 
 
 class ShareGroups:
-    """make: (name, namespace) -> a session that no client has, recorded, for what waits. finish: ends one."""
+    """make: (name, namespace) -> a session that no client has, recorded, for what waits. finish: ends one. log: as
+    Broker's on_log."""
 
     def __init__(self, hub: Hub, cluster: Cluster, make: Callable[[bytes, Namespace], Session],
-                 finish: Callable[[Session], None]) -> None:
+                 finish: Callable[[Session], None],
+                 log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self._hub = hub
         self._directory, self._peers, _ = cluster
-        self._make, self._finish = make, finish
+        self._make, self._finish, self._log = make, finish, log
+        # Groups with members that outlive their node, and the lives whose sessions are being adopted.
+        self._outlived: dict[tuple[Namespace, bytes, bytes], set[int]] = {}
+        self.unwanted = 0  # messages that were dropped because no member came
         self.parked: dict[tuple[Namespace, bytes, bytes], Parked] = {}  # by namespace, name, filter
         self._who_has: WhoHas | None = None  # set by the cluster, before there are sessions (ask_with)
 
@@ -89,7 +95,11 @@ class ShareGroups:
         return group
 
     def _end_if_empty(self, group: ShareGroup, namespace: Namespace) -> None:
-        if not len(group) and not group.takers:
+        if len(group) or group.takers:
+            return
+        if (namespace, group.name, group.filter) in self._outlived:
+            self._expect(namespace, group)
+        else:
             self._hub.remove_group(group, namespace)
 
     # ------------------------------------------------------------------ members on other nodes
@@ -107,15 +117,25 @@ class ShareGroups:
             if (space, name, filter_) in self._hub.groups:
                 self._tell(self._hub.groups[space, name, filter_], space, self._peers.hop(node), 0, 0)
 
-    def forget(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = ()) -> None:
+    def forget(self, node: str, kept: Container[tuple[bytes, bytes, bytes]] = (), life: int = 0) -> None:
         """For the Directory, of a node that is gone: no member is there. kept: (namespace, filter, name) of groups of
-        which it had members that outlive it: they are expected to come back."""
+        which it had members that outlive it: they are expected to come back, until settled() is called for this life of
+        the node, or longer if the group has no other member by then."""
         hop = self._peers.hop(node)
-        for (namespace, name, filter_), group in list(self._hub.groups.items()):
+        for key, group in list(self._hub.groups.items()):
             if hop in group.takers:
-                if not len(group) and len(group.takers) == 1 and (namespace.name, filter_, name) in kept:
-                    self._expect(namespace, group)
+                namespace, name, filter_ = key
+                if (namespace.name, filter_, name) in kept:
+                    self._outlived.setdefault(key, set()).add(life)
                 self._tell(group, namespace, hop, 0, 0)
+
+    def settled(self, life: int) -> None:
+        """For the cluster: the sessions of a life of a node that is gone are adopted, and this node knows what they
+        want."""
+        for key, lives in list(self._outlived.items()):
+            lives.discard(life)
+            if not lives:
+                del self._outlived[key]
 
     def _tell(self, group: ShareGroup, namespace: Namespace, taker: GroupTaker, connected: int, away: int) -> None:
         before = len(group.takers)
@@ -158,6 +178,16 @@ class ShareGroups:
         space, group = self._known(namespace, name, filter_)
         if give(self._hub, group, space, message) is None and message[3]:
             self._park(space, group, message)
+
+    def keep_in_doubt(self, namespace: bytes, name: bytes, filter_: bytes, message: Message) -> Callable[[bool], None]:
+        """For the cluster: a message of QoS 2 was forwarded to a node that is gone, and a member there may have got it.
+        It is kept, with a ticket, until what is returned is called: with True, that node has it, and nobody else gets
+        it; with False, another member does."""
+        space, group = self._known(namespace, name, filter_)
+        parked = self._parked_of(space, group)
+        decided = parked.doubt()
+        parked.keep(message)
+        return decided
 
     def give_on(self, namespace: bytes, name: bytes, filter_: bytes, message: Message) -> None:
         """For the cluster: a message was forwarded to this node, which has no member of its group any more. It goes to
@@ -215,6 +245,13 @@ class ShareGroups:
         """Gives what can be given. Called about four times a second."""
         for key, parked in list(self.parked.items()):
             parked.pump()
+            if parked.dropped:
+                self.unwanted += parked.dropped
+                self._log("warning", "share group without members",
+                          f"messages of a share group are dropped: no member came for {UNWANTED_S / 60:.0f} min", {
+                              "namespace": key[0].name.decode(), "messages": parked.dropped,
+                              "filter": f"$share/{key[1].decode()}/{key[2].decode()}"})
+                parked.dropped = 0
             if parked.unwanted and parked.expecting is not None and key in self._hub.groups:
                 self._expect_no_more(key[0], self._hub.groups[key])
             if parked.empty:
@@ -224,6 +261,8 @@ class ShareGroups:
     def end_of(self, namespace: Namespace) -> None:
         """The namespace ends, and has no sessions any more: forgets its groups on other nodes, and what waits for their
         members."""
+        for key in [key for key in self._outlived if key[0] is namespace]:
+            del self._outlived[key]
         for key, group in list(self._hub.groups.items()):
             if key[0] is namespace:
                 self._hub.remove_group(group, namespace)

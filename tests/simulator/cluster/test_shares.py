@@ -13,6 +13,9 @@ from simulator.cluster.test_brokers import connected, serving
 
 from fluxmq._core.hub.group_messages import give
 from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq.cluster import lost
+from fluxmq.cluster.overview import Overview
+from fluxmq.engine.ports.overview import ClusterView
 from fluxmq.engine.sessions import parked
 
 NAMES = ("one", "two", "three")
@@ -293,6 +296,129 @@ def test_qos_2_that_may_have_been_delivered_is_not_given_to_another() -> None:
     assert not stays.messages
 
 
+class Away:
+    """A member at node "two", which stands still until its lease has ended; a publisher at "one" has sent QoS 2 to it
+    and been answered; another member is at "three"."""
+
+    def __init__(self, expiry_s: int = 1000, arrives: bool = False) -> None:
+        """arrives: the node gets the message and gives it to its member, but its acknowledgement does not come."""
+        self.brokers = brokers = serving(*NAMES)
+        self.lost = member(brokers, "two", "lost", 2, expiry_s=expiry_s)
+        self.publisher = connected(brokers, "one", "p")
+        brokers.run_for(0.1)
+        if arrives:
+            brokers.network.stall("two", "one", back=False)
+        else:
+            brokers.processes["two"].process.pause()
+        packet_id = self.publisher.publish("t/x", b"x", 2)
+        brokers.run_for(0.5)
+        self.other = connected(brokers, "three", "other")
+        joined = self.other.subscribe(SHARE, 2)     # SUBACK waits for the other nodes, too
+        if arrives:
+            assert got(self.lost) == [b"x"]
+            brokers.kill("two")
+            brokers.network.heal()
+        brokers.end_lease_of("two")
+        brokers.run_until(lambda: self.publisher.acknowledged(packet_id) and self.other.acknowledged(joined), 5.0)
+        brokers.run_for(2.0)
+        assert not self.other.messages      # perhaps the first member has it
+
+    def back(self) -> None:
+        if self.brokers.processes["two"].process.alive:
+            self.brokers.processes["two"].process.resume()
+        else:
+            self.brokers.processes["two"].start()
+        self.brokers.run_for(3.0)
+
+    def seen(self) -> ClusterView:
+        return Overview(self.brokers.processes["one"].cluster, {}, None).snapshot()
+
+    def parked(self, at: str = "one") -> bool:
+        return bool(self.brokers.processes[at].node.broker.share_groups.parked)
+
+
+@pytest.mark.parametrize("expiry_s", [0, 1000])
+def test_qos_2_that_a_node_never_got_goes_to_another_member_when_it_is_back(expiry_s: int) -> None:
+    away = Away(expiry_s)
+    assert away.seen().share_in_doubt == 1
+    away.back()
+    assert got(away.other, away.lost) == [b"x"] and not away.parked()
+    assert away.seen().share_in_doubt == 0
+
+
+@pytest.mark.parametrize("expiry_s", [0, 1000])
+def test_qos_2_that_a_node_gave_to_its_member_goes_to_nobody_else_when_it_is_back(expiry_s: int) -> None:
+    """Also to a member whose session is not stored: its node has recorded the frame all the same."""
+    away = Away(expiry_s, arrives=True)
+    away.back()
+    assert got(away.other) == [] and not away.parked()
+
+
+def test_qos_2_in_doubt_goes_to_another_member_when_its_node_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away()
+    away.brokers.run_for(5.0)
+    assert not away.other.messages
+    monkeypatch.setattr(lost, "DOUBT_S", 4.0)
+    away.brokers.run_until(lambda: away.other.messages, 5.0)
+    assert got(away.other) == [b"x"]
+    assert any(level == "warning" and "not back after" in text and fields["messages"] == 1
+               for level, text, fields in away.brokers.processes["one"].log)
+    assert away.seen().share_repeated == 1
+    away.back()
+    assert got(away.other, away.lost) == [b"x"] and not away.parked()
+
+
+def test_qos_2_in_doubt_survives_the_node_that_keeps_it() -> None:
+    away = Away()
+    away.brokers.kill("one")
+    away.brokers.end_lease_of("one")
+    away.brokers.run_for(1.0)
+    away.brokers.start("one")
+    away.brokers.run_until(lambda: away.other.messages, 5.0)
+    away.back()
+    assert got(away.other, away.lost) == [b"x"] and not away.parked()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_stored_for_a_session_that_has_ended_elsewhere_goes_to_another_member(qos: int) -> None:
+    """Node "two" has it on its disk, and had not sent it to its member, which was away."""
+    brokers = serving(*NAMES)
+    member(brokers, "two", "gone", qos, expiry_s=1000).leave()
+    brokers.run_for(0.1)
+    publish(brokers, connected(brokers, "one", "p"), b"x", qos)
+    other = member(brokers, "three", "other", qos)
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(2.0)                        # its session is adopted
+    connected(brokers, "three", "gone", clean_start=True)
+    brokers.run_for(1.0)
+    assert not other.messages
+    brokers.start("two")
+    brokers.run_until(lambda: other.messages, 10.0)
+    brokers.run_for(1.0)
+    assert got(other) == [b"x"]
+
+
+def test_what_finds_no_member_for_an_hour_is_dropped_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = serving(*NAMES)
+    member(brokers, "two", "lost", expiry_s=1000)
+    publisher = connected(brokers, "one", "p")
+    brokers.kill("two")
+    packet_id = publisher.publish("t/x", b"x", 1)
+    brokers.run_for(0.5)
+    brokers.end_lease_of("two")
+    brokers.kill("three")                       # nobody adopts the member but "one", whose session is then left behind
+    brokers.end_lease_of("three")
+    brokers.run_until(lambda: publisher.acknowledged(packet_id), 5.0)
+    monkeypatch.setattr(parked, "UNWANTED_S", 0)
+    connected(brokers, "one", "lost", clean_start=True)
+    brokers.run_until(lambda: not brokers.processes["one"].node.broker.share_groups.parked, 5.0)
+    broker = brokers.processes["one"]
+    assert Overview(broker.cluster, {}, None).snapshot().share_unwanted == 1
+    assert any(level == "warning" and "no member came" in text and fields["filter"] == SHARE
+               for level, text, fields in broker.log)
+
+
 def test_what_nobody_can_get_waits_for_the_first_member() -> None:
     brokers = serving(*NAMES)
     member(brokers, "two", "lost", expiry_s=1000)
@@ -408,6 +534,23 @@ def test_the_only_member_moves_while_messages_come(seed: int) -> None:
     brokers.run_for(3.0)
     assert client.connected
     assert set(got(client)) == set(sent)
+
+
+def test_members_of_a_dead_node_are_expected_although_the_last_other_one_ends_before_they_are_adopted() -> None:
+    brokers = serving(*NAMES)
+    lost = member(brokers, "two", "lost", expiry_s=1000)
+    ends = member(brokers, "three", "ends")
+    publisher = connected(brokers, "one", "p")
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    brokers.run_for(0.1)
+    ends.leave()
+    brokers.run_for(0.1)
+    publish(brokers, publisher, b"x")
+    brokers.run_for(2.0)                        # it is adopted
+    lost.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: lost.messages, 5.0)
+    assert got(lost) == [b"x"]
 
 
 # ---------------------------------------------------------------- histories
