@@ -15,6 +15,7 @@ from simulator.cluster import (
     test_queue_histories,
     test_repetitions,
     test_retained,
+    test_share_histories,
     test_shares,
     test_stream_histories,
     test_takeover,
@@ -49,6 +50,8 @@ KINDS: dict[str, Callable[[int], object]] = {
        for level, faults in test_queue_histories.LEVELS.items()},
     **{QUEUES + level: partial(test_stream_histories.run, faults=faults)
        for level, faults in test_stream_histories.LEVELS.items()},
+    "members of groups on nodes that lose their leases": test_share_histories.run,
+    "members without sessions on nodes that lose their leases": partial(test_share_histories.run, clean=True),
     "quorum": quorum_history.play,
     "receiver restarts": test_repetitions.test_a_receiver_that_restarts_gets_each_message_once,
     "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
