@@ -13,7 +13,7 @@ that its successor does not know (etcd issues 12528 and 15247).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -276,6 +276,13 @@ class Membership:
             self._on_fenced(why)
 
     # ------------------------------------------------------------------ what the feed reports
+
+    def has_ended(self, events: Sequence[Event]) -> bool:
+        """Whether this node has lost its lease, also by one of these events; to be asked before any of them counts."""
+        for event in events:
+            if event.key == self._key:
+                self._on_own_key(event)
+        return self.state is State.FENCED
 
     def on_event(self, event: Event) -> None:
         """A change below `/mqtt/nodes/`, or of the leader's key."""

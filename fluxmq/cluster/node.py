@@ -398,6 +398,8 @@ class ClusterNode:
     # ------------------------------------------------------------------ what the feed reports
 
     def _on_events(self, events: Sequence[Event], revision: int) -> None:
+        if self.membership.has_ended(events):
+            return      # all that hung on the lease is gone with it: what this node has of it is on its disk, and stays
         for event in events:
             name = keys.parse(event.key)
             if name is None:
