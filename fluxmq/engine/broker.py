@@ -690,6 +690,7 @@ class Broker:
         state.frozen = False
         if state.restored:
             state.since_ms = self.hub.steady_ms
+        self.hub.origins.absent(session.number)
         self._enter(session)
         if state.identity != identity:
             state.identity = identity

@@ -225,6 +225,18 @@ cdef class Origins:
                 for packet_id, uses in of_name.items() for each in uses
                 if not (<Use>each).former and (<Use>each).had_by(session)]
 
+    def absent(self, uint64_t session):
+        """The session with this number on disk is in the index again, and was not in this life of the node: what came
+        meanwhile it has not had. What is kept for it elsewhere may bring that yet."""
+        cdef Use each
+        for name, of_name in self.names.items():
+            for packet_id, uses in of_name.items():
+                for each in uses:
+                    if not each.former and each.had_by(session) and session not in each.had:
+                        each.missed = (*each.missed, session)
+                        if each.recorded:
+                            self.record(name, packet_id, each)
+
     def own(self, uint64_t name) -> list:
         """What this node has published, or published before the session with this incarnation has moved here, and was
         not released: [(packet identifier, use)]."""
