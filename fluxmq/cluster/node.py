@@ -160,11 +160,13 @@ class ClusterNode:
                              complete=self._complete, on_lost=self._lost, keys=self.kept,
                              is_here=lambda session: session in self.broker.sessions,
                              wait=lambda session: self.adoption.wait(session),
+                             limit_s=settings.limit_s,
                              on_entry=lambda *change: self.adoption.on_entry(*change))
         self.kept.owners = self.owners
         self.sweep = Sweep(self.feed, self.owners, self.kept, self.writer, driver, lambda: self.membership.is_leader)
-        self.wills = Wills(self.membership, self.owners, self.kept, self.feed, self.writer, driver,
+        self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver,
                            limit_s=settings.limit_s, log=log)
+        self.owners.former = self.wills
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
             is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
@@ -482,7 +484,7 @@ class ClusterNode:
 
     def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
         """See the port."""
-        return self.owners.claim((namespace, client_id))
+        return self.owners.claim((namespace, client_id), clean_start)
 
     async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool, asked_ms: int) -> Owner:
         """See the port."""

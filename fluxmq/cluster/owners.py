@@ -63,6 +63,19 @@ class Keys(Protocol):
         """It ends: deletions, in their order. Raises StoreError."""
 
 
+class Former(Protocol):
+    """What the former connection of a client causes, which comes before its next one (`cluster/wills.py`)."""
+
+    def wait(self, session: Session, clean_start: bool) -> Promise[None] | None:
+        """What a CONNECT waits for, before it looks again; None: nothing."""
+
+    def compare(self, session: Session) -> Compare:
+        """Holds while the store has nothing of it that this node does not know."""
+
+    def compared(self, session: Session, item: Item | None) -> None:
+        """A transaction has found this there."""
+
+
 class _Entry(NamedTuple):
     """The key as last seen."""
 
@@ -81,15 +94,17 @@ class Owners:
     complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
     client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
     the node that has it now, or "". is_here: whether this node has state of a session. keys: what changes with the
-    owner's key. wait: what a claim of a session must wait for, or None. on_entry: called with a session whose key
-    exists (True), or does not any more.
+    owner's key. wait: what a claim of a session must wait for, or None. limit_s: how long a CONNECT waits for what the
+    client's former connection causes. on_entry: called with a session whose key exists (True), or does not any more.
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
                  fetch: Callable[[Session, Owner, bool, Callable[[], int]], Awaitable[Handover | None]],
                  complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
                  on_lost: Callable[[Session, str], None], is_here: Callable[[Session], bool], keys: Keys,
-                 wait: Callable[[Session], Promise[None] | None], on_entry: Callable[[Session, bool], None]) -> None:
+                 wait: Callable[[Session], Promise[None] | None],
+                 limit_s: float, on_entry: Callable[[Session, bool], None]) -> None:
+        self.former: Former  # set by the node: each needs the other
         self._membership = membership
         self._feed = feed
         self._writer = writer
@@ -100,6 +115,7 @@ class Owners:
         self._is_here = is_here
         self._keys = keys
         self._wait = wait
+        self._limit_s = limit_s
         self._on_entry = on_entry
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
@@ -111,11 +127,13 @@ class Owners:
 
     # ------------------------------------------------------------------ Directory
 
-    def claim(self, session: Session) -> Owner | None:
+    def claim(self, session: Session, clean_start: bool = False) -> Owner | None:
         """See Directory.claim_session."""
-        self._unused.pop(session, None)
         owner = None if session in self._handing_over or self.takes.under_way(session) else self._owned.get(session)
-        return None if owner is None or self._wait(session) is not None else owner
+        if owner is None or self._wait(session) is not None or self.former.wait(session, clean_start) is not None:
+            return None
+        self._unused.pop(session, None)
+        return owner
 
     async def take(self, session: Session, clean_start: bool, asked_ms: int) -> Owner:
         """See Directory.take_session; asked_ms may also be takes.NOBODY. Callers that come meanwhile share one attempt.
@@ -173,7 +191,7 @@ class Owners:
 
     async def _try(self, session: Session, clean_start: bool) -> Owner:
         member = self._membership
-        late = self._driver.now() + member.ttl_s + CLAIM_S
+        late, patient_until = self._driver.now() + member.ttl_s + CLAIM_S, self._driver.now() + self._limit_s
         while True:
             handover: Handover | None = None
             self._asked(session)
@@ -181,6 +199,13 @@ class Owners:
                 await self._handing_over[session]
                 continue
             if (waiting := self._wait(session)) is not None:
+                await waiting
+                patient_until = self._driver.now() + self._limit_s
+                continue
+            if self.takes.latest(session) != NOBODY and (waiting := self.former.wait(session, clean_start)) is not None:
+                if self._driver.now() >= patient_until:
+                    raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "the will of the client's former connection is "
+                                        "not with every node yet")
                 await waiting
                 continue
             owned = self._owned.get(session)
@@ -214,8 +239,10 @@ class Owners:
                 continue
             key, others = client_key(OWNER, *session), self._keys.taking(session)
             # What was handed over may be dropped only if it is certain that the key has not changed.
-            result = await self._writer.change([Compare(key, revision)],
-                                               [Change(key, member.name.encode(), member.lease), *others],
+            compares = [Compare(key, revision)]
+            if revision == 0:
+                compares.append(self.former.compare(session))     # the feed may not have come so far
+            result = await self._writer.change(compares, [Change(key, member.name.encode(), member.lease), *others],
                                                CLAIM_S if handover is None else None)
             if result.done:
                 owner = self._took(session, result.revision, others)
@@ -225,6 +252,8 @@ class Owners:
             if handover is not None:
                 handover.abandon()
             self._found(session, result.found[0])
+            if revision == 0:
+                self.former.compared(session, result.found[1])
 
     def _asked(self, session: Session) -> int:
         """When the latest CONNECT came of those that wait for the session. Raises ProtocolError if their clients have

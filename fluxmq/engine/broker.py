@@ -133,6 +133,8 @@ class Broker:
         if session is not None and session.data.connection is not None:
             self._displace(session, asked_ms, clean_start)
             session = self.sessions.get(address)
+        if session is not None and owner.node:
+            self._publish_overdue(session.data)
         if session is not None and session.data.expiry_s == 0:
             # The session ended with its connection, when the broker ended; only its will was kept. Continuing it would
             # keep a session whose messages are not on disk.
@@ -159,7 +161,10 @@ class Broker:
         state.expiry_s = expiry_s
         state.keep_alive_s = keep_alive_s
         state.since_ms = self.hub.steady_ms
-        self._set_will(state, will and msgspec.structs.replace(will, identity=self.hub.next_identity()))
+        will = will and msgspec.structs.replace(will, identity=self.hub.next_identity())
+        # Also if there is none: the store may have the one of the client's former connection, at another node.
+        self.directory.will_changed(*address, will, expiry_s, self.hub.commits.mark)
+        self._keep_will(state, will)
         state.username = username
         state.kept = state.kept or expiry_s > 0
         self.connected += 1
@@ -167,6 +172,13 @@ class Broker:
         self.record_head(session)
         self._outlive(session)
         return session, present
+
+    def _publish_overdue(self, state: SessionState) -> None:
+        """The client is back whose connection ended with this node: its will is published first, unless its delay has
+        not passed since the node is back, and the session goes on [MQTT-3.1.2-8]."""
+        if state.restored and state.will is not None and (
+                state.expiry_s == 0 or self.hub.steady_ms >= state.since_ms + state.will.delay_s * 1000):
+            self.publish_will(state.session)
 
     def _check_sessions(self, namespace: Namespace, name: bytes) -> None:
         """Checks whether there may be one more session; this node owns it already."""
@@ -569,8 +581,7 @@ class Broker:
         `unfreeze`, or with `end_moved` when another node has the session.
 
         False: the session has ended with its connection, as in a local takeover, because its expiry interval is 0. Its
-        will was published if the client had been connected, and release_session was not called. Raises UsageError if
-        it is frozen.
+        will was published, and release_session was not called. Raises UsageError if it is frozen.
         """
         state: SessionState = session.data
         if state.frozen:
@@ -581,7 +592,7 @@ class Broker:
                 self.disconnect(session, former, publish_will=True, taken_over=True)
                 former.displaced(ReasonCode.SESSION_TAKEN_OVER)
             if session.data is not None:  # it was restored for its will only, or the node is stopping
-                self.end_session(session, replaced=True, publish_will=former is not None)
+                self.end_session(session, replaced=True)
             return False
         state.frozen = True
         state.epoch += 1
@@ -653,7 +664,7 @@ class Broker:
         self._enter(session)
         if state.will is not None:
             self.directory.will_changed(*address, state.will, state.expiry_s, self.hub.commits.mark)
-        if state.will is not None and state.will.delay_s == 0 and not state.restored:
+        if state.will is not None and state.will.delay_s == 0:
             self.publish_will(session)
         self._begin_timers(session)
         self.directory.kept_changed(*address, None)

@@ -11,7 +11,7 @@ from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.membership import Membership, Node, Registration
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.ports import Change, Event
+from fluxmq.cluster.ports import Change, Compare, Event, Item
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.cluster import Owner
 
@@ -67,6 +67,19 @@ class NoKeys:
         return []
 
 
+class NoWills:
+    """Former: clients that leave nothing."""
+
+    def wait(self, session: Session, clean_start: bool) -> None:
+        return None
+
+    def compare(self, session: Session) -> Compare:
+        return Compare(keys.client_key(keys.WILL_DATA, *session), 0)
+
+    def compared(self, session: Session, item: Item | None) -> None:
+        assert item is None
+
+
 class Member:
     """What one node has of the cluster, without streams."""
 
@@ -84,8 +97,9 @@ class Member:
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._take_over,
                              complete=self._complete, keys=NoKeys(), is_here=lambda session: False,
-                             wait=lambda session: None, on_entry=lambda session, present: None,
+                             wait=lambda session: None, limit_s=15.0, on_entry=lambda session, present: None,
                              on_lost=lambda session, to: self.log.append(("lost", session[1])))
+        self.owners.former = NoWills()
 
     async def join(self) -> None:
         await self.membership.join(Registration(address=f"{self.membership.name}:1", identity=self.identity))

@@ -232,8 +232,10 @@ cdef class Hub(Waiter):
             self.origin = NULL
             self.known = None
             self.narrow = False
+        # That a will was published here is recorded in any case: whoever restarts must know it.
         self.origins.note(origin, known, self.session_number_last, not pub.from_peer, missed, took,
-                          commits.mark - commits.tickets != written and self.ledger.active())
+                          (commits.mark - commits.tickets != written or (origin.packet_id == 0 and not pub.from_peer))
+                          and self.ledger.active())
         if known is not None:
             self.ledger.wait_for_earlier(commits.local)     # the first one's batch may not be durable yet
         return matched

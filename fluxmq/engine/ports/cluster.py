@@ -116,9 +116,10 @@ class Directory(Protocol):
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int,
                      since: int) -> None:
         """The will of a session of this node has been set by its CONNECT, or has come with the session from another
-        node; or it is gone (None): discarded, or published in this turn. The will of a session that goes to another
-        node is not reported. expiry_s: of the session. since: Commits.mark before the publish. It may give a ticket for
-        a will: CONNACK is sent when the will would be published even if this node died. Raises nothing."""
+        node; or it is gone (None): discarded, published in this turn, or its CONNECT has none. The will of a session
+        that goes to another node is not reported. expiry_s: of the session. since: Commits.mark before the publish. It
+        may give a ticket: CONNACK is sent when the will would be published even if this node died, and nothing of the
+        client's former connection any more. Raises nothing."""
 
     def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
         """A queue of this name is about to be made here. Called before it has numbers or records.

@@ -48,6 +48,7 @@ from fluxmq.engine.definitions import EngineDefinitions
 __all__ = ["BrokerProcess", "Brokers", "Client", "user_properties"]
 
 TICK_S, WRITER_S = 0.25, 0.001
+GOODBYE_S = 0.03
 
 
 class BrokerClock:
@@ -121,6 +122,24 @@ class BrokerProcess:
         except FencedError as error:
             self.cluster.membership.fence(str(error))
 
+    async def stop(self) -> None:
+        """As SIGTERM (`Server.stop`): hands sessions over, says goodbye to the other clients, leaves the cluster. What
+        was recorded is on the disk then, and the process has ended."""
+        cluster, node, life = self.cluster, self.node, self.process.life
+        await cluster.leaver.leave(lambda client, name: client.send_away(0x9C, f"{name}:1883"))
+        node.broker.stopping = True
+        for connection in list(node.poller.connections.values()):
+            if connection.state is not None:
+                connection.state.send_away(0x9C, "")
+            connection.end()
+        self.turn()
+        await self.process.driver.sleep(GOODBYE_S)
+        for connection in list(node.poller.connections.values()):
+            connection.abort()
+        await cluster.stop()
+        await self.process.driver.sleep(GOODBYE_S)
+        self.brokers.world.events.soon(lambda: self.process.kill() if self.process.life == life else None)
+
     async def _write(self) -> None:
         driver = self.process.driver
         while True:
@@ -177,7 +196,7 @@ class Client:
         self.unreleased: set[int] = set()  # packet identifiers of QoS 2 messages that it has received
 
     def connect(self, *, clean_start: bool = True, expiry_s: int = 0, at: str | None = None,
-                will: Will | None = None, receive_maximum: int = 0) -> None:
+                will: Will | None = None, receive_maximum: int = 0, keep_alive: int = 60) -> None:
         self.at = at or self.at
         broker = self.brokers.processes[self.at]
         if not broker.process.alive or broker.cluster.phase is not Phase.SERVING:
@@ -188,7 +207,8 @@ class Client:
         properties: list[tuple[str, Any]] = [("session_expiry_interval", expiry_s)] if expiry_s else []
         if receive_maximum:
             properties.append(("receive_maximum", receive_maximum))
-        self.send(Connect(client_id=self.name, clean_start=clean_start, will=will, properties=properties))
+        self.send(Connect(client_id=self.name, clean_start=clean_start, will=will, properties=properties,
+                          keep_alive=keep_alive))
 
     def leave(self) -> None:
         """Breaks the connection."""

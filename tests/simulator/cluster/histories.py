@@ -19,6 +19,7 @@ from simulator.cluster import (
     test_shares,
     test_stream_histories,
     test_takeover,
+    test_will_histories,
     test_wills,
 )
 
@@ -56,6 +57,7 @@ KINDS: dict[str, Callable[[int], object]] = {
     "receiver restarts": test_repetitions.test_a_receiver_that_restarts_gets_each_message_once,
     "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
     "streams break": test_brokers.test_broken_streams_lose_nothing_repeat_nothing_and_keep_the_order,
+    **{level: partial(test_will_histories.run, faults=faults) for level, faults in test_will_histories.LEVELS.items()},
     "wills": test_wills.test_each_session_gets_a_will_once_whoever_dies_and_comes_back_meanwhile,
 }
 

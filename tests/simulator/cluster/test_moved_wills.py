@@ -7,7 +7,7 @@ from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_takeover import hop
 from simulator.cluster.test_wills import KEY, died, lose_connection, will
 
-from fluxmq.cluster.wills import StoredWill, _decode
+from fluxmq.cluster.will_table import StoredWill, _decode
 
 
 def stored(brokers: Brokers) -> StoredWill | None:
