@@ -41,6 +41,8 @@ def main() -> int:
                                                          f"{', '.join(SPACED)}")
     parser.add_argument("--dir", type=Path, metavar="D", help="default: a new one where temporary files are")
     options = parser.parse_args()
+    if options.namespaces and os.geteuid() != 0:
+        parser.error("--namespaces needs root")
     only = options.only.split(",") if options.only else None
     if unknown := sorted({*(only or ())} - {*(SPACED if options.namespaces else PROXIED)}):
         parser.error(f"there is no fault {', '.join(unknown)} here; --help names them")

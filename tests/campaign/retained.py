@@ -8,7 +8,7 @@ from random import Random
 
 from campaign.books import Findings
 from campaign.nodes import NODES, Nodes
-from campaign.topics import PATIENCE_S, Part, retained
+from campaign.topics import PATIENCE_S, QUIET_S, Part, retained
 from kit.client import Client, Closed, Nothing, Unexpected
 from kit.hoppers import Address
 from oracle.mqtt import Pingreq, Pingresp, Puback, Publish, Suback, Subscribe
@@ -99,12 +99,14 @@ class Retained(Part):
         try:
             client.connect(f"{self.name}-l{self._looks}")
             client.send(Subscribe(packet_id=1, filters=[(self.topic(topic), 1)]))
-            until: float | None = None      # when it is too late
-            while until is None or (value != wanted and time.monotonic() < until):
+            quiet = until = None            # when an old value would have come; when it is too late for the new one
+            while until is None or time.monotonic() < (quiet if value == wanted else until):
                 try:
-                    packet = client.recv(PATIENCE_S if until is None else max(0.01, until - time.monotonic()))
+                    packet = client.recv(PATIENCE_S if until is None else QUIET_S)
                 except Nothing:
-                    break
+                    if until is None:
+                        return              # the node hangs, which others notice
+                    continue
                 if isinstance(packet, Suback):
                     if packet.reasons[0] >= 0x80:
                         return
@@ -113,7 +115,7 @@ class Retained(Part):
                     value = packet.payload
                     client.send(Puback(packet_id=packet.packet_id))
                 elif isinstance(packet, Pingresp):
-                    until = time.monotonic() + COMES_S
+                    quiet, until = time.monotonic() + QUIET_S, time.monotonic() + COMES_S
         except (Unexpected, OSError):
             return                          # the node has failed
         finally:

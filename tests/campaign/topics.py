@@ -11,7 +11,7 @@ from kit.client import Client, Closed, Nothing
 from kit.hoppers import Address, Hopper, Publisher, PublisherOnce, Subscriber
 from oracle.mqtt import Connect, Disconnect, Pingreq, Puback, Publish, Will
 
-__all__ = ["PATIENCE_S", "RATE", "Births", "Part", "Sessions", "Wills", "from_node", "retained"]
+__all__ = ["PATIENCE_S", "QUIET_S", "RATE", "Births", "Part", "Sessions", "Wills", "from_node", "retained"]
 
 RATE = 25.0         # messages a second of each publisher
 STAYS_S = 1.5       # for which one that hops stays at a node
