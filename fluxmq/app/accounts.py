@@ -23,6 +23,7 @@ from fluxmq.engine.ports.accounts import AccountsPort, Permission, PermissionRul
 from fluxmq.engine.ports.documents import Document, Documents, Edit, Kind
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.config import Auth
+from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.namespaces import namespace_problem
 
 __all__ = ["Accounts"]
@@ -117,7 +118,7 @@ class Accounts:
         value = self._documents.get(_DECOY)
         try:
             key = b"" if value is None else base64.b64decode(msgspec.json.decode(value, type=_Decoy).key, validate=True)
-        except (msgspec.DecodeError, binascii.Error):
+        except (*MALFORMED, binascii.Error):
             key = b""
         # Without users, or with what somebody else has written, only the cost of an answer is like that of a user's.
         return key if len(key) == DECOY_KEY_SIZE_BYTES else secrets.token_bytes(DECOY_KEY_SIZE_BYTES)
@@ -210,7 +211,7 @@ def _put(change: UserChange) -> Edit:
         if namespace is None:
             try:
                 namespace = "" if before is None else msgspec.json.decode(before, type=_User).namespace
-            except msgspec.DecodeError:
+            except MALFORMED:
                 namespace = ""
         return msgspec.json.encode(_User(change.password, change.scram, namespace))
     return edit

@@ -131,7 +131,8 @@ class ClusterRuntime:
         cluster, where = self.config.cluster, self.addresses
         settings = Settings(cluster.node_id, configured=where.peers, ttl_s=int(cluster.lease_ttl),
                             limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
-                            retained_bytes=cluster.etcd.hybrid_retained_size_threshold)
+                            retained_bytes=cluster.etcd.hybrid_retained_size_threshold,
+                            disk_s=cluster.disk_timeout)
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls),
                                   log=self.log)
         self._driver = LoopDriver()

@@ -80,6 +80,7 @@ __all__ = ["Server", "run"]
 # The first two numbers bound a collection of the younger generations: 80 000 objects, some 30 ms.
 GC_THRESHOLDS = (20_000, 4, 600)
 TICK_S = 0.25  # precision of connections' timers: keep alive, time-outs, delayed wills
+JOURNAL_END_S = 0.005  # between two looks whether the journal's writer has ended
 DROP_LOG_TICKS = 4  # a second between lines about messages dropped for a client
 DROP_LINES_MAX = 10
 TOLD_S = 2.0  # how long a node that has left waits until its operator knows
@@ -242,7 +243,7 @@ class Server:
         self._closing: list[Callable[[], None]] = []  # opened by initialize(), in the order of closing
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._initialized = self._started = False
+        self._initialized = self._started = self._writing_rest = False
 
     # ------------------------------------------------------------------ initialize
 
@@ -271,6 +272,8 @@ class Server:
             self.admission.guard.shared = self.node.bans
             self.node.leaver.on_leave = self.leave
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
+        if self.node is not None:
+            self.node.stalled_s = lambda: self.keeper.stalls.seconds
         self.queues = Queues(self.broker, self.keeper, self.store, config, self.cluster, notes, later)
         self._closing.append(self.queues.close)
         self.permissions = Permissions(self.broker, config.auth, self._authority, notes)
@@ -288,8 +291,9 @@ class Server:
         self.recording = Recording(self.poller, config, notes, self.overview.snapshot)
         self.sys_topics = SysTopics(self.broker, __version__)
         self.snapshots = Snapshots(
-            config=config, journal=self.store.journal, stopped=self.stopped, broker=self.broker, queues=self.queues,
-            asking=asking, guard=self.admission.guard, listeners=self.listeners, tally=self.tally,
+            config=config, journal=self.store.journal, stalls=self.keeper.stalls, stopped=self.stopped,
+            broker=self.broker, queues=self.queues, asking=asking, guard=self.admission.guard,
+            listeners=self.listeners, tally=self.tally,
             amqp091=self.amqp091, recording=self.recording, cluster=self.overview)
         if config.server.health_enabled:
             self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
@@ -537,13 +541,46 @@ class Server:
             await self.node.stop()
             self.runtime.end_life()
         await self.recording.stop()
-        if self.health is not None:
-            await self.health.stop()
         await self.queues.stop()
         if self._started:
-            await self.keeper.close(0.0 if self.fenced else self.config.server.shutdown_timeout)
-            if self.keeper.failed is not None and not isinstance(self.keeper.failed, ShortageError):
-                self.status = self.status or exit_codes.STORAGE
+            await self._end_storage()
+        if self.health is not None:     # until here it says what the end waits for
+            await self.health.stop()
+
+    async def _end_storage(self) -> None:
+        """Until the disk has what it gets, so that closing the store does not wait for it. A disk that hangs is waited
+        for as long as this process is to go on, and then for `shutdown_timeout`."""
+        hangs = self.node is not None and self.node.disk_hangs
+        ending = asyncio.ensure_future(self._write_rest())
+        until: float | None = None
+        while not ending.done():
+            await asyncio.wait({ending}, timeout=TICK_S)
+            if self.again or not (hangs or self._writing_rest):
+                continue        # another life needs the disk; or a last checkpoint, which may take its time
+            if until is None:
+                until = time.monotonic() + self.config.server.shutdown_timeout
+            elif time.monotonic() >= until:
+                self._end_without_disk()
+        ending.result()
+        if hangs:
+            self.notes.log.info("the disk completes writes again: what is on it counts from here on")
+        if self.keeper.failed is not None and not isinstance(self.keeper.failed, ShortageError):
+            self.status = self.status or exit_codes.STORAGE
+
+    async def _write_rest(self) -> None:
+        await self.keeper.close(0.0 if self.fenced else self.config.server.shutdown_timeout)
+        self._writing_rest = True
+        while self.store.journal is not None and not self.store.journal.end():
+            await asyncio.sleep(JOURNAL_END_S)
+
+    def _end_without_disk(self) -> None:
+        """Threads that wait for the disk cannot be ended, so Python cannot end in good order."""
+        self.notes.log.critical(
+            "stopping: the disk hangs, and is not waited for any more. Nothing was confirmed that is not on it, and "
+            "the next start recovers that", extra={"directory": self.config.storage.dir})
+        self.notes.close()
+        logging.shutdown()
+        os._exit(exit_codes.STORAGE)
 
     def _break_off(self) -> None:
         """Closes all connections without a word: another node may serve these clients already."""

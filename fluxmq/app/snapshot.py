@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fluxmq.edge.mqtt.tally import Tally
     from fluxmq.engine.broker import Broker
     from fluxmq.engine.ports.overview import ClusterOverview
+    from fluxmq.engine.stalls import Stalls
     from fluxmq.model.config import Config
 
 __all__ = ["Snapshots"]
@@ -45,11 +46,12 @@ DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection", "
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """The parts of the output. journal: None if nothing is stored on disk. stopped: set when the node stops. tally: of
-    MQTT."""
+    """The parts of the output. journal: None if nothing is stored on disk. stalls: of its disk. stopped: set when the
+    node stops. tally: of MQTT."""
 
     config: Config
     journal: Journal | None
+    stalls: Stalls
     stopped: asyncio.Event
     broker: Broker
     queues: Queues
@@ -76,6 +78,8 @@ class Snapshots:
         if journal is not None and not storage:
             checks["storage"]["details"] = (journal.status_text if journal.status else
                                             f"{refusing}: queues refuse what is published")
+        elif self.stalls.problem:
+            checks["storage"] = {"status": "degraded", "details": self.stalls.problem}
         cluster = cluster_check(self.cluster.snapshot())
         if cluster is not None:
             checks["cluster"] = cluster
@@ -118,6 +122,7 @@ class Snapshots:
             "fluxmq_journal_batches_total": journal.batches_total if journal is not None else 0,
             "fluxmq_journal_records_total": c["records"],
             "fluxmq_journal_bytes_total": journal.bytes_total if journal is not None else 0,
+            "fluxmq_journal_stalled_seconds": self.stalls.seconds,
             "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,
                                             ("count",): journal.syncs if journal is not None else 0},
             "fluxmq_protocol_errors_total": c["protocol_errors"],

@@ -24,6 +24,7 @@ from fluxmq.cluster.writer import CHANGES_MAX, Writer
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.ports.guard import BanTable, SharedBan, SharedBans
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.origins import read_origin, show_origin
 
 __all__ = ["Bans", "Value"]
@@ -90,7 +91,7 @@ class Bans:
         place = _place(name)
         try:
             value = _value(text)
-        except msgspec.DecodeError:
+        except MALFORMED:
             place = None
         if place is None:
             self._log("warning", str(name), "a ban in etcd cannot be read; it does not hold", {"key": str(name)})
@@ -172,7 +173,7 @@ class Bans:
     def _lasts_longer(item: Item | None, ban: SharedBan) -> bool:
         try:
             return item is not None and _value(item.value).until_ms >= ban.until_ms
-        except msgspec.DecodeError:
+        except MALFORMED:
             return False
 
     async def lift(self, origin: bytes, account: str | None) -> Sequence[SharedBan]:

@@ -15,6 +15,7 @@ from fluxmq.cluster.keys import QUEUE, binding_key, queue_key
 from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition
 from fluxmq.engine.queues.parts import whole_of
 from fluxmq.model.amqp import AmqpRefused
+from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
@@ -138,7 +139,7 @@ def queue_of(namespace: bytes, name: bytes, value: bytes) -> QueueDefinition:
                             read.declared.auto_delete,
                             {_name(each): _decoded(item) for each, item in read.declared.arguments.items()})
         return QueueDefinition(read.id, spec_of(declared, read_arguments(declared)), declared, read.node)
-    except (msgspec.MsgspecError, UnicodeError, AmqpRefused) as error:
+    except (*MALFORMED, UnicodeError, AmqpRefused) as error:
         raise Unreadable(str(error)) from None
 
 
@@ -152,7 +153,7 @@ def exchange_of(namespace: bytes, name: bytes, value: bytes) -> ExchangeDefiniti
         read = _exchange(value)
         return ExchangeDefinition(read.id, namespace, name, read.type.encode("latin-1"), read.durable,
                                   read.auto_delete, read.internal, read.arguments)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (*MALFORMED, UnicodeError) as error:
         raise Unreadable(str(error)) from None
 
 
@@ -164,7 +165,7 @@ def encode_binding(binding: BindingDefinition) -> bytes:
 def binding_of(namespace: bytes, source: bytes, value: bytes) -> BindingDefinition:
     try:
         read = _binding(value)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise Unreadable(str(error)) from None
     return BindingDefinition(namespace, source, read.source_id, read.to_exchange, read.destination,
                              read.destination_id, read.key, read.arguments)
@@ -190,7 +191,7 @@ def encode_data(data: QueueData) -> bytes:
 def data_of(value: bytes) -> QueueData:
     try:
         read = _data(value)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise Unreadable(str(error)) from None
     return QueueData(read.node, read.disk, read.id)
 
@@ -202,6 +203,6 @@ def encode_owner(owner: QueueOwner) -> bytes:
 def owner_of(value: bytes) -> QueueOwner:
     try:
         read = _owner(value)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise Unreadable(str(error)) from None
     return QueueOwner(read.node, read.id)

@@ -27,6 +27,7 @@ from fluxmq.cluster.writer import CHANGES_MAX, FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.sessions.state import Consume, SessionState, incarnation_of
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["KeptSessions", "SessionData", "SubscriptionData", "subscription_of"]
 
@@ -66,7 +67,7 @@ def subscription_of(value: bytes) -> SubscriptionData | None:
     """None: it was written by somebody else."""
     try:
         return _subscription_of(value)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return None
 
 
@@ -189,7 +190,7 @@ class KeptSessions:
         if value is not None:
             try:
                 data = _data_of(value)
-            except msgspec.MsgspecError:
+            except MALFORMED:
                 data = None                     # written by somebody else
         if data is None:
             self._known.pop(session, None)

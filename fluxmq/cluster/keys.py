@@ -82,7 +82,7 @@ def node_key(node: str) -> bytes:
 
 def node_of(key: bytes) -> str | None:
     """The node whose registration this key is; None: it is another key."""
-    return decode(key[len(NODES):]).decode() if key.startswith(NODES) else None
+    return decode(key[len(NODES):]).decode(errors="replace") if key.startswith(NODES) else None
 
 
 def client_key(kind: str, namespace: bytes, client_id: bytes) -> bytes:

@@ -15,8 +15,6 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.messages import TakeCall, encode, take_of
 from fluxmq.cluster.owners import Owners, Session
@@ -26,6 +24,7 @@ from fluxmq.cluster.takeover import Takeovers
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
+from fluxmq.model.malformed import MALFORMED
 
 if TYPE_CHECKING:
     from fluxmq.cluster.node import ClusterNode
@@ -55,7 +54,7 @@ async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterato
     """Answers the call "take": nothing, when this node has the session. Raises CallFailed."""
     try:
         call = take_of(body)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CallFailed(f"not a request to take a session: {error}", reached=False) from None
     caller_of(peers, call)
     try:
@@ -144,7 +143,7 @@ class Leaving:
                 if not error.reached:
                     self._unwilling.add(name)
                 self._log("warning", str(error), "a node does not take a session over; asking another",
-                          {"node": name, "client_id": session[1].decode(), "why": str(error)})
+                          {"node": name, "client_id": session[1].decode(errors="replace"), "why": str(error)})
 
     async def _ask(self, session: Session, peer: Peer) -> None:
         peers = self._peers

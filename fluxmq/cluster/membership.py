@@ -6,6 +6,9 @@
 
 Without quorum nothing is renewed, and no lease can end: quorum.py decides whether the node serves on (serve_on).
 
+The lease lives only while the journal does: a node whose disk hangs can confirm nothing, so it gives its lease up, and
+others take over.
+
 A renewal counts from when it was sent, and only if a linearizable read that was sent after its answer succeeds in the
 same raft term and still shows this node's key with this lease: a leader of etcd that stood still may confirm renewals
 that its successor does not know (etcd issues 12528 and 15247).
@@ -23,6 +26,7 @@ from fluxmq._core.errors import FluxError
 from fluxmq.cluster.keys import LEADER, node_key, node_of
 from fluxmq.cluster.ports import Change, Compare, Event, LeaseGone, MetadataStore, StoreError
 from fluxmq.engine.ports.driver import Driver
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["JoinRefused", "Membership", "Node", "Registration", "State", "dial_address"]
 
@@ -32,6 +36,7 @@ RETRY_S = 0.1  # while a renewal is late; the ones before it may be held up in e
 RETRY_ALONE_S = 0.5  # while it is known that there is no leader
 LATE_S = 0.25  # behind the time at which a renewal was due
 PATIENCE_S = 5.0  # for a quorum that is lost, from the last renewal on
+LOOK_S = 1.0  # between two looks whether the disk is alive
 # Clocks of two machines may differ in rate by this part; a lease is given up so much earlier.
 CLOCK_RATE_ERROR = 0.01
 # After a node's lease has ended, nobody takes over what it owned before this has passed: docs/internals/cluster.md,
@@ -87,12 +92,13 @@ class Membership:
     name: of this node. clock_s: seconds of a clock that no operator can set and that goes on while the machine sleeps
     (CLOCK_BOOTTIME), read at the call. on_deadline: called with the time by that clock until which this node may serve,
     whenever it moves. on_fenced: called once, with the reason. on_node: called with a node that has appeared, or
-    disappeared (False); a node with a new epoch disappears first.
+    disappeared (False); a node with a new epoch disappears first. unfit: why this node can keep no promise although it
+    has its lease; "": it can.
     """
 
     def __init__(self, name: str, store: MetadataStore, driver: Driver, ttl_s: int, *,
                  clock_s: Callable[[], float], on_deadline: Callable[[float], None], on_fenced: Callable[[str], None],
-                 on_node: Callable[[Node, bool], None]) -> None:
+                 on_node: Callable[[Node, bool], None], unfit: Callable[[], str] = str) -> None:
         self.name = name
         self.state = State.NEW
         self.registration = Registration(address="", identity="")  # until join()
@@ -117,6 +123,7 @@ class Membership:
         self._on_deadline = on_deadline
         self._on_fenced = on_fenced
         self._on_node = on_node
+        self._unfit = unfit
         self._key = node_key(name)
         self._campaigning = False
 
@@ -176,9 +183,15 @@ class Membership:
             if now >= self.deadline_s:
                 self.fence(self._why_lost())
                 return
+            if why := self._unfit():
+                self.fence(why)
+                with contextlib.suppress(StoreError):       # then it ends by itself
+                    await self._store.revoke(self.lease)    # nothing is confirmed here any more: why wait
+                return
             if now >= self._next_attempt_s:
                 self._attempt()
-            await self._driver.sleep(max(0.01, min(self._next_attempt_s, self.deadline_s) - self._clock_s()))
+            left = min(self._next_attempt_s, self.deadline_s) - self._clock_s()
+            await self._driver.sleep(max(0.01, min(left, LOOK_S)))
 
     @property
     def _next_attempt_s(self) -> float:
@@ -287,7 +300,7 @@ class Membership:
     def on_event(self, event: Event) -> None:
         """A change below `/mqtt/nodes/`, or of the leader's key."""
         if event.key == LEADER:
-            self.leader = "" if event.value is None else event.value.decode()
+            self.leader = "" if event.value is None else event.value.decode(errors="replace")
             return
         name = node_of(event.key)
         if name is None:
@@ -354,5 +367,5 @@ class Membership:
 def _registration(value: bytes) -> Registration:
     try:
         return msgspec.json.decode(value, type=Registration)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return Registration(address="", identity="")

@@ -102,7 +102,8 @@ class Phase(Enum):
 class Settings(NamedTuple):
     """name: of this node. configured: see dial_address. ttl_s: of its lease. limit_s: route_publish_timeout.
     window_bytes: not acknowledged, per peer. retained_bytes: retained messages with a payload of this size or more are
-    in the store without it. shared: all nodes have the queues, exchanges and bindings of all."""
+    in the store without it. shared: all nodes have the queues, exchanges and bindings of all. disk_s: how long the
+    journal may wait for the disk before the node gives its lease up; 0: for ever."""
 
     name: str
     configured: dict[str, str] = {}
@@ -111,6 +112,7 @@ class Settings(NamedTuple):
     window_bytes: int = 16 << 20
     retained_bytes: int = 1024
     shared: bool = True
+    disk_s: float = 30.0
 
 
 class ClusterNode:
@@ -150,7 +152,7 @@ class ClusterNode:
         self.membership = Membership(
             settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
             on_deadline=lambda at_s: self.broker.hub.serve_until(int(at_s * 1000)), on_fenced=self._fenced,
-            on_node=self._on_node)
+            on_node=self._on_node, unfit=self._unfit)
         self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s,
                                  lives_of=lambda session: self.adoption.lives_of(session),
                                  on_data=lambda *change: self.adoption.on_data(*change))
@@ -192,6 +194,8 @@ class ClusterNode:
             transport=transport, driver=driver, serving=self._serving_nodes, next_identity=self._next_identity,
             broker=lambda: self.broker, log=log)
         self._stored: Stored | None = None
+        self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
+        self.disk_hangs = False                         # that has ended its lease
         self.documents = Documents(
             self.writer, driver, self.reaching, joined=lambda: self.phase in (Phase.SERVING, Phase.LEAVING),
             without_quorum=lambda: self.membership.without_quorum)
@@ -344,7 +348,7 @@ class ClusterNode:
         drawn = self._new_name().encode()
         result = await self._store.transact([Compare(CLUSTER_KEY, 0)], [Change(CLUSTER_KEY, drawn)])
         found = None if result.done else result.found[0]
-        return (drawn if found is None else found.value).decode()
+        return (drawn if found is None else found.value).decode(errors="replace")
 
     def _on_known(self) -> None:
         if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
@@ -359,7 +363,9 @@ class ClusterNode:
 
     async def stop(self) -> None:
         """Leaves the cluster; clients are gone already."""
-        former, self.phase = self.phase, Phase.STOPPED
+        former = self.phase
+        if former is not Phase.FENCED:      # else operators see why, until another life begins
+            self.phase = Phase.STOPPED
         self._close("this node stops")
         await self.transport.stop()
         if former is not Phase.FENCED:
@@ -368,6 +374,14 @@ class ClusterNode:
             except StoreError as error:
                 self.log("warning", str(error), "could not leave the cluster: others wait until the lease ends",
                          {"why": str(error)})
+
+    def _unfit(self) -> str:
+        stalled_s, limit_s = self.stalled_s(), self.settings.disk_s
+        if not limit_s or stalled_s < limit_s:
+            return ""
+        self.disk_hangs = True
+        return (f"the disk has not completed a write of the journal for {stalled_s:.0f} s (cluster.disk_timeout). It "
+                f"joins again when the disk does")
 
     def _fenced(self, why: str) -> None:
         self.phase, self.why_fenced = Phase.FENCED, why

@@ -18,6 +18,7 @@ from fluxmq.cluster.peers import caller_of
 from fluxmq.cluster.ports import CallFailed
 from fluxmq.engine.ports.operations import Handler, Operation, Outcome
 from fluxmq.engine.ports.queues import QueueElsewhere
+from fluxmq.model.malformed import MALFORMED
 
 if TYPE_CHECKING:
     from fluxmq.cluster.node import ClusterNode
@@ -54,7 +55,7 @@ class NodeOperations:
             async for part in self._node.transport.call(peers.address_of(peer), OPERATION, encode(call), limit_s):
                 parts.append(part)
             return _joined(parts)
-        except (CallFailed, msgspec.MsgspecError) as error:
+        except (CallFailed, *MALFORMED) as error:
             reached = not isinstance(error, CallFailed) or error.reached
             done = "; it may have been done" if reached and operation.method not in READS else ""
             raise QueueElsewhere(node, f"node {node} has not answered: {error}{done}",
@@ -64,7 +65,7 @@ class NodeOperations:
         """Of the call. Raises CallFailed."""
         try:
             call = operation_of(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CallFailed(f"not an operation: {error}", reached=False) from None
         caller_of(self._node.peers, call)
         if self._handler is None:

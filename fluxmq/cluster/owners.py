@@ -282,7 +282,7 @@ class Owners:
         former = self._entries.get(session)
         if item is None and former is not None and former.node != self._membership.name:
             self._membership.note_end()             # perhaps with its node's lease: the feed has not told yet
-        self._enter(session, None if item is None else _Entry(item.value.decode(), item.revision, item.lease))
+        self._enter(session, None if item is None else _Entry(_node_of(item.value), item.revision, item.lease))
 
     def _enter(self, session: Session, entry: _Entry | None) -> None:
         if entry is None:
@@ -414,7 +414,8 @@ class Owners:
     def on_event(self, name: Name, event: Event) -> None:
         """A change of an owner key that this node has not made, or does not know of yet."""
         session = name.namespace, name.name
-        self._enter(session, None if event.value is None else _Entry(event.value.decode(), event.revision, event.lease))
+        self._enter(session, None if event.value is None else
+                    _Entry(_node_of(event.value), event.revision, event.lease))
         owned = self._owned.get(session)
         if owned is not None and event.value is not None and event.lease == self._membership.lease:
             self._own(session, max(event.revision, owned.epoch))    # this node's own change, before its answer
@@ -422,10 +423,15 @@ class Owners:
             del self._owned[session]
             self._unused.pop(session, None)
             self._keys.lost(session)
-            self._on_lost(session, event.value.decode() if event.value is not None else "")
+            self._on_lost(session, _node_of(event.value) if event.value is not None else "")
         self._wake(session)
 
     def _wake(self, session: Session) -> None:
         for promise in self._changed.pop(session, ()):
             if not promise.done():
                 promise.set_result(None)
+
+
+def _node_of(value: bytes) -> str:
+    """The node that a key names; whoever else may have written it."""
+    return value.decode(errors="replace")

@@ -26,6 +26,7 @@ from fluxmq._core.pubsub.session import Session
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["Payloads"]
 
@@ -202,7 +203,7 @@ class Payloads:
             for address in self._sources(node):
                 try:
                     found = await self._ask(address, body)
-                except (CallFailed, msgspec.MsgspecError):
+                except (CallFailed, *MALFORMED):
                     continue
                 if found is not None or self._revisions.known.get(topic) != known:
                     return found
@@ -222,7 +223,7 @@ class Payloads:
         """The answer to a call `retained`."""
         try:
             request = _request(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CallFailed(f"this version does not understand the request for a retained message: {error}",
                              reached=False) from None
         topic = request.namespace, request.topic

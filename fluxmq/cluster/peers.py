@@ -17,8 +17,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from fluxmq._core.errors import ProtocolError, StorageError, UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.targets import PeerHop
@@ -41,6 +39,7 @@ from fluxmq.cluster.messages import (
 from fluxmq.cluster.ports import CallFailed, Log, StreamIn, StreamOut, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["SLOTS", "Peer", "Peers", "caller_of"]
 
@@ -147,7 +146,7 @@ class Peer:
         """A message of this ring. Raises ProtocolError for one that it does not know."""
         try:
             message = control_of(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise ProtocolError(0x82, f"node {self.name} sent a message that this version does not know: {error}") \
                 from None
         self._peers.on_message(self, message)
@@ -401,7 +400,7 @@ class Peers:
             peer.redial_s = REDIAL_FIRST_S
             peer.outbox.attach(stream.send, agreed.epoch, agreed.position)
             self.doubts.on_back(peer.name, peer.outbox.on_disk)
-        except (msgspec.MsgspecError, ProtocolError) as error:
+        except (*MALFORMED, ProtocolError) as error:
             stream.close()
             self.on_closed(stream, str(error))
         else:
@@ -438,7 +437,7 @@ class Peers:
         """See TransportHandler."""
         try:
             peer, version = self._check(hello_of(hello))
-        except (msgspec.MsgspecError, ProtocolError) as error:
+        except (*MALFORMED, ProtocolError) as error:
             stream.close(str(error))
             return None
         if peer.incoming is not None:

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from fluxmq._core.errors import FluxError
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.peer.queue_member import PeerMember
@@ -37,6 +35,7 @@ from fluxmq.engine.ports.driver import Driver, Promise, Work
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.moves import Arrival, Departure, why_it_stays
 from fluxmq.engine.queues.parts import shown_queue
+from fluxmq.model.malformed import MALFORMED
 
 if TYPE_CHECKING:
     from fluxmq._core.hub.hub import Hub
@@ -252,7 +251,7 @@ class QueueMoves:
     def _read(self, body: bytes) -> tuple[QueueCall, Address, Peers, Peer]:
         try:
             call = queue_call_of(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CallFailed(f"not a call about a queue: {error}", reached=False) from None
         peers, peer = caller_of(self._peers(), call)
         return call, (call.namespace, call.client_id), peers, peer

@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import CLOCK_RATE_ERROR, TAKEOVER_DELAY_S, Membership, State, dial_address
 from fluxmq.cluster.messages import VoterAnswer, encode, voter_answer_of
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.ports.driver import Driver
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["VOTER", "Quorum"]
 
@@ -138,7 +137,7 @@ class Quorum:
                 raise CallFailed("it is not known where it is", reached=False)
             parts = [part async for part in self._transport.call(address, VOTER, b"", ASK_LIMIT_S)]
             answer = voter_answer_of(b"".join(parts))
-        except (CallFailed, msgspec.MsgspecError) as error:
+        except (CallFailed, *MALFORMED) as error:
             self._silent[number] = str(error)
             return                          # what was certain stays so, and grows old
         finally:

@@ -50,6 +50,7 @@ from fluxmq.cluster.ports import (
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["RetainedMessages", "Value"]
 
@@ -355,7 +356,7 @@ class RetainedMessages:
     def _read(self, key: bytes, value: bytes) -> Value | None:
         try:
             return _value(value)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             self._log("error", str(error), "etcd has a retained message that this version cannot read",
                       {"key": key.decode("utf-8", "replace")})
             return None

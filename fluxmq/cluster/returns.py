@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import msgspec
-
 from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.pubsub.session import Session as HeldSession
 from fluxmq.cluster.kept import KeptSessions
@@ -27,6 +25,7 @@ from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.sessions.transfer import Arrival, Departure
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["RETURN", "STORED", "Returns"]
 
@@ -103,7 +102,7 @@ class Returns:
                 answer += part
         except CallFailed as error:
             self._log("debug", str(error), "a stored session could not be handed over; trying again",
-                      {"client_id": session[1].decode(), "node": node})
+                      {"client_id": session[1].decode(errors="replace"), "node": node})
         finally:
             self._calling.discard(session)
         if answer in (MERGED, ENDED):
@@ -162,6 +161,6 @@ class Returns:
     def _check(self, body: bytes) -> tuple[ReturnCall, Peers, Peer]:
         try:
             call = return_of(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CallFailed(f"not a return: {error}", reached=False) from None
         return call, *caller_of(self._peers(), call)

@@ -30,8 +30,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.moving import MovingSession
 from fluxmq._core.pubsub.session import Session as HeldSession
@@ -55,6 +53,7 @@ from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.engine.queues.consumers import is_queue_filter
 from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
+from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["TAIL", "TAKEOVER", "Takeovers", "plain_filters"]
@@ -190,7 +189,7 @@ class Takeovers:
             if arrival.session is None and part[:1] > b"\x7f":
                 try:
                     client = client_here_of(part)
-                except msgspec.MsgspecError as error:
+                except MALFORMED as error:
                     raise CallFailed(f"not an answer: {error}") from None
             else:
                 arrival.feed(part)
@@ -259,7 +258,7 @@ class Takeovers:
         owners = self._owners()
         try:
             call = takeover_of(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CallFailed(f"not a takeover: {error}", reached=False) from None
         session = call.namespace, call.client_id
         while (coming := self._coming.get(session)) is not None:
@@ -380,7 +379,7 @@ class Takeovers:
             except CallFailed as error:
                 if not going.given_up:
                     self._log("warning", str(error), "the rest of a session could not be handed over; trying again",
-                              {"client_id": session[1].decode(), "node": going.to, "why": str(error)})
+                              {"client_id": session[1].decode(errors="replace"), "node": going.to, "why": str(error)})
                     await self._driver.sleep(RETRY_S)
         if not going.given_up:
             going.moving.restore()
@@ -425,7 +424,7 @@ class Takeovers:
         """Answers the call "tail": nothing, when the part is on disk. Raises CallFailed."""
         try:
             call = tail_of(body)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CallFailed(f"not a tail: {error}", reached=False) from None
         caller_of(self._peers(), call)
         session = call.namespace, call.client_id

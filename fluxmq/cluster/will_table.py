@@ -10,6 +10,7 @@ from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Session
 from fluxmq.cluster.ports import Event, Item, Log
 from fluxmq.engine.sessions.state import Will
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["KeptWill", "Life", "StoredWill", "WillTable"]
 
@@ -108,7 +109,7 @@ class WillTable:
     def _read(self, session: Session, key: bytes, value: bytes | None, revision: int) -> None:
         try:
             self.set(session, None if value is None else KeptWill(revision, _decode(value)))
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             self.set(session, None)
             self._log("error", str(error), "etcd has a will that this version cannot read",
                       {"key": key.decode("utf-8", "replace")})

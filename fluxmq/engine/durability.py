@@ -46,6 +46,7 @@ from fluxmq.engine.positions import PeerPositions
 from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.engine.sessions.line import SessionLine
 from fluxmq.engine.sessions.state import SessionState, Subscription
+from fluxmq.engine.stalls import Stalls
 
 __all__ = ["Keeper"]
 
@@ -98,6 +99,7 @@ class Keeper:
         self.exchanges: ExchangeKeeper | None = None
         self.clock = SteadyClock(broker.hub, broker.log)
         self.positions = PeerPositions(broker.hub)
+        self.stalls = Stalls(store.journal, driver.now, broker.log)
 
     # ------------------------------------------------------------------ recovery
 
@@ -199,6 +201,7 @@ class Keeper:
     def tick(self) -> None:
         """Begins a checkpoint when the journal has grown by `file_bytes`, or when something is short. Raises
         StorageError."""
+        self.stalls.look()
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:      # close() takes the last one
             return

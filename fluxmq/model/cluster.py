@@ -121,6 +121,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     route_publish_timeout: Annotated[Seconds, Meta(ge=0.1, le=3600, description=(
         "How long a publish with QoS 1 or 2, or a subscription, waits for the other nodes that it concerns; then it "
         "is refused."))] = 15.0
+    disk_timeout: Annotated[Seconds, Meta(le=86400, description=(
+        "A node whose disk has not completed a write of the journal for this time gives its lease up, so that others "
+        "take over, and joins again when the disk goes on. Shorter than the longest pause of a disk that is well: it "
+        "loses its sessions for nothing. 0s: it keeps its lease."))] = 30.0
     leave_timeout: Annotated[Seconds, Meta(le=86400, description=(
         "On SIGTERM and `fluxmq cluster leave`: how long the node hands its sessions to the other nodes before it "
         "stops. The others adopt the sessions that are left then, as those of a node that fails, without the messages "

@@ -170,6 +170,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_journal_batches_total", "counter", "Batches written to the journal, each with one sync or less."),
     Metric("fluxmq_journal_records_total", "counter", "Records in them."),
     Metric("fluxmq_journal_bytes_total", "counter", "Bytes of them.", "bytes"),
+    Metric("fluxmq_journal_stalled_seconds", "gauge",
+           "For how long the disk has not completed what the journal has given it; 0: it does.", "seconds"),
     Metric("fluxmq_journal_sync_seconds", "summary", "Time of syncs of the journal.", "seconds"),
     Metric("fluxmq_protocol_errors_total", "counter", "Connections ended because the client broke the protocol."),
     Metric("fluxmq_auth_failures_total", "counter", "Wrong passwords, unknown users, failed SCRAM exchanges."),

@@ -29,6 +29,7 @@ class SimWork:
         self._done = False
         self._result: Any = None
         self._error: BaseException | None = None
+        self._retrieved = False     # somebody has seen what it ended with
         self._callbacks: list[Callable[[Any], object]] = []
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -48,9 +49,11 @@ class SimWork:
             self._driver.cancel(self)
 
     def exception(self) -> BaseException | None:
+        self._retrieved = True
         return self._error
 
     def result(self) -> Any:
+        self._retrieved = True
         if self._error is not None:
             raise self._error
         return self._result
@@ -75,6 +78,11 @@ class SimWork:
             self._driver.soon(lambda call=call: call(self))     # type: ignore[misc]
         self._callbacks.clear()
 
+    def __del__(self) -> None:
+        """As asyncio, which then writes "Task exception was never retrieved" and a traceback."""
+        if self._error is not None and not self._retrieved and not isinstance(self._error, asyncio.CancelledError):
+            self._driver.unretrieved.append(self._error)
+
 
 class _End:
     """Awaited: until it is done, whatever it ended with."""
@@ -96,9 +104,11 @@ class SimDriver:
         self._timers: list[tuple[int, int, Callable[[], object]]] = []
         self._serials = count()
         self.threads: list[tuple[SimWork, Callable[[], Any]]] = []      # begun, and not done yet
+        self.held = False       # they wait for a disk that hangs
         self._coroutines: dict[Coroutine[Any, Any, Any], SimWork] = {}  # begun, and not ended
         self._dropped = False
         self.crashed: list[BaseException] = []      # what tasks ended with that nobody may be waiting for
+        self.unretrieved: list[BaseException] = []  # what tasks and promises ended with, and nobody has seen
 
     # ── Driver ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,7 +203,8 @@ class SimDriver:
     @property
     def due(self) -> bool:
         """run_ready would do something."""
-        return bool(self._ready or self.threads or (self._timers and self._timers[0][0] <= self._now_ms()))
+        return bool(self._ready or (self.threads and not self.held)
+                    or (self._timers and self._timers[0][0] <= self._now_ms()))
 
     @property
     def next_ms(self) -> int | None:

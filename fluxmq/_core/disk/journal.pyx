@@ -488,6 +488,18 @@ cdef class Journal:
         if refused:
             raise UsageError("the journal's writer runs already")
 
+    def end(self) -> bool:
+        """Asks the writer to write and sync everything gathered, and to end; whether it has. Does not block, however
+        long the disk takes, and close() does not wait for the writer once this was true. Nothing may be appended from
+        the first call on, and no other call may follow but this one and close()."""
+        cdef bint running
+        pthread_mutex_lock(&self.lock)
+        self.stopping = True
+        pthread_cond_broadcast(&self.wake)
+        running = self.running
+        pthread_mutex_unlock(&self.lock)
+        return not running
+
     def close(self):
         """Write and sync everything gathered, end run(), close the files. Blocks. No other call may follow, but close.
 

@@ -18,6 +18,7 @@ from fluxmq._core.errors import FluxError
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.cluster.etcd.endpoints import Tls
 from fluxmq.model.address import parse_address
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["Found", "NoMembers", "find_members"]
 
@@ -70,7 +71,7 @@ async def _ask(url: str, tls: Tls | None, limit_s: float) -> tuple[list[Member],
         return [], "it closed the connection: it refuses the certificate of this node, or expects TLS"
     except OSError as error:
         return [], error.strerror or str(error)
-    except (ValueError, http.client.HTTPException, msgspec.MsgspecError) as error:
+    except (ValueError, http.client.HTTPException, *MALFORMED) as error:
         return [], f"that is no member of etcd: {error}"
     return [Member(one.id, one.name, tuple(one.peer_urls), tuple(one.client_urls), False) for one in found], (
         "" if found else "it knows no members yet")

@@ -107,11 +107,13 @@ class Elsewhere:
         client = state.client
 
         def done(task: Any) -> None:
+            failed = task.cancelled() or task.exception() is not None       # looked at even if nobody is told
             if client.connection.ended:
                 return
-            error = None if task.cancelled() else task.exception()
-            if state.channel.state is state and isinstance(error, QueueRefused):
-                self.refuse(client, state.channel.number, ReplyCode.INTERNAL_ERROR, error.text, QUEUE_DELETE)
+            if state.channel.state is state and failed:
+                error = None if task.cancelled() else task.exception()
+                why = error.text if isinstance(error, QueueRefused) else "the queue could not be deleted"
+                self.refuse(client, state.channel.number, ReplyCode.INTERNAL_ERROR, why, QUEUE_DELETE)
             elif state.channel.state is state:
                 self._reply(state, m.QueueDeleteOk(message_count=ready), no_wait)
             client.release(HOLD_CHANGE)

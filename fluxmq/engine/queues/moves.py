@@ -51,6 +51,7 @@ from fluxmq.engine.queues.records import MOVING, GroupRecord, is_moving, record
 from fluxmq.engine.queues.relays import Attach, Host, Relays
 from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.state import QueueState
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["Arrival", "Contents", "Departure", "make_anew", "settle_late", "why_it_stays"]
 
@@ -496,7 +497,7 @@ class Arrival:
         try:
             # A decoder of the module would cost every start a millisecond, also of a node alone.
             read: Begin | Messages | End = msgspec.msgpack.decode(part, type=Begin | Messages | End)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CorruptError(f"not a part of a queue: {error}") from None
         if isinstance(read, Begin):
             self._begin(read)

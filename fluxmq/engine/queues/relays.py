@@ -29,6 +29,7 @@ from fluxmq.engine.ports.queues import CommandRefused, QueueRefused
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp import AmqpRefused
+from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["LATER", "UNKNOWN", "Answer", "Attach", "Host", "Hosts", "Refusal", "Relays", "Then", "away", "moved",
@@ -357,7 +358,7 @@ class Relays(QueueListener):
             return
         try:
             answer = _answers.decode(data)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             answer = Answer(refused=Refusal(f"node {outbox.node} has answered what this version does not know: "
                                             f"{error}"))
         found[0](answer)
@@ -428,7 +429,7 @@ class Hosts(QueueListener):
         """A consumer of another node comes."""
         try:
             asked = _attaches.decode(data)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             self.answer(outbox, number, Answer(refused=Refusal(f"node {outbox.node} asks what this version does not "
                                                                 f"know: {error}")))
             return
@@ -518,7 +519,7 @@ class Hosts(QueueListener):
                 value = call(queue, outbox.hosted.get(of), *arguments)
             else:
                 raise QueueRefused("invalid", f"this node knows no question {verb!r}: its version may be another one")
-        except (QueueRefused, AmqpRefused, CommandRefused, StorageError, UsageError, msgspec.MsgspecError, ValueError,
+        except (QueueRefused, AmqpRefused, CommandRefused, StorageError, UsageError, *MALFORMED, ValueError,
                 TypeError) as refused:  # the last three: of another version
             refusal = refusal_of(refused)
             if awaited:

@@ -6,6 +6,7 @@
     client.connect(); client.subscribe("t", 1); client.publish("t", b"x", 1)
     brokers.run_for(1.0)
     brokers.kill("one"); brokers.pause("two"); brokers.resume("two")
+    brokers.processes["one"].hang(); brokers.processes["one"].go_on()      # its disk
 """
 from __future__ import annotations
 
@@ -80,6 +81,7 @@ class BrokerProcess:
         self.log: list[tuple[str, str, dict[str, Any]]] = []
         self.started: Any = None
         self.fences = 0
+        self.hangs = False      # its disk
 
     def start(self) -> None:
         """Begins a life; `serving` is true some time later."""
@@ -88,7 +90,7 @@ class BrokerProcess:
             process.start()
         driver = process.driver
         self.cluster = ClusterNode(
-            Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared),
+            Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared, disk_s=brokers.disk_s),
             brokers.store_of(process), SimTransport(process, brokers.network, f"{self.name}:7948"), driver,
             clock_s=process.now, on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
             new_name=lambda: f"cluster that {self.name} has named")
@@ -99,6 +101,7 @@ class BrokerProcess:
         self.node.woken = True
         self.node.before_recovery = self._attach
         self.node.start()
+        self.cluster.stalled_s = lambda: self.node.keeper.stalls.seconds
         self.node.hub.wake = lambda: driver.soon(self.turn)
         driver.start(self._write())
         driver.start(self._tick())
@@ -144,8 +147,20 @@ class BrokerProcess:
         driver = self.process.driver
         while True:
             await driver.sleep(self.brokers.writer_s)
-            if self.node.write_journal():
+            if not self.hangs and self.node.write_journal():
                 self.turn()
+
+    def hang(self) -> None:
+        """No call of the disk returns from now on: the journal's writer stands still, and so do other threads."""
+        self.hangs = self.process.driver.held = True
+
+    def go_on(self) -> None:
+        """The calls return. Of a life that has lost its lease meanwhile the writer may have written what was gathered,
+        before it was noticed that the disk goes on."""
+        self.hangs = self.process.driver.held = False
+        if self.cluster.phase is Phase.FENCED and self.brokers.world.chance.random() < 0.5:
+            while self.node.journal.work():
+                pass
 
     async def _tick(self) -> None:
         driver = self.process.driver
@@ -168,7 +183,9 @@ class BrokerProcess:
         self.brokers.world.events.soon(self._again)
 
     def _again(self) -> None:
-        if self.process.alive:
+        if self.hangs:          # what a start would read and write is not to be had
+            self.brokers.world.events.later(TICK_S, self._again)
+        elif self.process.alive:
             self.process.kill()
             self.start()
 
@@ -312,6 +329,7 @@ class Brokers:
         self.writer_s = writer_s
         self.store: Any = None  # for tests that look into it
         self.ttl_s = ttl_s
+        self.disk_s = Settings("").disk_s
         self.processes = {name: BrokerProcess(self, name) for name in names}
         self.clients: list[Client] = []
         self.world.checks.append(self._read)
@@ -322,6 +340,8 @@ class Brokers:
         for broker in self.processes.values():
             for error in broker.process.driver.crashed:
                 assert isinstance(error, ProtocolError | StoreError | CallFailed | asyncio.CancelledError), repr(error)
+            for error in broker.process.driver.unretrieved:
+                raise AssertionError("a task has failed, and nobody looks at it") from error
             assert not (hasattr(broker, "node") and broker.node.crashes), broker.node.crashes
 
     def start(self, *names: str) -> None:

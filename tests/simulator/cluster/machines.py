@@ -171,7 +171,7 @@ class Machines:
         if not driver.due:
             return False
         driver.run_ready()
-        while driver.threads:
+        while driver.threads and not driver.held:
             driver.run_thread(self.chance.randrange(len(driver.threads)))
         return True
 
