@@ -46,7 +46,8 @@ PORTS_VARIABLE = "FLUXMQ_TEST_PORTS"
 Address = tuple[str, int]
 
 # What a broker prints only when something is wrong with itself
-ACCIDENTS = ("Traceback (most recent call last)", "internal error", "AddressSanitizer", "runtime error:")
+ACCIDENTS = ("Traceback (most recent call last)", "internal error", "AddressSanitizer", "runtime error:",
+             "exception was never retrieved", "Exception in callback")
 
 # What mosquitto calls the keys that it knows; a key without a line here skips the test
 MOSQUITTO_KEYS = {

@@ -148,6 +148,9 @@ class Cluster:
             for number in list(self._paused):
                 ends.callback(self.resume, number)
             ends.callback(self.resume_members)
+        if kind is None:
+            for broker in self.brokers:
+                broker.check()      # what it said in its last moments, too, and of tasks that nobody waited for
 
     def _stop(self) -> None:
         with ThreadPoolExecutor(len(self.brokers)) as pool:

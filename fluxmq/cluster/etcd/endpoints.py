@@ -116,6 +116,7 @@ class Endpoint:
             # One for all who wait, and never cancelled: gRPC would go on with it, beyond the end of the loop.
             if self._changing is None or self._changing.done():
                 self._changing = asyncio.ensure_future(self.channel.wait_for_state_change(state))
+                self._changing.add_done_callback(_retrieve)
             left = ends - time.monotonic()
             if left <= 0.0:
                 return False
@@ -284,6 +285,12 @@ class Endpoints:
             self._close(self._open.popitem()[1])
         if self._closing:
             await asyncio.wait(self._closing)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """gRPC raises if the channel was closed meanwhile. Nobody needs that, so asyncio must not report it as lost."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def _linearizable(endpoint: Endpoint, limit_s: float) -> Any:

@@ -224,6 +224,8 @@ async def _is_connected(call: Any) -> bool:
     cancelled."""
     waiting = asyncio.get_running_loop().create_task(call.wait_for_connection())
     call.add_done_callback(lambda _: waiting.cancel())
+    # Also if whoever asks is cancelled in the moment in which it fails.
+    waiting.add_done_callback(lambda waiting: waiting.cancelled() or waiting.exception())
     try:
         await asyncio.wait([waiting])
     finally:
