@@ -63,6 +63,7 @@ CALL_S = 10.0  # of one call
 KEY_S = 10.0  # how long the old owner waits for the change of the owner's key, after the last part
 RETRY_S = 0.2
 TURN_S = 0.001
+EARLY = 0.5  # of the limit: then the old owner sends what it has, although a source has not cut
 
 
 class _Going:
@@ -362,6 +363,7 @@ class Takeovers:
         """The other node owns the session: sends what was queued when no source sends here any more."""
         going.ready = self._driver.promise()
         self._look(going)
+        self._driver.start(self._forward_early(session, going))
         await going.ready
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
         if going.departure.frozen and not going.given_up:
@@ -386,6 +388,21 @@ class Takeovers:
             going.departure.end()
             self._forget(session)
 
+    async def _forward_early(self, session: Session, going: _Going) -> None:
+        """A source has not cut yet, and perhaps will not in time: then the new owner lets the client in without it. By
+        then it has what the others had sent here, so that only what comes from that source comes out of order."""
+        await self._driver.sleep(self._limit_s * EARLY)
+        peers = self._peers()
+        peer = peers.peers.get(going.to) if peers is not None else None
+        if (going.ready is None or going.ready.done() or peers is None or peer is None
+                or peer.node.epoch != going.life or going.given_up or not going.departure.frozen):
+            return
+        try:
+            await self._send_tail(session, going, peer, peers, early=True)
+        except CallFailed as error:
+            self._log("debug", str(error), "what was queued of a session could not be handed over yet",
+                      {"client_id": session[1].decode(), "node": going.to})
+
     def _leave_to_adopters(self, session: Session, going: _Going) -> None:
         """The other node is gone, and the session with it, which is adopted now: by this node, with what it has, or by
         another one, to which that is handed over."""
@@ -394,8 +411,11 @@ class Takeovers:
         self._broker.store_away(going.departure.session)
         self._forget(session)
 
-    async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers) -> None:
-        for last, part in _with_last(going.departure.tail()):
+    async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers, *,
+                         early: bool = False) -> None:
+        """early: more follows, and what is sent now is sent again."""
+        for end, part in _with_last(going.departure.tail()):
+            last = end and not early
             call = TailCall(**peers.call_to(peer, session), last=last, part=part,
                             had=going.departure.had() if last else [])
             async for _ in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S):
@@ -433,7 +453,7 @@ class Takeovers:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
             if arrival is not None and call.part:
                 arrival.append(call.part)
-            if coming is not None and not coming.whole:     # else what was released meanwhile is not known
+            if coming is not None and call.last and not coming.whole:   # else what was released meanwhile is not known
                 coming.arrival.bring(call.had)
             # Of the last one the activation of the session, too: the other node forgets it now.
             await self.durable()

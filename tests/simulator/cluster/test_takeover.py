@@ -299,6 +299,32 @@ def test_what_the_old_owner_was_sent_before_it_was_lost_comes_although_nothing_i
     assert {payload for _, payload in client.messages} == {b"p-two", b"p-three"}
 
 
+def test_what_others_had_sent_keeps_its_order_although_one_link_is_silent() -> None:
+    """Nothing comes from node "three" to the old owner, so the new one does not get everything in time. What the other
+    nodes had sent is there before the client."""
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    near, far = connected(brokers, "one", "near"), connected(brokers, "two", "far")
+    going = brokers.processes["one"].cluster.takeovers
+    brokers.network.stall("three", "one", back=False)
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: going.under_way)
+    sent = 0
+    for _ in range(25):
+        for publisher in (near, far):
+            publisher.publish("t", b"%s %d" % (publisher.name.encode(), sent), 1)
+        sent += 1
+        brokers.run_for(0.001 if sent < 10 else 1.0)
+    assert client.connected and client.messages
+    brokers.network.heal()
+    brokers.run_for(3.0)
+    for publisher in (near, far):
+        came = [payload for _, payload in client.messages if payload.startswith(publisher.name.encode())]
+        assert came == [b"%s %d" % (publisher.name.encode(), number) for number in range(sent)]
+
+
 def test_the_old_owner_forgets_nothing_before_the_rest_is_on_the_new_ones_disk() -> None:
     brokers = serving()
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
