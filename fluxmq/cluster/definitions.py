@@ -54,6 +54,7 @@ KINDS = frozenset({QUEUE, QUEUE_DATA, QUEUE_OWNER, EXCHANGE, BINDING})  # of key
 AGAIN_S = 0.05  # until the feed may have shown why a transaction was not done
 SWEEP_S = 30.0
 LOOK_S = 1.0
+UNKNOWN_LIFE = -1  # no lease has this number
 ENDING_MAX = CHANGES_MAX // 2  # exchanges that one transaction deletes because they have no binding any more
 
 
@@ -259,7 +260,9 @@ class Definitions:
             elif known is not None and now is not None and address in moved:
                 owner = self._told_owner(address)
                 if learner.turn_queue(now.value, owner):
-                    self._told_queues[address] = known[0], owner, self._life(address)
+                    # What is known of the way to its new owner is as old as the move. That node may have died since,
+                    # and be back: so it is told again below, with who serves now.
+                    self._told_queues[address] = known[0], owner, UNKNOWN_LIFE
                     continue
                 del self._told_queues[address]
                 if known[1] == self._node and known[0].durable:

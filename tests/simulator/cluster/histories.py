@@ -20,6 +20,7 @@ from simulator.cluster import (
     test_shares,
     test_stream_histories,
     test_takeover,
+    test_two_deaths_histories,
     test_will_histories,
     test_wills,
 )
@@ -55,6 +56,7 @@ KINDS: dict[str, Callable[[int], object]] = {
        for level, faults in test_stream_histories.LEVELS.items()},
     "members of groups on nodes that lose their leases": test_share_histories.run,
     "members without sessions on nodes that lose their leases": partial(test_share_histories.run, clean=True),
+    QUEUES + "a move and two deaths": test_two_deaths_histories.run,
     "quorum": quorum_history.play,
     "receiver restarts": test_repetitions.test_a_receiver_that_restarts_gets_each_message_once,
     "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
@@ -64,7 +66,8 @@ KINDS: dict[str, Callable[[int], object]] = {
 }
 
 # In one round of a mix; of others one. Several defects show in few of the histories of these kinds, and in no others.
-TIMES = {"quorum": 6, "wills": 3, QUEUES + "nodes": 4, QUEUES + "all": 4, DIVIDED + "moves": 2, DIVIDED + "all": 2}
+TIMES = {"quorum": 6, "wills": 3, QUEUES + "nodes": 4, QUEUES + "all": 4,
+         QUEUES + "a move and two deaths": 4, DIVIDED + "moves": 2, DIVIDED + "all": 2}
 
 
 def mix(names: Iterable[str]) -> list[str]:

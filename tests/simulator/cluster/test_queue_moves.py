@@ -472,3 +472,31 @@ def test_an_operator_is_told_why_another_node_does_not_move_its_queue() -> None:
     brokers.run_until(work.done, 10.0)
     assert (work.result().kind, work.result().text) == (
         "conflict", "queue q cannot be moved: it is damaged: a file of it is damaged")
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_the_new_owner_dies_before_the_old_one_hears_that_it_has_the_queue(back: bool) -> None:
+    """The watch of the old owner is late: the move, the death, and that the new owner is back, come at once."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    reader = consumer(brokers, "one", "r")
+    publisher = connected(brokers, "three", "p")
+    work = move(brokers, "two")
+    brokers.run_until(lambda: brokers.processes["one"].node.manager.queues[Q].moving is not None)
+    store = brokers.processes["one"].cluster._store
+    store.late_s = 2.0      # type: ignore[attr-defined]
+    brokers.run_until(lambda: brokers.processes["two"].node.manager.queues[Q].here)
+    brokers.kill("two")
+    brokers.end_lease_of("two")
+    if back:
+        brokers.start("two")
+    brokers.run_until(work.done, 60.0)
+    brokers.run_for(3.0)
+    store.late_s = 0.0      # type: ignore[attr-defined]
+    if not back:
+        assert len(brokers.processes["one"].node.manager.away) == 1
+        brokers.start("two")
+    brokers.run_for(3.0)
+    whole(brokers, "two")
+    publisher.publish("$queue/q", b"body", 2)
+    brokers.run_until(lambda: reader.messages)
