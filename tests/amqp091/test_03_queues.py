@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 import pytest
@@ -110,16 +111,24 @@ def test_arguments_that_are_taken(connection: Connection, name: Name, arguments:
 
 
 def test_an_exclusive_queue_is_its_connections(connect: Connect, name: Name) -> None:
-    """Nobody else may declare, consume, get, purge, bind or delete it: 405. Other channels of the connection may."""
+    """Nobody else may declare, consume, get, purge, bind, unbind or delete it: 405. Other channels of the connection
+    may. A binding that is not there may be removed by anybody."""
     mine, theirs = connect(), connect()
     mine.channel().queue_declare(name("q"), exclusive=True)
     assert mine.channel().queue_declare(name("q"), exclusive=True).name == name("q")
+    mine.channel().queue_bind(name("q"), "amq.direct", "bound")
+    theirs.channel().queue_unbind(name("q"), "amq.direct", "not bound")
     for verb, arguments in (("queue_declare", (name("q"),)), ("consume", (name("q"),)), ("get", (name("q"),)),
                             ("queue_purge", (name("q"),)), ("queue_delete", (name("q"),)),
-                            ("queue_bind", (name("q"), "amq.direct", "k"))):
+                            ("queue_bind", (name("q"), "amq.direct", "k")),
+                            ("queue_unbind", (name("q"), "amq.direct", "bound"))):
         text = refused(405, getattr(theirs.channel(), verb), *arguments)
         assert f"cannot obtain exclusive access to locked queue '{name('q')}' in vhost '/'" in text
     refused(405, theirs.channel().queue_declare, name("q"), passive=True)
+    channel = mine.channel(confirms=True)
+    assert channel.publish("amq.direct", "bound", b"still bound")
+    assert channel.get_all(name("q")) == [b"still bound"]
+    channel.queue_unbind(name("q"), "amq.direct", "bound")
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
@@ -198,6 +207,20 @@ def test_message_ttl_of_the_queue(connection: Connection, name: Name) -> None:
     for _ in range(3):
         channel.publish("", queue, b"x")
     wait_until(lambda: channel.queue_declare(queue, passive=True).messages == 0)
+    assert channel.get(queue) is None
+
+
+def test_what_has_expired_while_it_was_held_does_not_come_back(channel: Channel, name: Name) -> None:
+    """Its time goes on in the hands of a consumer: put back, it is gone at once, at the head of the queue."""
+    queue = channel.queue_declare(exclusive=True, arguments={"x-message-ttl": 700}).name
+    for number in range(3):
+        channel.publish("", queue, b"%d" % number)
+    got = [channel.get(queue, no_ack=False) for _ in range(3)]
+    sleep(0.8)
+    for message in got:
+        assert message is not None
+        channel.reject(message.tag, requeue=True)
+    assert channel.queue_declare(queue, passive=True).messages == 0
     assert channel.get(queue) is None
 
 

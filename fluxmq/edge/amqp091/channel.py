@@ -295,9 +295,12 @@ class ChannelMethods:
 
     def queue_unbind(self, client: Client, state: ChannelState, method: m.QueueUnbind) -> None:
         name = self._named(client, state, method.queue)
+        binding = (wire(client.vhost), wire(method.exchange), name, wire(method.routing_key),
+                   encode_table(method.arguments))
+        if self.exchanges.binds(*binding):
+            self.queues.find(wire(client.vhost), name, client)  # it may be exclusive to another connection
         since = self.hub.commits.mark
-        self.exchanges.unbind(wire(client.vhost), wire(method.exchange), name, wire(method.routing_key),
-                              encode_table(method.arguments))
+        self.exchanges.unbind(*binding)
         self.answer(state, m.QueueUnbindOk(), since)
 
     def queue_purge(self, client: Client, state: ChannelState, method: m.QueuePurge) -> None:

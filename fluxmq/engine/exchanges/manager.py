@@ -270,6 +270,12 @@ class ExchangeManager:
         self._after_unbind(vhost, [gone])
         return True
 
+    def binds(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes, arguments: bytes) -> bool:
+        """Whether there is such a binding of a queue. Raises AmqpRefused: 403."""
+        begin, end = self._ends(vhost, source, destination, False)
+        return begin is not None and end is not None and (
+            Binding(begin, end, routing_key, sorted_table(arguments), 0) in begin.outbound)
+
     def _ends(self, vhost: bytes, source: bytes, destination: bytes,
               to_exchange: bool) -> tuple[Exchange | None, Destination | None]:
         exchanges, source, destination = self.vhosts[vhost], _cleaned(source), _cleaned(destination)
