@@ -122,7 +122,7 @@ class Front(FrontParts):
         if isinstance(method, ConnectionClose):
             self._on_close(client, method)
         elif isinstance(method, ConnectionUpdateSecret) and client.open:
-            self.handshake.update_secret(client, method)
+            self.handshake.update_secret(client)
         else:
             self.handshake.on_method(client, method)
 

@@ -1,4 +1,4 @@
-"""From the protocol header to connection.open-ok, and connection.update-secret, which authenticates a user again.
+"""From the protocol header to connection.open-ok, and connection.update-secret, which changes nothing.
 
     STARTING ──ConnectionStartOk──► PROVING ──proved──► TUNING ──ConnectionTuneOk──► OPENING ──ConnectionOpen──► OPEN
 
@@ -21,7 +21,6 @@ from fluxmq._core.amqp091.methods import (
     ConnectionStartOk,
     ConnectionTune,
     ConnectionTuneOk,
-    ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     Method,
 )
@@ -274,20 +273,8 @@ class Handshake:
 
     # ------------------------------------------------------------------ UpdateSecret
 
-    def update_secret(self, client: Client, method: ConnectionUpdateSecret) -> None:
-        """Authenticates the client's user again with a new password; has no effect for a client without a user."""
-        claim = Claim(client.identity, method.new_secret)
-        certificate = self._certificate(client.connection)
-        if client.identity is None or certificate is not None:
-            self._secret_updated(client, None)
-            return
-        self._prove(client, claim, None, self._secret_updated, self._secret_refused)
-
     @staticmethod
-    def _secret_updated(client: Client, _: str | None) -> None:
+    def update_secret(client: Client) -> None:
+        """The secret is not looked at: what a user has here, a password or a certificate, does not run out while the
+        connection lasts, so there is nothing to renew. RabbitMQ does the same for the accounts that it has itself."""
         client.connection.write(ConnectionUpdateSecretOk().frame(0))
-
-    def _secret_refused(self, client: Client, _: Claim, error: AuthError) -> None:
-        self.front.tally.auth_failures += 1
-        client.number = ConnectionUpdateSecret.number
-        client.connection.fail(ProtocolError(ReplyCode.NOT_ALLOWED, f"the new secret was refused: {error.text}"))
