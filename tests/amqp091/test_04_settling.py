@@ -228,6 +228,36 @@ def test_prefetch_of_the_channel(connection: Connection, name: Name) -> None:
     assert other.queue_declare(queue, passive=True).messages == 4
 
 
+def test_prefetch_of_the_channel_is_for_all_of_its_queues(connection: Connection, name: Name) -> None:
+    """They take turns: a queue with a backlog does not keep the others waiting."""
+    channel = connection.channel()
+    queues = [fill(channel, 100) for _ in range(3)]
+    channel.qos(1, everybody=True)
+    for queue in queues:
+        channel.consume(queue)
+    got = []
+    for _ in range(100):
+        [message] = channel.receive_all(1)
+        got.append(message.key)
+        channel.ack(message.tag)
+    assert min(got.count(queue) for queue in queues) > 15      # RabbitMQ: by chance
+
+
+def test_prefetch_of_the_channel_with_a_queue_that_is_empty(connection: Connection, name: Name) -> None:
+    """Its turn goes to the others."""
+    channel = connection.channel()
+    queues = [fill(channel, count) for count in (0, 20, 3)]
+    channel.qos(1, everybody=True)
+    for queue in queues:
+        channel.consume(queue)
+    got = []
+    for _ in range(23):
+        [message] = channel.receive_all(1)
+        got.append(message.key)
+        channel.ack(message.tag)
+    assert [got.count(queue) for queue in queues] == [0, 20, 3]
+
+
 def test_prefetch_does_not_bind_who_needs_no_ack(connection: Connection, name: Name) -> None:
     """A consumer without acknowledgements gets everything at once."""
     channel = connection.channel()

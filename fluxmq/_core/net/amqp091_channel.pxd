@@ -48,6 +48,10 @@ cdef class ChannelMember(Member):
     cdef readonly bint cancelled            # gets no more deliveries; leaves the group when all are settled
     cdef public uint32_t remaining          # Basic.Get: ready messages behind the one it takes
     cdef public bint counts                 # deliveries carry x-delivery-count
+    # Turns of queues whose consumers share the channel's prefetch (Channel.fair_room).
+    cdef uint64_t served                    # tag of its last delivery
+    cdef bint waits                         # it has asked for a message in vain since
+    cdef bint yielded                       # it has let those that wait longer go first
 
 cdef class ChannelReader(StreamReader):
     """A consumer of one partition of a stream."""
@@ -144,6 +148,9 @@ cdef class Channel(Waiter):
     cdef void awaits_no_more(self, delivery_t* delivery) noexcept
     cdef void advance(self) noexcept
     cdef uint32_t room(self, bint no_ack, uint32_t prefetch, uint32_t held) noexcept
+    # The same for a consumer of this node's queues while the channel has a prefetch: 0 if a consumer of another queue
+    # waits that got its last message earlier. That one is asked first, and this one again behind it.
+    cdef uint32_t fair_room(self, ChannelMember member, uint32_t room) noexcept
     cdef int feed(self) except -1
     cdef int write_return(self, const body_t* body, uint16_t code, const char* text) except -1
 

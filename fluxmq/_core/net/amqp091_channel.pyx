@@ -125,9 +125,13 @@ cdef class ChannelMember(Member):
         self.cancelled = True
 
     cdef uint32_t credit(self) noexcept:
+        cdef uint32_t room
         if self.cancelled or self.tag is None:
             return 0
-        return self.channel.room(self.no_ack, self.prefetch, self.held)
+        room = self.channel.room(self.no_ack, self.prefetch, self.held)
+        if self.channel.prefetch_all and not self.no_ack:
+            return self.channel.fair_room(self, room)
+        return room
 
     cdef SharedRoom sharing(self):
         if self.no_ack or self.tag is None:
@@ -456,6 +460,31 @@ cdef class Channel(Waiter):
             limit = min(limit, self.prefetch_all - self.unacknowledged)
         return limit
 
+    cdef uint32_t fair_room(self, ChannelMember member, uint32_t room) noexcept:
+        cdef ChannelMember other
+        cdef bint before = False
+        if room == 0:
+            member.waits = self.unacknowledged >= self.prefetch_all
+            member.yielded = False
+            return 0
+        if member.yielded or member.group is None or (<Group>member.group).relay is not None:
+            member.yielded = member.waits = False
+            return room
+        for consumer in self.consumers:
+            if not isinstance(consumer, ChannelMember):
+                continue
+            other = <ChannelMember>consumer
+            if other.waits and other.served < member.served and other.queue is not member.queue:
+                other.queue.touch()
+                before = True
+        if before:
+            # Those queues are pumped first, and this one again behind them, in the same turn.
+            member.yielded = member.waits = True
+            member.queue.touch()
+            return 0
+        member.waits = False
+        return room
+
     cdef int feed(self) except -1:
         """There is room again: schedules the queues of all consumers, so that deliveries resume."""
         self.starved = False
@@ -489,6 +518,8 @@ cdef class Channel(Waiter):
         delivery.awaited = 0
         delivery.at_ms = self.ledger.node.mono_ms
         self.unacknowledged += not acknowledges_itself(delivery)
+        if self.prefetch_all and not reads:
+            (<ChannelMember>consumer).served = tag
         if self.shared is not None and not self.shared.stale:
             self.shared.changed()
         if ticket.position or self.deliveries.count:
