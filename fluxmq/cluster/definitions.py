@@ -256,7 +256,7 @@ class Definitions:
             known, now = self._told_queues.get(address), self.queues.get(address)
             if known is not None and (now is None or now.value.id != known[0].id):
                 del self._told_queues[address]
-                learner.forget_queue(known[0])
+                learner.forget_queue(known[0], ended=True)
             elif known is not None and now is not None and address in moved:
                 owner = self._told_owner(address)
                 if learner.turn_queue(now.value, owner):

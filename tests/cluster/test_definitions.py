@@ -132,7 +132,7 @@ class Member:
     def learn_queue(self, definition: QueueDefinition, owner: str | None) -> None:
         self._learn("queue", definition.address, definition.spec.raw, (definition, owner))
 
-    def forget_queue(self, definition: QueueDefinition) -> None:
+    def forget_queue(self, definition: QueueDefinition, *, ended: bool = False) -> None:
         self._forget("no queue", definition.address, definition.spec.raw)
 
     def turn_queue(self, definition: QueueDefinition, owner: str | None) -> bool:

@@ -117,7 +117,7 @@ class Member:
         if owner == self.name and definition.durable:
             self.disk.queues[definition.spec.raw] = definition
 
-    def forget_queue(self, definition: QueueDefinition) -> None:
+    def forget_queue(self, definition: QueueDefinition, *, ended: bool = False) -> None:
         self.owners_told.pop(definition.spec.raw, None)
         self.disk.queues.pop(definition.spec.raw, None)
 

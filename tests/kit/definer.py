@@ -104,7 +104,7 @@ class FakeDefiner:
         if known is not None and known.id == identity:
             del self.queues[address]
             self._drop([each for each in self.bindings if each.destination_id == identity])
-            self._queues.forget_queue(known)
+            self._queues.forget_queue(known, ended=True)
 
     def end_queue(self, address: Address, identity: int, ending: Callable[[bool], bool]) -> None:
         if ending(True):

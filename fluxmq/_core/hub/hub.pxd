@@ -75,18 +75,22 @@ cdef class Hub(Waiter):
     cdef list took                              # marks of share groups that this node has it for; None: of none
     # set by the engine: takes a doubtful message for a share group, until the other nodes have said who has it
     cdef public object doubt
-    # the same: (virtual host, name of a queue for direct replies, topic, properties, payload) -> None: it is of no
-    # other node; True: a ticket was given; False: its node is away
+    # the same: (virtual host, name of a queue for direct replies, topic, properties, payload, unrouted) -> whether
+    # another node that lives is to have it, and a ticket was given. unrouted: called, ahead of that, if the requester
+    # turns out to have gone; None: nobody asks
     cdef public object reply
     cdef bint whole                             # a transaction is committed: what it gives a node is one frame
     cdef readonly Origins origins
     cdef readonly list nodes                    # PeerHops of the other nodes that live
     cdef readonly dict owned                    # Queue.identity -> Queue: those of the cluster that this node owns
+    cdef dict ended                             # identity -> None: of queues of the cluster that were deleted, oldest first
     cdef public uint64_t session_number_last    # of a session in the journal
     cdef uint64_t identity_last                 # 0: the node is alone, and gives out none
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
     cdef dict sequences                         # node -> the last frame that was made for it
 
+    # Whether it is certain that the queue with this identity was deleted, so that no node has it, or will have it.
+    cdef bint has_ended(self, uint64_t identity) except -1
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     # Only to sessions that were adopted from this life of a node (hub/moving.pxd).
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1

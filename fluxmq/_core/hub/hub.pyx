@@ -40,6 +40,7 @@ __all__ = ["Hub"]
 cdef enum:
     REPLAY_STEPS = 512              # nodes of the retained tree in one slice of one session's replay
     WORK_REPLAY = 65536             # of a round, for all replays: 1.3 ms
+    ENDED_MAX = 65536               # queues that were deleted and are remembered: some 5 MB
 
 
 cdef void drop_dirty(node_t* node) noexcept:
@@ -90,6 +91,7 @@ cdef class Hub(Waiter):
         self.nodes = []
         self.sequences = {}
         self.owned = {}
+        self.ended = {}
 
     def set_limits(self, **limits):
         """Sets fields of limits_t by name. Raises UsageError for an unknown name."""
@@ -512,6 +514,16 @@ cdef class Hub(Waiter):
         if self.identity_last:
             self.identity_last += 1
         return self.identity_last
+
+    def note_ended(self, uint64_t identity):
+        """The queue of the cluster with this identity was deleted, for all nodes. What another node has sent to it
+        before it heard of that is not refused. The oldest are forgotten: the way between two nodes is not that long."""
+        self.ended[identity] = None
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
+
+    cdef bint has_ended(self, uint64_t identity) except -1:
+        return identity in self.ended
 
     # ---------------------------------------------------------------- sessions and subscriptions
 

@@ -54,6 +54,13 @@ cdef class Content:
     cdef void done(self, uint64_t share) noexcept
     cdef void drop(self) noexcept
 
+cdef class UnroutedReply:
+    """A mandatory direct reply that is on its way to the requester's node."""
+    cdef Channel channel
+    cdef bytes topic
+    cdef bytes properties
+    cdef bytes payload
+
 cdef class AmqpConnection(Transport):
     cdef public uint32_t frame_max
     cdef public uint32_t channel_max
@@ -93,7 +100,7 @@ cdef class AmqpConnection(Transport):
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1
     cdef int check_owners(self, Channel channel) except -1
     cdef int add_owners(self, set owners, const body_t* body) except -1
-    cdef bint reply_elsewhere(self, const body_t* body, bint* refused) except? 0
+    cdef bint reply_elsewhere(self, Channel channel, const body_t* body, bint mandatory) except? 0
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0
     cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1

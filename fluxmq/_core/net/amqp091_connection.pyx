@@ -38,7 +38,7 @@ from fluxmq._core.exchange.exchange cimport Route
 from fluxmq._core.hub.amqp091_bridge cimport hub_publish_amqp, hub_queues_of_amqp
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.link cimport link_write
-from fluxmq._core.memory.message cimport FORMAT_AMQP091, blob_drop, blob_t
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, blob_drop, blob_t, body_borrow
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HOP, WORK_ROUTE
 from fluxmq._core.memory.tap cimport TAP_AMQP091
@@ -147,6 +147,17 @@ cdef int add_owners_of(set owners, Queue queue) except -1:
     else:
         owners.add((<object>queue.relay).owner)
     return 0
+
+
+@cython.final
+cdef class UnroutedReply:
+    """Value. See amqp091_connection.pxd. Called when it is known that the requester has gone."""
+
+    def __call__(self):
+        cdef body_t body
+        if not self.channel.closing:
+            body_borrow(&body, self.topic, self.properties, self.payload, 0, FORMAT_AMQP091)
+            self.channel.write_return(&body, REPLY_NO_ROUTE, b"NO_ROUTE")
 
 
 @cython.final
@@ -584,7 +595,7 @@ cdef class AmqpConnection(Transport):
             if route.mqtt:
                 routed = self.publish_topic(body, route.queues, &refused) or routed
         if not routed and body.topic[0] == 0 and self.hub.reply is not None:
-            routed = self.reply_elsewhere(body, &refused)
+            routed = self.reply_elsewhere(channel, body, mandatory)
         self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
         self.hub.node.counters.messages_received[1] += 1
         if mandatory and not routed:
@@ -599,18 +610,22 @@ cdef class AmqpConnection(Transport):
             channel.answer(refused, since)
         return refused
 
-    cdef bint reply_elsewhere(self, const body_t* body, bint* refused) except? 0:
+    cdef bint reply_elsewhere(self, Channel channel, const body_t* body, bint mandatory) except? 0:
         """A message to a queue that is not here: it may be a direct reply to a client of another node. Returns whether
-        it was routed."""
+        it is sent there. If that client turns out to have gone, a mandatory message is returned, ahead of its
+        confirm."""
+        cdef UnroutedReply unrouted = None
         cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
+        cdef bytes properties, payload
         if not topic[1:].startswith(DIRECT_REPLY_TO):
             return 0
         self.hub.node.work += WORK_ASK
-        found = self.hub.reply(self.namespace.name, topic[1:], topic,
-                               (<const char*>body.properties)[:body.properties_length],
-                               (<const char*>body.payload)[:body.payload_length])
-        refused[0] = refused[0] or found is False
-        return found is True
+        properties = (<const char*>body.properties)[:body.properties_length]
+        payload = (<const char*>body.payload)[:body.payload_length]
+        if mandatory:
+            unrouted = UnroutedReply.__new__(UnroutedReply)
+            unrouted.channel, unrouted.topic, unrouted.properties, unrouted.payload = channel, topic, properties, payload
+        return self.hub.reply(self.namespace.name, topic[1:], topic, properties, payload, unrouted)
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
         """The route that the named exchange gives the message; None: authorization is pending (ASK)."""

@@ -26,7 +26,7 @@ cdef struct tag_runs_t:
     uint32_t others             # number of runs that wait for another line than the journal
     uint32_t turns              # number of runs with `turns`; 0: while the first one waits, all do
 
-# Adds `tag`, the next one, which waits for `count` tickets (0: none). Extends the last run where possible.
+# Adds `tag`, above all others, which waits for `count` tickets (0: none). Extends the last run where possible.
 cdef int add_tag(tag_runs_t* runs, const ticket_t* tickets, uint32_t count, uint64_t tag) except -1
 cdef tag_run_t* run_at(tag_runs_t* runs, uint32_t index) noexcept
 cdef bint run_done(Commits commits, const tag_run_t* run) noexcept
@@ -42,12 +42,14 @@ cdef void give_up(tag_runs_t* runs, uint32_t line, uint64_t position) noexcept
 cdef void free_runs(tag_runs_t* runs) noexcept
 
 cdef inline bint extend_last(tag_runs_t* runs, ticket_t ticket, uint64_t tag) noexcept:
-    """Fast path of add_tag: the last run waits for the same ticket, so `tag` extends it."""
+    """Fast path of add_tag: the last run waits for the same ticket, so `tag` extends it, unless a tag between them was
+    answered at once, which may not be answered again."""
     cdef tag_run_t* last
     if runs.count == 0:
         return 0
     last = &runs.items[runs.first + runs.count - 1]
-    if last.more != NULL or last.ticket.line != ticket.line or last.ticket.position != ticket.position:
+    if (last.more != NULL or last.ticket.line != ticket.line or last.ticket.position != ticket.position
+            or last.tag + 1 != tag):
         return 0
     last.tag = tag
     return 1

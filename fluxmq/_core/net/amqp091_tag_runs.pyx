@@ -35,7 +35,8 @@ cdef int add_tag(tag_runs_t* runs, const ticket_t* tickets, uint32_t count, uint
     cdef tag_run_t* run
     cdef ticket_t* more = NULL
     cdef uint32_t room
-    if runs.count and joins(run_at(runs, runs.count - 1), tickets, count):
+    if (runs.count and run_at(runs, runs.count - 1).tag + 1 == tag
+            and joins(run_at(runs, runs.count - 1), tickets, count)):
         run_at(runs, runs.count - 1).tag = tag
         return 0
     if runs.first + runs.count == runs.room:

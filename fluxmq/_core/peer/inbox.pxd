@@ -79,6 +79,7 @@ cdef class PeerInbox:
     cdef int publish_to_group(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int apply_of_queue(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int publish_to_queue(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int miss(self, const body_t* body, const peer_record_t* record) except -1
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1
     cdef bint refuse_forwarded(self, uint64_t sequence, str why) except -1
     cdef int settle(self, const peer_record_t* record) except -1

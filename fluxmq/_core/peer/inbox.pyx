@@ -27,10 +27,12 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.disk.record_kinds cimport RECORD_PEER_POSITION
 from fluxmq._core.memory.commits cimport Commits
 from fluxmq._core.hub.origins cimport Use
-from fluxmq._core.memory.message cimport FORMAT_MQTT, body_t, origin_t, pub_t
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, body_t, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_ROUTE
-from fluxmq._core.mqtt.consts cimport REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR
+from fluxmq._core.mqtt.consts cimport (
+    REASON_NO_MATCHING_SUBSCRIBERS, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
+)
 from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, PEER_ATTACH, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_COUNTS,
     PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
@@ -44,15 +46,27 @@ from fluxmq._core.pubsub.share_group cimport ShareGroup, group_mark
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport chunk_of_message
-from fluxmq._core.queue.queue cimport queue_mark
+from fluxmq._core.queue.queue cimport is_for_one_queue, queue_mark
 from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN
 from fluxmq._core.wire.primitives cimport put_u64
+
+from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
 
 __all__ = ["PeerInbox"]
 
 cdef enum:
     WRONG = 0x82                # MQTT 5.0 section 2.4: Protocol Error; the cold half shows the text only
     NAMES_MAX = 1048576
+
+
+cdef bytes REPLY_PREFIX = DIRECT_REPLY_TO + b"."
+
+
+cdef inline bint is_direct_reply(const body_t* body) noexcept:
+    """Whether it was published to the default exchange for a requester that waits for a direct reply."""
+    cdef uint32_t n = <uint32_t>len(REPLY_PREFIX)
+    return (body.format == FORMAT_AMQP091 and body.topic_length > n and body.topic[0] == 0
+            and memcmp(body.topic + 1, <const char*>REPLY_PREFIX, n) == 0)
 
 
 cdef inline bytes taken(const span_t* span):
@@ -324,11 +338,6 @@ cdef class PeerInbox:
             self.asked = record.position
         if self.queue is None or self.queue.identity != record.queue:
             self.queue = self.hub.owned.get(record.queue)
-        if self.queue is None:
-            if record.position and self.outbox is not None:
-                self.outbox.take_refusal(record.position, REASON_SERVER_UNAVAILABLE,
-                                         b"the queue is not at this node any more")
-            return 0
         memset(&body, 0, sizeof(body))
         body.topic = record.topic.at
         body.topic_length = record.topic.length
@@ -337,6 +346,8 @@ cdef class PeerInbox:
         body.payload = record.payload.at
         body.payload_length = record.payload.length
         body.format = record.format
+        if self.queue is None:
+            return self.miss(&body, record)
         if record.left_ms >= 0:
             body.expires_at = self.expiry_of(frame, record)
             if body.expires_at < 0:
@@ -352,8 +363,10 @@ cdef class PeerInbox:
             if known is not None and known.has_queue(mark):
                 self.hub.ledger.wait_for_earlier(self.queue.line)
                 return 0
-        if record.flags & PEER_FORCED and not self.queue.ending:    # else it is tried again
-            reason = self.queue.put_forced(&body, record.flags & PEER_QOS)
+        if record.flags & PEER_FORCED:
+            # The source keeps a letter, and tries again, until it hears what has become of the queue.
+            reason = (REASON_SERVER_UNAVAILABLE if self.queue.ending
+                      else self.queue.put_forced(&body, record.flags & PEER_QOS))
         else:
             reason = self.queue.put(&body, record.flags & PEER_QOS, NULL)
         if reason:
@@ -370,6 +383,19 @@ cdef class PeerInbox:
             self.hub.origins.note_group(&origin, mark,
                                         commits.mark - commits.tickets != written and self.hub.ledger.active())
         return 0
+
+    cdef int miss(self, const body_t* body, const peer_record_t* record) except -1:
+        """A message for a queue that is not here. One that has ended is no refusal, as if the publish had found no
+        route, unless the message is for nobody else. Of a requester that has gone the publisher's node is told that,
+        since its message may be mandatory."""
+        if record.position == 0 or record.flags & PEER_QUIET or self.outbox is None:
+            return 0
+        if is_direct_reply(body):
+            return self.outbox.take_refusal(record.position, REASON_NO_MATCHING_SUBSCRIBERS, b"the requester has gone")
+        if not record.flags & PEER_FORCED and not is_for_one_queue(body) and self.hub.has_ended(record.queue):
+            return 0
+        return self.outbox.take_refusal(record.position, REASON_SERVER_UNAVAILABLE,
+                                        b"the queue is not at this node any more")
 
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1:
         """The queue has moved, or is about to, and the sender does not know yet: the new owner gets the message."""
@@ -395,7 +421,7 @@ cdef class PeerInbox:
             positions = self.forwarded.setdefault(self.position + 1, [])
             if record.position:
                 positions.append(record.position)
-        elif record.position and self.outbox is not None:
+        elif record.position and not record.flags & PEER_QUIET and self.outbox is not None:
             self.outbox.take_refusal(record.position, <uint16_t>reason, b"")
         return 0
 

@@ -54,6 +54,7 @@ cdef class PeerOutbox(PeerHop):
     cdef readonly Line interest_line    # the same, for what waits until the other node knows an interest
     cdef bint deaf                      # nothing of queues is taken any more
     cdef readonly Line queue_line       # positions: see above
+    cdef dict unrouted                  # position -> what is called if a direct reply there finds no requester
     cdef readonly bint parked
     cdef readonly uint64_t epoch        # of this node
     cdef readonly uint64_t to_epoch     # of the other node; 0: it was not connected yet
@@ -136,6 +137,7 @@ cdef class PeerOutbox(PeerHop):
     cdef int take_refusal(self, uint64_t position, uint16_t reason, bytes text) except -1
     # The other node says what of this node's is committed, and what it refuses.
     cdef int queues_committed(self, uint64_t position) except -1
+    cdef int forget_unrouted(self) except -1
     cdef int queues_refused(self, uint64_t position, uint16_t reason, str text) except -1
     cdef int asked(self) except -1
     cdef uint8_t* late_space(self, size_t n, ticket_t ticket) except NULL

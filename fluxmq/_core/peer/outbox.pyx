@@ -13,6 +13,7 @@ from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_
 from fluxmq._core.memory.commits cimport HELD_NOTIFY
 from fluxmq._core.memory.message cimport body_borrow, body_t, live, origin_t
 from fluxmq._core.memory.node cimport is_fenced
+from fluxmq._core.mqtt.consts cimport REASON_NO_MATCHING_SUBSCRIBERS
 from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES,
     PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
@@ -71,6 +72,7 @@ cdef class PeerOutbox(PeerHop):
         self.acknowledged_upto = self.handed = self.handed_ever = hub.sequences.get(node, 0)
         self.interest_line = hub.commits.open_line(f"interest of node {node}")
         self.queue_line = hub.commits.open_line(f"queues of node {node}")
+        self.unrouted = {}
         self.members = {}
         self.waited = []
         self.hosted = {}
@@ -474,14 +476,17 @@ cdef class PeerOutbox(PeerHop):
         return self.asked()
 
     def publish_to(self, uint64_t queue, bytes topic not None, bytes properties not None, bytes payload not None, *,
-                   int format) -> bool:
-        """A message for a queue of the other node that this one knows by its identity only; gives a ticket. topic,
-        properties: valid, encoded as `format` (FORMAT_*). False: the node is away."""
+                   int format, object unrouted=None) -> bool:
+        """A direct reply, for a queue of the other node that this one knows by its identity only; gives a ticket.
+        topic, properties: valid, encoded as `format` (FORMAT_*). unrouted: called, ahead of that ticket, if there is no
+        such queue any more. False: the node has died."""
         cdef body_t body
         if not self.takes_queues():
             return False
         body_borrow(&body, topic, properties, payload, 0, <uint8_t>format)
         self.take_publish(queue, &body, 1, RELAY_AWAITED, NULL)
+        if unrouted is not None:
+            self.unrouted[self.queue_line.at - 1] = unrouted
         return True
 
     def ask(self, uint64_t queue, bytes data not None) -> int:
@@ -519,14 +524,28 @@ cdef class PeerOutbox(PeerHop):
             raise ProtocolError(WRONG, f"{self.node} says that position {position} is committed, but the next one is "
                                        f"{self.queue_line.at}")
         self.queue_line.decide(position)
+        if self.unrouted:
+            self.forget_unrouted()
+        return 0
+
+    cdef int forget_unrouted(self) except -1:
+        """The direct replies that are decided have found their requesters, or nobody knows."""
+        for position in [position for position in self.unrouted if position <= self.queue_line.decided]:
+            del self.unrouted[position]
         return 0
 
     cdef int queues_refused(self, uint64_t position, uint16_t reason, str text) except -1:
         if position >= self.queue_line.at or reason == 0:
             raise ProtocolError(WRONG, f"{self.node} refuses position {position}, but the next one is "
                                        f"{self.queue_line.at}")
-        if position > self.queue_line.decided:      # else it was given up meanwhile
-            self.queue_line.refuse(position, reason, text)
+        if position <= self.queue_line.decided:     # it was given up meanwhile
+            return 0
+        if reason == REASON_NO_MATCHING_SUBSCRIBERS:
+            unrouted = self.unrouted.pop(position, None)
+            if unrouted is not None:
+                unrouted()
+            return 0
+        self.queue_line.refuse(position, reason, text)
         return 0
 
     # What waits for the journal is in `late`, in blocks of one batch each.
@@ -619,6 +638,7 @@ cdef class PeerOutbox(PeerHop):
         they keep, until they are attached anew. Called before their relays hear that they have no owner."""
         self.keep_settlements(self.members)
         self.deaf = True
+        self.unrouted.clear()
         self.queue_line.give_up(why)
         self.drop_late()
 

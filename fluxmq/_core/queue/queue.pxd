@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.envelope.envelope cimport options_t
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
-from fluxmq._core.memory.message cimport body_t, pub_t
+from fluxmq._core.memory.message cimport FORMAT_MQTT, body_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.queue.claim cimport GroupOwner, queue_counts_t
 from fluxmq._core.queue.cursor cimport Cursor
@@ -16,6 +16,7 @@ from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, Needed
 from fluxmq._core.queue.policy cimport queue_policy_t
 from fluxmq._core.queue.relay cimport Relay
+from fluxmq._core.wire.queue_address cimport has_queue_prefix
 
 cdef enum:
     QUEUE_CLASSIC = 0
@@ -51,6 +52,13 @@ cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogi
     return h ^ h >> 15
 
 # Stands for a queue among the groups that have had a message with an origin (hub/origins.pxd).
+cdef inline bint is_for_one_queue(const body_t* body) noexcept:
+    """Whether a message is addressed to a queue by MQTT, so that nobody has it if that queue has not: its publisher is
+    told. A queue that ends is no refusal of what came by an exchange, or as a captured topic: as if it had ended
+    before."""
+    return body.format == FORMAT_MQTT and has_queue_prefix(body.topic, body.topic_length)
+
+
 cdef inline uint32_t queue_mark(uint64_t identity) noexcept nogil:
     cdef uint64_t mixed = (identity ^ identity >> 32) * <uint64_t>0x9E3779B97F4A7C15
     return max(<uint32_t>(mixed >> 32), <uint32_t>1)
@@ -111,7 +119,7 @@ cdef class Queue(GroupOwner):
     cdef int put_forced(self, const body_t* body, uint8_t qos) except -1    # a dead letter, as it is
     cdef int relay_publish(self, const pub_t* pub, const body_t* body) except -1
     cdef bint is_bound(self, const body_t* body) noexcept
-    cdef int no_space(self) except -1
+    cdef int no_space(self, const body_t* body) except -1
     cdef int refused(self, uint64_t* count) except -1
     cdef int append(self, const body_t* body, uint8_t qos, const options_t* options) except -1
     cdef int pump(self) except -1

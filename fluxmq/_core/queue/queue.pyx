@@ -344,7 +344,7 @@ cdef class Queue(GroupOwner):
         if reason:
             self.refused(&self.counts.refused_properties)
         else:
-            reason = self.no_space()
+            reason = self.no_space(body)
         if reason == 0:
             reason = self.append(body, pub.qos, &options)
         if addressed or self.limits.capture_confirmed or (pub.amqp != NULL and self.bindings):
@@ -377,7 +377,7 @@ cdef class Queue(GroupOwner):
         if reason:
             self.refused(&self.counts.refused_properties)
         else:
-            reason = self.no_space()
+            reason = self.no_space(body)
         return reason if reason else self.append(body, qos, &options)
 
     cdef int put_forced(self, const body_t* body, uint8_t qos) except -1:
@@ -405,13 +405,15 @@ cdef class Queue(GroupOwner):
                 return 1
         return 0
 
-    cdef int no_space(self) except -1:
-        """0, or the reason code for refusing new messages: the queue is damaged or about to be deleted, the disk is
-        full, or this turn has filled the journal's batch (a large message for hundreds of queues)."""
+    cdef int no_space(self, const body_t* body) except -1:
+        """0, or the reason code for refusing a message: the queue is damaged, the disk is full, or this turn has filled
+        the journal's batch (a large message for hundreds of queues); or the queue is about to be deleted, and the
+        message is for nobody else (is_for_one_queue). What comes by an exchange or a captured topic goes with the
+        queue, or stays with it."""
         if self.damage is not None:
             self.refused(&self.counts.refused_disk)
             return REASON_UNSPECIFIED_ERROR
-        if self.ending:
+        if self.ending and is_for_one_queue(body):
             self.refused(&self.counts.refused_away)
             self.ledger.refused_away += 1
             self.ledger.away_why = "the queue is being deleted, because nobody used it"

@@ -145,8 +145,9 @@ class Learner(Protocol):
         """It is defined, or has another owner or other settings than before. owner: the node that serves it; None: that
         one is away."""
 
-    def forget_queue(self, definition: QueueDefinition) -> None:
-        """It is not defined any more, or it is about to be learned anew because another node has its messages."""
+    def forget_queue(self, definition: QueueDefinition, *, ended: bool = False) -> None:
+        """It is not defined any more (ended), or it is about to be learned anew because another node has its
+        messages."""
 
     def turn_queue(self, definition: QueueDefinition, owner: str | None) -> bool:
         """Its messages are at another node than before: here and were not, or not and were. Returns whether the queue

@@ -390,8 +390,10 @@ class QueueManager(QueueTable):
             if isinstance(relay, QueueRelay) and relay.owner == node:
                 self.set_owner(state, node)
 
-    def forget_queue(self, definition: QueueDefinition) -> None:
-        """A queue is not defined any more: it is deleted here."""
+    def forget_queue(self, definition: QueueDefinition, *, ended: bool = False) -> None:
+        """A queue is deleted here. See Learner."""
+        if ended:
+            self.hub.note_ended(definition.id)
         state = self.queues.get(definition.address)
         if state is not None and state.id == definition.id:
             self.delete(definition.address)

@@ -21,16 +21,17 @@ __all__ = ["Amqp"]
 
 class Amqp:
     """A client with one channel. answers: methods that it was sent, but for deliveries: (name, arguments). deliveries:
-    (arguments of basic.deliver, body). acks: whether it acknowledges them. cancels: whether it wants to be told that a
-    consumer was cancelled."""
+    (arguments of basic.deliver, body). returned: bodies that came back with basic.return. acks: whether it acknowledges
+    deliveries. cancels: whether it wants to be told that a consumer was cancelled."""
 
     def __init__(self, brokers: Brokers, at: str, *, acks: bool = True, cancels: bool = True) -> None:
         self.brokers, self.at, self.acks = brokers, at, acks
         self.answers: list[tuple[str, dict[str, Any]]] = []
         self.deliveries: list[tuple[dict[str, Any], bytes]] = []
+        self.returned: list[bytes] = []
         self.pipe: Pipe = brokers.processes[at].node.accept_amqp()
         self._read = b""
-        self._delivery: dict[str, Any] | None = None  # whose content is to come
+        self._delivery: dict[str, Any] | None = None  # whose content is to come; None: of basic.return
         brokers.clients.append(self)  # type: ignore[arg-type]
         self._send(PROTOCOL)
         self.ask("connection.start")
@@ -50,8 +51,9 @@ class Amqp:
     def method(self, name: str, channel: int = 1, **arguments: Any) -> None:
         self._send(encode_frame(METHOD, channel, encode_method(name, **arguments)))
 
-    def publish(self, exchange: str, key: str, body: bytes = b"x", **headers: list[str]) -> None:
-        self.method("basic.publish", exchange=exchange, routing_key=key)
+    def publish(self, exchange: str, key: str, body: bytes = b"x", *, mandatory: bool = False,
+                **headers: list[str]) -> None:
+        self.method("basic.publish", exchange=exchange, routing_key=key, mandatory=mandatory)
         self._send(encode_frame(HEADER, 1, encode_header(len(body), {"headers": headers} if headers else {}))
                    + encode_frame(BODY, 1, body))
 
@@ -101,7 +103,11 @@ class Amqp:
                 if name == "basic.deliver":
                     self._delivery = arguments
                 else:
+                    if name == "basic.return":
+                        self._delivery = None
                     self.answers.append((name, arguments))
+            elif kind == BODY and self._delivery is None:
+                self.returned.append(payload)
             elif kind == BODY:
                 assert self._delivery is not None
                 self.deliveries.append((self._delivery, payload))

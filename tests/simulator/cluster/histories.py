@@ -9,6 +9,7 @@ from simulator.cluster import (
     quorum_history,
     test_adoption,
     test_brokers,
+    test_confirm_histories,
     test_divided_histories,
     test_hanging_disk_histories,
     test_kept,
@@ -50,6 +51,8 @@ KINDS: dict[str, Callable[[int], object]] = {
     "publisher's node dies": test_repetitions.test_a_publisher_whose_node_dies_between_two_packets_is_heard_once,
     **{DIVIDED + level: partial(test_divided_histories.run, faults=faults)
        for level, faults in test_divided_histories.LEVELS.items()},
+    **{f"{QUEUES}confirms, {level}": partial(test_confirm_histories.run, faults=faults)
+       for level, faults in test_confirm_histories.LEVELS.items()},
     **{QUEUES + level: partial(test_queue_histories.run, faults=faults)
        for level, faults in test_queue_histories.LEVELS.items()},
     **{QUEUES + level: partial(test_stream_histories.run, faults=faults)

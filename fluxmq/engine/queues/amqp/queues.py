@@ -217,10 +217,12 @@ class AmqpQueues(QueueListener):
         self._group(queue)
         return self._declared(state, name)
 
-    def _reply(self, vhost: bytes, name: bytes, topic: bytes, properties: bytes, payload: bytes) -> bool | None:
+    def _reply(self, vhost: bytes, name: bytes, topic: bytes, properties: bytes, payload: bytes,
+               unrouted: Callable[[], object] | None) -> bool:
         """A direct reply to a client of another node. See Hub.reply."""
         home = self._reply_home(name)
-        return None if home is None else home[0].publish_to(home[1], topic, properties, payload, format=FORMAT_AMQP091)
+        return home is not None and home[0].publish_to(home[1], topic, properties, payload, format=FORMAT_AMQP091,
+                                                       unrouted=unrouted)
 
     def _reply_home(self, name: bytes) -> tuple[PeerOutbox, int] | None:
         """The way to another node that the name of a queue for replies names, and the queue's identity. None: there is
