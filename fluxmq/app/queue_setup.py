@@ -49,7 +49,7 @@ class Queues:
         broker.consumers = QueueConsumers(manager, notes.say, broker.relays, broker.hosts)
         broker.hub.ledger.limit_claims(options.max_unsettled_per_consumer, options.max_unsettled)
         self.limited = LimitedConsumers(manager)
-        self.clock = QueueClock(manager, int(options.auto_commit_interval * 1000), keeper.clock.stamp_of_age)
+        self.clock = QueueClock(manager, int(options.auto_commit_interval * 1000), keeper.clock.stamp_of_age, later)
         self.admin: QueuesPort = QueueAdmin(manager)
 
     @property
@@ -107,6 +107,7 @@ class Queues:
 
     async def stop(self) -> None:
         """Called when nothing is published any more."""
+        self.clock.close()
         if self.space is not None:
             await self.space.stop()
 

@@ -222,7 +222,7 @@ class Node:
                                          small_bytes=options.small_bytes)
         self.broker.consumers = QueueConsumers(self.manager, self.note, self.broker.relays, self.broker.hosts)
         self.limited = LimitedConsumers(self.manager)
-        self.queue_clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age)
+        self.queue_clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age, self.driver.later)
         self.space = QueueSpace(self.manager, self.disk, self.driver, self.note)
         authority = Authority(None, None, True)
         hub.open_publish, hub.access_generation = authority.open_publish, authority.generation

@@ -1,7 +1,7 @@
 """The clock of queues: what is due happens with the next tick, and a tick costs what is due, not what there is."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +15,7 @@ from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.clock import CLOCK_KEY, STEPS_MAX, SteadyClock
 from fluxmq.engine.queues import clock as queue_clock
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.engine.queues.clock import QueueClock
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec, Retention
@@ -286,3 +287,86 @@ def test_the_retention_of_a_stream_is_the_matter_of_the_node_that_has_it() -> No
     log.mirror(0, 100)
     node.pass_ms(20_000)
     assert (log.first, log.next) == (0, 100)
+
+
+class Alarms:
+    """Timers of the event loop, in the place of `later`."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.timers: list[tuple[int, Callable[[], None]]] = []
+        node.clock = QueueClock(node.manager, 0, node.steady.stamp_of_age, self.later)
+        node.clock.tick()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append((self.node.mono + max(1, round(seconds * 1000)), call))
+
+    def pass_ms(self, ms: int) -> int:
+        """Without a tick. Returns how many timers rang."""
+        rang = 0
+        for _ in range(ms):
+            self.node.mono += 1
+            self.node.wall += 1
+            self.node.hub.set_clock(self.node.wall, self.node.mono)
+            due, self.timers = ([each for each in self.timers if each[0] <= self.node.mono],
+                                [each for each in self.timers if each[0] > self.node.mono])
+            for _, call in due:
+                call()
+            rang += len(due)
+            pump_queues(self.node.hub)
+        return rang
+
+
+def test_what_expires_between_two_ticks_goes_then() -> None:
+    node = Node()
+    alarms = Alarms(node)
+    amqp = AmqpQueues(node.manager, lambda n: bytes(n))
+    queue = amqp.declare(b"/", b"q", arguments={"x-message-ttl": 1}).queue
+    idle = [amqp.declare(b"/", b"idle-%d" % number, arguments={"x-message-ttl": 1}).queue for number in range(10)]
+    pump_queues(node.hub)
+    node.pass_ms(TICK)
+    assert not alarms.timers
+    queue.publish(b"\0q", b"x", format=1)
+    pump_queues(node.hub)
+    with node.looks() as looked:
+        assert queue.depth == 1 and alarms.pass_ms(2) == 1 and queue.depth == 0
+    assert looked == [1] and alarms.pass_ms(1000) == 0 and not any(each.depth for each in idle)
+
+
+def test_messages_that_expire_one_after_the_other_cost_few_alarms() -> None:
+    node = Node()
+    alarms = Alarms(node)
+    queue = AmqpQueues(node.manager, lambda n: bytes(n)).declare(b"/", b"q", arguments={"x-message-ttl": 20}).queue
+    rang = 0
+    for _ in range(200):
+        queue.publish(b"\0q", b"x", format=1)
+        rang += alarms.pass_ms(1)
+        assert queue.depth <= 30
+    assert 30 <= rang + alarms.pass_ms(30) <= 50 and queue.depth == 0
+
+
+def test_a_delay_that_ends_between_two_ticks() -> None:
+    node = Node()
+    alarms = Alarms(node)
+    queue = node.declare("q")
+    _, got = node.consume(queue)
+    queue.append_message(b"$queue/q", b"late", not_before=node.hub.steady_ms + 900)
+    queue.append_message(b"$queue/q", b"soon", not_before=node.hub.steady_ms + 30)
+    pump_queues(node.hub)
+    assert alarms.pass_ms(29) == 0 and not got
+    assert alarms.pass_ms(2) and got == [0]
+    for _ in range(3):
+        node.pass_ms(TICK)
+    assert got == [0] and alarms.pass_ms(140) and got == [0, 1]
+
+
+def test_no_alarm_when_the_node_stops() -> None:
+    node = Node()
+    alarms = Alarms(node)
+    queue = node.declare("q")
+    queue.append_message(b"$queue/q", b"soon", not_before=node.hub.steady_ms + 30)
+    pump_queues(node.hub)
+    node.clock.close()
+    with node.looks() as looked:
+        alarms.pass_ms(100)
+    assert looked == [0] and not alarms.timers

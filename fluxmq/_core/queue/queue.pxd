@@ -85,6 +85,7 @@ cdef class Queue(GroupOwner):
     cdef readonly queue_limits_t limits
     cdef readonly int64_t expiry_ms         # when the next message at a head expires: steady clock; 0: none
     cdef bint expiring                      # a kept message may have an expiry
+    cdef int64_t alarm_ms                   # the engine looks at it then, apart from its ticks: steady clock; 0: not
     cdef bint pumping                       # within pump()
     cdef public object events               # engine/queues/events.py: callbacks to the cold half; None: there are none
     cdef public Delays delays               # None: nothing was ever delayed
@@ -119,6 +120,8 @@ cdef class Queue(GroupOwner):
     cdef int put_forced(self, const body_t* body, uint8_t qos) except -1    # a dead letter, as it is
     cdef int relay_publish(self, const pub_t* pub, const body_t* body) except -1
     cdef bint is_bound(self, const body_t* body) noexcept
+    # Something is due soon: asks the engine to look then.
+    cdef int due_soon(self, int64_t at_ms) except -1
     cdef int no_space(self, const body_t* body) except -1
     cdef int refused(self, uint64_t* count) except -1
     cdef int append(self, const body_t* body, uint8_t qos, const options_t* options) except -1

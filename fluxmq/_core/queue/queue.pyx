@@ -37,6 +37,7 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
 
 cdef enum:
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
+    TICK_MS = 250                   # of the clock of queues: what is due later it finds by itself
     LOOKED_AT_MAX = 64              # messages of a log examined by may_expire
 
 
@@ -149,7 +150,7 @@ cdef class Queue(GroupOwner):
         self.logs = logs
         self.line = (<Log>logs[0]).line
         self.durable = self.awaits_claims = self.expiring = self.resting = self.ending = False
-        self.expiry_ms = 0
+        self.expiry_ms = self.alarm_ms = 0
         self.delays = None
 
     def become_owner(self, uint64_t number, list logs not None, Delays delays):
@@ -576,6 +577,7 @@ cdef class Queue(GroupOwner):
         if self.delays is None:
             self.events.first_delayed(self)
         self.delays.append(body, qos, options.priority, options.not_before)
+        self.due_soon(options.not_before)
         self.mark_clock_dirty()
         self.note_change()
         if self.durable:
@@ -702,10 +704,21 @@ cdef class Queue(GroupOwner):
                 stalled = stalled or feed.stalled
             if self.kind != QUEUE_STREAM:
                 self.trim_settled()
+            if self.expiry_ms:
+                self.due_soon(self.expiry_ms)
         finally:
             self.pumping = False
         if stalled and self.events is not None:
             self.events.stalled(self)
+        return 0
+
+    cdef int due_soon(self, int64_t at_ms) except -1:
+        cdef int64_t now = self.ledger.node.steady_ms
+        if at_ms - now > TICK_MS or self.events is None:
+            return 0                        # the clock plans it with its next tick
+        if self.alarm_ms <= now or at_ms < self.alarm_ms:
+            self.alarm_ms = at_ms
+            self.events.due_soon(self, at_ms)
         return 0
 
     cdef int tidy_heads(self, Group group) except -1:

@@ -1,7 +1,9 @@
 """Timers of queues: leases, backoffs, delayed messages, retention, unused queues.
 
 A tick checks the queues changed since the last one (Ledger.take_clock_dirty) and those that are due; a check returns
-when the next one is needed. So idle queues cost nothing, however many there are. All timers use the steady clock
+when the next one is needed. Between two ticks an alarm checks those that are due then: what a tick has planned, and
+messages that are to expire, or whose delay ends, before the next one (Queue.due_soon). So idle queues cost nothing,
+however many there are, and what is due is not late by a tick. All timers use the steady clock
 (_core/memory/node.pxd), except leases, which use the monotonic one, and the age of a stream's messages, which uses
 their timestamps.
 """
@@ -23,16 +25,19 @@ RETENTION_EVERY_MS = 5000
 # A stream in which only ages change is checked when a hundredth of its maximum age has passed, within these bounds.
 AGEING_PART = 100
 AGEING_EVERY_MAX_MS = 60_000
+TICK_MS = 250  # at most, between two ticks
+ALARM_GAP_MS = 5  # between two alarms: messages that expire one after the other are checked together
 UNFINISHED = -1  # the retention has not been applied to all that the stream has
 
 
 class QueueClock:
     """Machine. auto_commit_ms: minimum time between two commits of one stream; 0 = at each check. stamp_of_age:
-    SteadyClock's; None: the wall clock is never set. looked: number of checked queues so far, for tests. behind: the
-    last tick left some."""
+    SteadyClock's; None: the wall clock is never set. later: (seconds, call) -> calls it then, between two turns; None:
+    there are ticks only. looked: number of checked queues so far, for tests. behind: the last tick left some."""
 
     def __init__(self, manager: QueueManager, auto_commit_ms: int = 0,
-                 stamp_of_age: Callable[[int], int] | None = None) -> None:
+                 stamp_of_age: Callable[[int], int] | None = None,
+                 later: Callable[[float, Callable[[], None]], object] | None = None) -> None:
         self.manager = manager
         self._stamp_of_age = stamp_of_age or (lambda age_ms: manager.hub.now_ms - age_ms)
         self._auto_commit_ms = auto_commit_ms
@@ -41,6 +46,15 @@ class QueueClock:
         self._began = False
         self._dirty: deque[Queue] = deque()
         self._heap: list[tuple[int, int, QueueState]] = []  # steady clock, queue's number; stale unless state.due_at
+        self._later = later
+        self._alarm_ms: int | None = None  # steady clock: when the next alarm is
+        self._rang_ms = 0  # the last one
+        self._closed = False
+        manager.due_soon = self.due_soon
+
+    def close(self) -> None:
+        """There is no alarm from now on."""
+        self._closed = True
 
     def tick(self) -> bool:
         """Does what is due by now, or asks the queue to do it; for at most LOOKS_MAX changed queues and as many whose
@@ -68,6 +82,13 @@ class QueueClock:
                     state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
                     state.idle_since_ms = now
                     states[state] = None
+        self._look_at(states, now)
+        self.behind = bool(self._dirty) or bool(self._heap and self._heap[0][0] <= now)
+        self._set_alarm(now)
+        return self.behind
+
+    def _look_at(self, states: dict[QueueState, None], now: int) -> None:
+        """Checks these queues, and those whose time has come."""
         most = len(states) + LOOKS_MAX
         while self._heap and self._heap[0][0] <= now and len(states) < most:
             at, _, state = heapq.heappop(self._heap)
@@ -77,8 +98,43 @@ class QueueClock:
         for state in states:
             if state.here and self.manager.states.get(state.queue) is state:  # it has not moved to another node
                 self._plan(state, now, self._look(state, now))
-        self.behind = bool(self._dirty) or bool(self._heap and self._heap[0][0] <= now)
-        return self.behind
+
+    # ------------------------------------------------------------------ alarms, between two ticks
+
+    def due_soon(self, queue: Queue, at_ms: int) -> None:
+        """See QueueEvents."""
+        state, now = self.manager.states.get(queue), self.manager.hub.steady_ms
+        if state is not None and state.here:
+            self._plan(state, now, at_ms - now)
+            self._set_alarm(now)
+
+    def _set_alarm(self, now: int) -> None:
+        heap = self._heap
+        while heap and heap[0][0] != heap[0][2].due_at:
+            heapq.heappop(heap)
+        if self._later is None or not heap:
+            return
+        at = max(heap[0][0], self._rang_ms + ALARM_GAP_MS)
+        if at <= now + TICK_MS and (self._alarm_ms is None or at < self._alarm_ms):
+            self._alarm_ms = at
+            self._later(max(at - now, 1) / 1000, self._ring)
+
+    def _ring(self) -> None:
+        hub = self.manager.hub
+        if self._closed:
+            return
+        hub.refresh_clock()
+        now = hub.steady_ms
+        if self._alarm_ms is None:
+            return  # an earlier one has done it
+        if now < self._alarm_ms:  # the timer of an event loop may be early by a part of a millisecond
+            assert self._later is not None
+            self._later((self._alarm_ms - now) / 1000, self._ring)
+            return
+        self._alarm_ms, self._rang_ms = None, now
+        self._look_at({}, now)
+        self._set_alarm(now)
+        hub.wake_up()
 
     def _plan(self, state: QueueState, now: int, wait: int | None) -> None:
         if wait is None:
@@ -113,8 +169,9 @@ class QueueClock:
             waits.append(wait)
         if queue.expiry_ms:
             if queue.expiry_ms <= now:
-                queue.notify()
-            waits.append(queue.expiry_ms - now)
+                queue.notify()  # its pump says what is due next
+            else:
+                waits.append(queue.expiry_ms - now)
         for log in queue.logs:
             if log.uncertain:
                 self.manager.disk.measure(queue, log)

@@ -40,6 +40,10 @@ class QueueEvents:
         if state is not None and self.table.amqp_dead_letters is not None:
             self.table.amqp_dead_letters.refused(state, topic, properties, payload, format_)
 
+    def due_soon(self, queue: Queue, at_ms: int) -> None:
+        """A message expires, or is no longer delayed, at this time of the steady clock: sooner than the next tick."""
+        self.table.due_soon(queue, at_ms)
+
     def first_delayed(self, queue: Queue) -> None:
         """Gives the queue `delays`."""
         delays.first_delayed(self.table, queue)

@@ -137,6 +137,7 @@ class QueueTable(ABC):
         self.counted: Counter[str] = Counter()  # further counts: died_<reason>, dead_lettered
         self.kinds: Counter[str] = Counter()  # queues by type
         self.streams: dict[QueueState, None] = {}
+        self.due_soon: Callable[[Queue, int], None] = lambda queue, at_ms: None  # of QueueClock
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     def number(self, line: Line | None = None) -> int:
