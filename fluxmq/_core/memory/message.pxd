@@ -87,7 +87,8 @@ cdef live_t live            # changed under the interpreter's lock only
 
 cdef blob_t* blob_new(size_t size) except NULL
 cdef blob_t* blob_copy(const uint8_t* data, size_t size) except NULL
-# The same bytes with room for `size`, perhaps elsewhere; only while nobody else holds it. On MemoryError it is as it was.
+# The same bytes with room for `size`, perhaps elsewhere; only while nobody else holds it. On MemoryError it is as it
+# was.
 cdef blob_t* blob_resize(blob_t* blob, size_t size) except NULL
 cdef void blob_drop(blob_t* blob) noexcept
 

@@ -59,8 +59,8 @@ cdef enum:
     FRAME_HEAD = 7                  # type, channel, size
     FRAME_EXTRA = 8                 # and the end
     # Before Connection.TuneOk. Section 4.2.3 of the specification wants 4096; client properties may have 16 KiB
-    # (limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX), and a password may be a token. Up to here a peer is unknown: no frame of
-    # it gets memory of its own.
+    # (limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX), and a password may be a token. Up to here a peer is unknown: no frame
+    # of it gets memory of its own.
     FRAME_MAX_UNTUNED = 32768
     OWN_KEPT_MAX = 262144           # buffers for bodies and properties kept for reuse, shared by the channels
     ALLOWED_MAX = 1024

@@ -4,9 +4,9 @@ A frame header may be split anywhere; the bytes that have arrived are kept in `h
 frames [MQTT-6.0.0-2]. ws_answer answers control frames. It answers a Close only after the MQTT bytes before it have
 been handled, because no data frame may follow a Close (section 5.5.1).
 
-A frame takes no memory, whatever it announces: its bytes are handed on as they arrive, and what is made of them there is
-limited by packet. One that announces more than any packet has is refused all the same (1009), as soon as its header is
-there.
+A frame takes no memory, whatever it announces: its bytes are handed on as they arrive, and what is made of them there
+is limited by packet. One that announces more than any packet has is refused all the same (1009), as soon as its header
+is there.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 

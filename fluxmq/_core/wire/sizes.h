@@ -1,7 +1,8 @@
-/* Numbers into fewer bits, checked in every build: one comparison, in front of what would be written behind its memory or
-   into a file if the number did not fit. The process then says where, and ends (debug.h).
+/* Numbers into fewer bits, checked in every build: one comparison, in front of what would be written behind its memory
+   or into a file if the number did not fit. The process then says where, and ends (debug.h).
 
-   Macros, so that the message has the place of the caller. The argument is evaluated once; a negative one does not fit. */
+   Macros, so that the message has the place of the caller. The argument is evaluated once; a negative one does not
+   fit. */
 #ifndef FLUXMQ_CORE_WIRE_SIZES_H
 #define FLUXMQ_CORE_WIRE_SIZES_H
 

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Numbers into fewer bits. Header only; see sizes.h.
 
-A size has 64 bits where it is counted (size_t, Py_ssize_t, a difference of pointers) and 8, 16 or 32 where it is kept or
-written. Between them stands one of these, and never a cast: a cast of a size that is larger than was thought gives a
+A size has 64 bits where it is counted (size_t, Py_ssize_t, a difference of pointers) and 8, 16 or 32 where it is kept
+or written. Between them stands one of these, and never a cast: a cast of a size that is larger than was thought gives a
 small number without a word, and what is then copied is not (tests/tidy/test_narrowing.py finds casts).
 
     fit_*   the number fits, or the process ends in front of what it would corrupt. What a peer or a file announces is
