@@ -353,6 +353,24 @@ def test_what_is_repeated_after_its_expiry_has_none_left(bench: Bench) -> None:
     assert client.recv(100) == b"\x3a\x0c\x00\x01t\x00\x01\x05\x02\x00\x00\x00\x00x"
 
 
+def test_an_expiry_that_is_longer_than_mqtt_can_say_is_the_longest(bench: Bench) -> None:
+    """Other protocols count in milliseconds of 64 bits. MQTT 5.0 section 3.3.2.3.3: four bytes of seconds."""
+    session = bench.hub.new_session(b"c", 0)
+    bench.hub.subscribe(session, b"t", 0, 0)
+
+    def accept(connection: Connection) -> None:
+        connection.set_version(5)
+        connection.accept(session, 10, 0xFFFFFFFF, 0)
+
+    bench.handler.on_first = accept
+    client, connection = bench.connect()
+    client.sendall(CONNECT)
+    bench.turn_until(lambda: connection.open)
+    bench.hub.publish_message(b"t", b"x", 0, expires_at=bench.hub.steady_ms + ((1 << 32) + 5) * 1000)
+    bench.poller.turn()
+    assert client.recv(100) == b"\x30\x0a\x00\x01t\x05\x02\xff\xff\xff\xffx"
+
+
 @pytest.mark.parametrize("unread", [0, 100_000])
 def test_tls_ends_with_a_close_notify(bench: Bench, tmp_path: Path, unread: int) -> None:
     """Also when the client has sent what nobody will read: it gets our last bytes, and their end, all the same."""

@@ -6,6 +6,7 @@ from libc.string cimport memset
 
 from fluxmq._core.amqp091.names cimport COUNT, DELIVERY_MODE, HEADERS, NAMES, PRIORITY, TIMESTAMP, props_read, props_t
 from fluxmq._core.amqp091.values cimport entry_t, next_entry, put_entry, room_free, room_more, room_t, value_text
+from fluxmq._core.wire.sizes cimport fit_u8
 
 __all__ = ["headers_of", "properties_of", "split_address", "with_headers"]
 
@@ -87,7 +88,7 @@ def with_headers(bytes properties not None, list pairs not None, bytes without=b
         for name, value in pairs:
             entry.kind = c"S"
             entry.name = <const uint8_t*><const char*><bytes>name
-            entry.name_length = <uint8_t>len(name)
+            entry.name_length = fit_u8(len(name))
             entry.value = <const uint8_t*><const char*><bytes>value
             entry.size = <uint32_t>len(value)
             put_entry(&kept, &entry)

@@ -26,6 +26,7 @@ from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.amqp091.consts cimport REPLY_SYNTAX_ERROR
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, peek_u32, peek_u64, put_u32, take_u8
+from fluxmq._core.wire.sizes cimport fit_u32, fit_u8, low_u32, low_u8
 
 from fluxmq._core.errors import ProtocolError, UsageError
 
@@ -297,7 +298,7 @@ cdef object number_of(uint8_t kind, const uint8_t* at):
         return <int32_t>peek_u32(at)
     elif kind == c'l' or kind == c'L':
         number = <int64_t>peek_u64(at)
-        if kind == c'l' and number != <int32_t>number:
+        if kind == c'l' and number != <int32_t>number:      # low bits: they are all there is unless it is longer
             return number
         return Integer(number, chr(kind))
     elif kind == c'd':
@@ -346,8 +347,8 @@ cdef uint32_t narrowed(double value) noexcept nogil:
         memcpy(&out, &single, 4)
         return out
     memcpy(&bits, &value, 8)
-    out = <uint32_t>(bits >> 29) & 0x7FFFFF
-    return <uint32_t>(bits >> 63) << 31 | 0x7F800000 | (out if out else 0x400000)
+    out = low_u32(bits >> 29) & 0x7FFFFF
+    return low_u32(bits >> 63) << 31 | 0x7F800000 | (out if out else 0x400000)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -390,7 +391,7 @@ cdef int write_number(writer_t* w, uint64_t value, int size) except -1:
     cdef uint8_t* p = writer_more(w, <size_t>size)
     cdef int i
     for i in range(size):
-        p[i] = <uint8_t>(value >> (8 * (size - 1 - i)))
+        p[i] = low_u8(value >> (8 * (size - 1 - i)))
     return 0
 
 
@@ -407,7 +408,7 @@ cdef int write_shortstr(writer_t* w, str value, str what) except -1:
     cdef bytes octets = octets_of(value, what)
     if len(octets) > 255:
         raise UsageError(f"{what} has {len(octets)} bytes; the wire carries at most 255")
-    put_shortstr(writer_more(w, <size_t>len(octets) + 1), <const char*>octets, <uint8_t>len(octets))
+    put_shortstr(writer_more(w, <size_t>len(octets) + 1), <const char*>octets, fit_u8(len(octets)))
     return 0
 
 
@@ -444,7 +445,7 @@ cdef int write_nested(writer_t* w, object value, uint32_t depth, str what) excep
             write_value(w, item, depth, what)
     if w.used - start > 0xFFFFFFFF:
         raise UsageError(f"the table {what} has more than 2^32 - 1 bytes")
-    put_u32(w.data + start - 4, <uint32_t>(w.used - start))
+    put_u32(w.data + start - 4, fit_u32(w.used - start))
     return 0
 
 

@@ -15,6 +15,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64, put_u32
+from fluxmq._core.wire.sizes cimport low_u8
 from fluxmq._core.wire.text cimport text_valid
 
 __all__ = ["read_text", "write_text"]
@@ -210,7 +211,7 @@ cdef bint put_integer(room_t* out, uint8_t kind, const uint8_t* text, uint32_t l
     if negative:
         value = 0 - value
     for i in range(size):
-        raw[i] = <uint8_t>(value >> 8 * (size - 1 - i))
+        raw[i] = low_u8(value >> 8 * (size - 1 - i))
     put_value(out, kind, raw, size)
     return 1
 

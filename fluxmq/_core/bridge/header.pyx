@@ -7,6 +7,7 @@ from fluxmq._core.amqp091.names cimport HEADERS, props_read, props_t
 from fluxmq._core.amqp091.values cimport entry_t, next_entry, put_entry, room_free, room_more, room_put, room_t
 from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.wire.primitives cimport peek_u16, put_u16, put_u32, put_u64
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["with_number"]
 
@@ -63,10 +64,10 @@ cdef int header_add(body_t* body, const char* name, int64_t value, room_t* room)
             put_entry(room, &entry)
     if not written:
         put_entry(room, &ours)
-    put_u32(room.data + table - 4, <uint32_t>(room.used - table))
+    put_u32(room.data + table - 4, fit_u32(room.used - table))
     room_put(room, behind, <size_t>(start + body.properties_length - behind))
     body.properties = room.data
-    body.properties_length = <uint32_t>room.used
+    body.properties_length = fit_u32(room.used)
     return 0
 
 

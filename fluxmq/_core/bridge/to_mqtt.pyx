@@ -22,6 +22,7 @@ from fluxmq._core.amqp091.values cimport (
 from fluxmq._core.envelope.envelope cimport converters
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT
 from fluxmq._core.wire.primitives cimport peek_u32, put_bytes16, put_u8, put_u16
+from fluxmq._core.wire.sizes cimport fit_u16, fit_u32
 from fluxmq._core.wire.text cimport TEXT_OK, text_valid, topic_valid
 
 cdef enum:
@@ -218,7 +219,7 @@ cdef int put_header(room_t* out, const entry_t* e) except -1:
         code_length = value_text(out, e, code)
         n = out.used - start - n
         if n <= STRING_MAX:
-            put_u16(out.data + start + 3 + e.name_length, <uint16_t>n)
+            put_u16(out.data + start + 3 + e.name_length, fit_u16(n))
             if code_length:
                 memcpy(name, b"amqp-is:", 8)
                 memcpy(name + 8, e.name, e.name_length)
@@ -317,7 +318,7 @@ cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, b
     mqtt.topic = room.data
     mqtt.topic_length = length
     mqtt.properties = room.data + length
-    mqtt.properties_length = <uint32_t>(room.used - length)
+    mqtt.properties_length = fit_u32(room.used - length)
     qos[0] = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
     retain[0] = known.retain.name != NULL and known.retain.value[0] != 0
     return 0

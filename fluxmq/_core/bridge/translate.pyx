@@ -27,6 +27,7 @@ from fluxmq._core.amqp091.values cimport (
 from fluxmq._core.bridge.to_mqtt cimport to_mqtt
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT
 from fluxmq._core.wire.primitives cimport Cursor, put_u8, put_u16, put_u32, put_u64, take_bytes16, take_u8
+from fluxmq._core.wire.sizes cimport fit_u32, fit_u8
 from fluxmq._core.wire.text cimport text_valid
 
 __all__ = ["amqp_to_mqtt", "mqtt_to_amqp"]
@@ -152,7 +153,7 @@ cdef bint take_property(const body_t* mqtt, const mqtt_t* read, int number, bint
     if number == DELIVERY_MODE or number == PRIORITY:
         if not read_decimal(value.at, value.n, 255, &n):
             return 0
-        numbers[number] = <uint8_t>n
+        numbers[number] = fit_u8(n)
         props.of[number].at = &numbers[number]
         props.of[number].n = 1
         return 1
@@ -198,7 +199,7 @@ cdef int take_properties(const body_t* mqtt, const mqtt_t* read, uint8_t* number
 cdef inline int put_mark(room_t* out, const char* name, uint8_t kind, const void* value, uint32_t n) except -1:
     cdef entry_t e
     e.name = <const uint8_t*>name
-    e.name_length = <uint8_t>strlen(name)
+    e.name_length = fit_u8(strlen(name))
     e.kind = kind
     e.value = <const uint8_t*>value
     e.size = n
@@ -262,7 +263,7 @@ cdef int write_headers(room_t* out, const body_t* mqtt, const props_t* props, bi
             continue
         start = out.used
         room_put(out, &name.n, 1)           # little-endian: the low byte
-        out.data[start] = <uint8_t>name.n
+        out.data[start] = fit_u8(name.n)
         room_put(out, name.at, name.n)
         ahead = c
         if (next_user(&ahead, &next_name, &code) and next_name.n == name.n + 8
@@ -330,7 +331,7 @@ cdef int write_list(room_t* out, const body_t* mqtt) except -1:
     while next_user(&c, &name, &value):
         put_long(out, &name)
         put_long(out, &value)
-    put_u32(out.data + start - 4, <uint32_t>(out.used - start))
+    put_u32(out.data + start - 4, fit_u32(out.used - start))
     return 0
 
 
@@ -377,13 +378,13 @@ cdef int build(const body_t* mqtt, const mqtt_t* read, uint8_t qos, int64_t now_
             if room.used == start + 4:
                 room.used = start
                 continue
-            put_u32(room.data + start, <uint32_t>(room.used - start - 4))
+            put_u32(room.data + start, fit_u32(room.used - start - 4))
         elif props.of[i].at == NULL:
             continue
         elif i == DELIVERY_MODE or i == PRIORITY or i == TIMESTAMP:
             room_put(room, props.of[i].at, props.of[i].n)
         else:
-            numbers[0] = <uint8_t>props.of[i].n
+            numbers[0] = fit_u8(props.of[i].n)
             room_put(room, numbers, 1)
             room_put(room, props.of[i].at, props.of[i].n)
         flags |= 1 << (15 - i)
@@ -393,7 +394,7 @@ cdef int build(const body_t* mqtt, const mqtt_t* read, uint8_t qos, int64_t now_
     amqp.topic = room.data
     amqp.topic_length = address
     amqp.properties = room.data + address
-    amqp.properties_length = <uint32_t>(room.used - address)
+    amqp.properties_length = fit_u32(room.used - address)
     return 0
 
 

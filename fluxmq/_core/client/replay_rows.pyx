@@ -26,6 +26,7 @@ from fluxmq._core.client.message cimport Message
 from fluxmq._core.errors import NotConnected
 from fluxmq._core.wire.primitives cimport peek_u32, put_u32, put_u64
 from fluxmq._core.wire.queue_address cimport PREFIX, QUEUE_PREFIX_BYTES
+from fluxmq._core.wire.sizes cimport fit_u32
 
 cdef enum:
     CHUNK_BITS = 14
@@ -342,7 +343,7 @@ cdef class Lane:
         cdef bytes payload = PyBytes_FromStringAndSize(NULL, size)
         cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(payload)
         put_u32(to, self.rows.run)
-        put_u32(to + 4, <uint32_t>self.client.number)
+        put_u32(to + 4, fit_u32(self.client.number))
         put_u64(to + 8, <uint64_t>op)
         cdef int64_t at = TRACE, more
         if recorded is not None and size > TRACE:

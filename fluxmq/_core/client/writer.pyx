@@ -16,6 +16,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.mqtt.consts cimport *
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, write_properties
 from fluxmq._core.wire.primitives cimport VARINT_MAX, put_bytes16, put_u8, put_u16, put_varint, varint_size
+from fluxmq._core.wire.sizes cimport fit_u16, fit_u32
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 __all__ = ["TRANSITIONS", "ClientWriter"]
@@ -177,19 +178,19 @@ cdef class ClientWriter:
         if packet_id:
             remaining += 2
         if self.version >= LEVEL_5:
-            remaining += <size_t>(varint_size(<uint32_t>property_bytes) + property_bytes)
+            remaining += <size_t>(varint_size(<uint32_t>min(property_bytes, VARINT_MAX)) + property_bytes)
         total = 1 + varint_size(<uint32_t>min(remaining, VARINT_MAX)) + remaining
         if remaining > VARINT_MAX or total > self.packet_bytes_max_out:
             if alias < 0:
                 del self.aliases_out[topic]
             raise UsageError(f"a PUBLISH of {total} bytes; the server takes {self.packet_bytes_max_out}")
         p = put_u8(self.room(total), <uint8_t>first)
-        p = put_varint(p, <uint32_t>remaining)
-        p = put_bytes16(p, text, <uint16_t>text_bytes)
+        p = put_varint(p, fit_u32(remaining))
+        p = put_bytes16(p, text, fit_u16(text_bytes))
         if packet_id:
             p = put_u16(p, <uint16_t>packet_id)
         if self.version >= LEVEL_5:
-            p = put_varint(p, <uint32_t>property_bytes)
+            p = put_varint(p, fit_u32(property_bytes))
             if alias:
                 p = put_u16(put_u8(p, PROPERTY_TOPIC_ALIAS), <uint16_t>(alias if alias > 0 else -alias))
                 property_bytes -= 3

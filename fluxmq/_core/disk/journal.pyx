@@ -60,6 +60,7 @@ from fluxmq._core.disk.journal_system cimport (
     pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_mutex_destroy,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, read_fd, write_fd,
 )
+from fluxmq._core.wire.sizes cimport fit_u32
 
 # Number of retired files kept for reuse. Under full load a checkpoint retires several at once, and syncing a growing
 # file takes many times as long as syncing one with allocated blocks.
@@ -187,7 +188,7 @@ cdef class Journal:
         cdef int64_t opened = self.ops.open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
         if opened < 0:
             raise StorageError(f"cannot open the journal's directory {self.directory}: {os.strerror(-opened)}")
-        self.directory_fd = <int>opened
+        self.directory_fd = <int>opened      # fits: a descriptor
         self.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.event_fd < 0:
             raise StorageError(f"cannot make an eventfd: {os.strerror(errno)}")
@@ -242,7 +243,7 @@ cdef class Journal:
         cdef size_t length = <size_t>PyBytes_GET_SIZE(body)
         if length > BATCH_BYTES_MAX:
             raise UsageError(f"a record of {length} bytes is larger than a batch may be ({BATCH_BYTES_MAX})")
-        memcpy(self.reserve(kind, <uint32_t>length), PyBytes_AS_STRING(body), length)
+        memcpy(self.reserve(kind, fit_u32(length)), PyBytes_AS_STRING(body), length)
         return self.gathering
 
     cdef int hand_over(self) noexcept nogil:
@@ -458,7 +459,7 @@ cdef class Journal:
             answer = self.ops.rename(self.directory_fd, name, SPARE_NAMES[slot])
         if answer != 0:
             answer = self.ops.unlink(self.directory_fd, name)
-        return 0 if answer == 0 or answer == -ENOENT else <int>-answer
+        return 0 if answer == 0 or answer == -ENOENT else <int>-answer      # fits: an errno
 
     cdef bint drop_spares(self) noexcept nogil:
         """Deletes the retired files kept for reuse. False: there were none. The writer may look for one meanwhile, and
@@ -646,7 +647,7 @@ cdef class Journal:
                 continue
             if done < 0:
                 self.error_call = b"write"
-                return <int>-done
+                return <int>-done      # fits: an errno
             if done == 0:
                 # Regular files do not do this; it is treated as "no space", so that it can neither loop nor count as
                 # written.
@@ -665,7 +666,7 @@ cdef class Journal:
         cdef int error
         # Batch numbers are consecutive, and the end mark, which is written behind the records, has room.
         ensure(self.writing_number == self.written + 1 and length + BATCH_HEADER_BYTES <= self.writing.room)
-        seal_batch(self.writing.data, self.writing_number, self.synced, <uint32_t>(length - BATCH_HEADER_BYTES),
+        seal_batch(self.writing.data, self.writing_number, self.synced, fit_u32(length - BATCH_HEADER_BYTES),
                    self.writing.records, self.file_seed)
         if at + length < self.file_physical:
             memset(self.writing.data + length, 0, BATCH_HEADER_BYTES)
@@ -719,7 +720,7 @@ cdef class Journal:
             answer = self.ops.fdatasync(fd)
         if answer < 0:
             self.error_call = b"fdatasync"
-            return EIO if passes(<int>-answer) else <int>-answer
+            return EIO if passes(<int>-answer) else <int>-answer      # fits: an errno
         return 0
 
     cdef int sync_directory(self) noexcept nogil:
@@ -728,7 +729,7 @@ cdef class Journal:
             answer = self.ops.fsync(self.directory_fd)
         if answer < 0:
             self.error_call = b"fsync"
-            return EIO if passes(<int>-answer) else <int>-answer
+            return EIO if passes(<int>-answer) else <int>-answer      # fits: an errno
         return 0
 
     cdef int open_file(self, uint64_t number, uint64_t first, const char* made) noexcept nogil:
@@ -745,8 +746,8 @@ cdef class Journal:
             answer = self.ops.open(self.directory_fd, made, flags, 0o640)
         if answer < 0:
             self.error_call = b"open"
-            return <int>-answer
-        cdef int fd = <int>answer
+            return <int>-answer      # fits: an errno
+        cdef int fd = <int>answer      # fits: a descriptor
         cdef int64_t physical = self.ops.size(fd)
         if physical > FILE_HEADER_BYTES:
             length += BATCH_HEADER_BYTES

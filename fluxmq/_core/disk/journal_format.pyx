@@ -43,6 +43,7 @@ a CRC over the rest of the file each time.
 from libc.string cimport memcpy
 
 from fluxmq._core.wire.crc32c cimport crc32c_by_table
+from fluxmq._core.wire.sizes cimport fit_u32
 
 from fluxmq._core.errors import CorruptError, UsageError
 
@@ -222,6 +223,6 @@ def encode_batch(uint64_t number, uint64_t synced, records, uint64_t file_id):
     if len(raw) > BATCH_BYTES_MAX:
         raise UsageError(f"a batch holds at most {BATCH_BYTES_MAX} bytes, not {len(raw)}")
     cdef uint8_t[::1] view = raw
-    seal_batch(&view[0], number, synced, <uint32_t>(len(raw) - BATCH_HEADER_BYTES), <uint32_t>len(records),
+    seal_batch(&view[0], number, synced, fit_u32(len(raw) - BATCH_HEADER_BYTES), <uint32_t>len(records),
                crc_seed(file_id))
     return bytes(raw)

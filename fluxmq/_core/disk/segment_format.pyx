@@ -55,6 +55,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.disk.journal_format cimport crc_seed, peek_u32_le, peek_u64_le, put_u32_le, put_u64_le
 from fluxmq._core.wire.crc32c cimport crc32c_extend
+from fluxmq._core.wire.sizes cimport fit_u32
 
 from fluxmq._core.errors import CorruptError, UsageError
 
@@ -178,8 +179,8 @@ def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None
     put_u64_le(raw + 40, <uint64_t><int64_t>block[6])
     put_u64_le(raw + 48, synced)
     put_u32_le(raw + 56, block[2])
-    put_u32_le(raw + 60, <uint32_t>whole)
-    put_u32_le(raw + 64, <uint32_t>length)
+    put_u32_le(raw + 60, fit_u32(whole))
+    put_u32_le(raw + 64, fit_u32(length))
     put_u32_le(raw + 68, how)
     with nogil:
         crc = crc32c_extend(seed, &stored[0], length)

@@ -16,6 +16,7 @@ from fluxmq._core.amqp091.values cimport entry_t, next_entry, read_integer, room
 from fluxmq._core.memory.message cimport FORMAT_AMQP091
 from fluxmq._core.mqtt.consts cimport REASON_IMPLEMENTATION_SPECIFIC_ERROR
 from fluxmq._core.wire.primitives cimport Cursor, take_bytes16, take_u8
+from fluxmq._core.wire.sizes cimport fit_u32, fit_u8
 
 __all__ = ["Envelope", "FORMAT_AMQP091", "FORMAT_MQTT"]
 
@@ -97,7 +98,7 @@ cdef int read_mqtt(const body_t* body, const node_t* node, options_t* options) n
         elif is_key(key, n, b"priority", 8) or is_key(key, n, b"amqp-priority", 13):
             if not read_number(value, m, &number) or number > 255:
                 return BAD
-            options.priority = <uint8_t>number
+            options.priority = fit_u8(number)
         elif is_key(key, n, b"x-delay", 7):
             if not read_number(value, m, &number):
                 return BAD
@@ -192,7 +193,7 @@ cdef inline void name_field(field_t* field, uint8_t key, const char* name, const
     field.name = <const uint8_t*>name
     field.name_length = <uint32_t>strlen(name)
     field.value = value
-    field.length = <uint32_t>n
+    field.length = fit_u32(n)
 
 
 cdef bint next_of_mqtt(fields_t* fields, field_t* field) except -1:
@@ -227,7 +228,7 @@ cdef bint next_of_mqtt(fields_t* fields, field_t* field) except -1:
         return 0
     if identifier == MQTT_USER_PROPERTY:
         field.name = value
-        field.name_length = <uint32_t>length
+        field.name_length = fit_u32(length)
         if fields.end - at < 2:
             return 0
         length = at[0] << 8 | at[1]
@@ -236,7 +237,7 @@ cdef bint next_of_mqtt(fields_t* fields, field_t* field) except -1:
             return 0
         at = value + length
         field.value = value
-        field.length = <uint32_t>length
+        field.length = fit_u32(length)
     elif identifier == MQTT_CONTENT_TYPE:
         name_field(field, KEY_CONTENT_TYPE, b"content-type", value, length)
     elif identifier == MQTT_RESPONSE_TOPIC:
@@ -290,7 +291,7 @@ cdef bint next_of_amqp(fields_t* fields, field_t* field) except -1:
     field.name = entry.name
     field.name_length = entry.name_length
     field.value = text_room.data
-    field.length = <uint32_t>text_room.used
+    field.length = fit_u32(text_room.used)
     return 1
 
 

@@ -9,6 +9,7 @@ from libc.string cimport memcmp, memcpy
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.wire.hash cimport hash_bytes, hash_word
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["KIND_NAMES", "read_headers", "sorted_table"]
 
@@ -74,7 +75,7 @@ cdef const uint8_t* field_read(header_t* header, const uint8_t* at, const uint8_
     header.value = at + 1
     at = value_end(header.kind, header.value, end)
     if at != NULL:
-        header.value_length = <uint32_t>(at - header.value)
+        header.value_length = fit_u32(at - header.value)
     return at
 
 
@@ -297,7 +298,7 @@ cdef const uint8_t* entry_read(header_t* header, const uint8_t* at, const uint8_
     header.value = at + 1
     at = value_end(header.kind, header.value, end)
     if at != NULL:
-        header.value_length = <uint32_t>(at - header.value)
+        header.value_length = fit_u32(at - header.value)
     return at
 
 

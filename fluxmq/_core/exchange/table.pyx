@@ -6,6 +6,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from fluxmq._core.debug cimport check
 from fluxmq._core.wire.hash cimport hash_bytes, hash_word
+from fluxmq._core.wire.sizes cimport fit_u32
 
 cdef enum:
     SLOTS_MIN = 8
@@ -187,7 +188,7 @@ cdef enode_t* etable_pattern(etable_t* table, const uint8_t* pattern, uint32_t l
 
 cdef inline uint32_t word_size(const uint8_t* at, uint32_t length) noexcept:
     cdef const uint8_t* dot = <const uint8_t*>memchr(at, c".", length) if length else NULL
-    return length if dot == NULL else <uint32_t>(dot - at)
+    return length if dot == NULL else fit_u32(dot - at)
 
 
 # ---- items ----

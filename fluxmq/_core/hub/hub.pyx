@@ -33,6 +33,7 @@ from fluxmq._core.pubsub.topics cimport Topics, topics_of
 from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE
 from fluxmq._core.queue.queue cimport Queue, queue_mark
 from fluxmq._core.wire.primitives cimport varint_size
+from fluxmq._core.wire.sizes cimport fit_u8
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 __all__ = ["Hub"]
@@ -403,7 +404,7 @@ cdef class Hub(Waiter):
             if pub.from_peer:
                 return 0            # the publisher's node gives it to each queue, wherever that is
             queue = <Queue>hop_target(hop, HOP_QUEUE)
-            reason = <uint8_t>queue.take(pub, hop.options & SUB_WIDE)
+            reason = fit_u8(queue.take(pub, hop.options & SUB_WIDE))
             if reason:
                 pub.refused = reason
         elif hop.kind == HOP_EXCHANGE:

@@ -6,6 +6,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.disk.record_kinds cimport RECORD_NAMESPACE
 from fluxmq._core.pubsub.topics cimport Topics, topics_of
+from fluxmq._core.wire.sizes cimport fit_u32
 
 from fluxmq._core.memory.namespace import ENDED, read_namespace
 
@@ -44,7 +45,7 @@ cdef class Namespaces(dict):
         else:
             made = self.make(name)
             made.kept = kept
-            made.number = <uint32_t>self.ledger.namespace_number(self.ledger.commits.local, made)
+            made.number = fit_u32(self.ledger.namespace_number(self.ledger.commits.local, made))
             self.changed.add(made.number)
         made.open = True
         return made
@@ -94,7 +95,7 @@ cdef class Namespaces(dict):
             if known is None:
                 known = self.make(name) if line.number == 0 else self.add(name)
             if line.number == 0:
-                known.number = <uint32_t>number
+                known.number = fit_u32(number)
                 known.open = False
             line.name_namespace(number, known)
         if line.number == 0:

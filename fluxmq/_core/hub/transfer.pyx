@@ -19,6 +19,7 @@ from fluxmq._core.pubsub.session cimport (
 from fluxmq._core.wire.primitives cimport (
     VARINT_MAX, Cursor, peek_u32, put_u8, put_u16, put_u32, put_u64, take_u8, take_u16, take_u32, take_u64,
 )
+from fluxmq._core.wire.sizes cimport fit_u16, fit_u32
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 __all__ = ["Snapshot", "check_entries", "check_properties", "continue_behind", "insert_entries", "merge_sessions",
@@ -107,7 +108,7 @@ cdef class Snapshot:
                 self.add(moved_t(slot.msg, slot.ids, slot.sequence, slot.packet_id, slot.first,
                                  MOVED_RELEASED if slot.msg == NULL else
                                  MOVED_UNSENT if slot.state == SLOT_HELD or slot.state == SLOT_UNSENT else MOVED_SENT))
-        slots = <uint32_t>self.count
+        slots = fit_u32(self.count)
         for i in range(session.queued):
             entry = &session.queue[(session.queue_head + i) & session.queue_mask]
             if entry.sequence > after:
@@ -469,8 +470,8 @@ def merge_sessions(Session source not None, Session target not None, uint64_t af
                 count += 1
     if flights:
         for i in range(1, 65536):
-            if source.has_received(<uint16_t>i):
-                target.mark_received(<uint16_t>i, True)
+            if source.has_received(fit_u16(i)):
+                target.mark_received(fit_u16(i), True)
         target.packet_id_last = target.packet_id_kept = all.packet_id_last
     target.dropped += source.dropped
     target.dirty = 1

@@ -14,6 +14,7 @@ from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX, RECORD_HEADER_BYT
 from fluxmq._core.memory.link cimport link_drop
 from fluxmq._core.memory.message cimport live
 from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.wire.sizes cimport fit_u32
 
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.memory.namespace import ROOT
@@ -375,7 +376,7 @@ cdef class Commits:
                     first = (ticket.position - ticket.span if ticket.own
                              else self.needed[i].position - self.needed[i].span)
                 self.needed[i].position = max(self.needed[i].position, ticket.position)
-                self.needed[i].span = <uint32_t>(self.needed[i].position - first)
+                self.needed[i].span = fit_u32(self.needed[i].position - first)
                 self.needed[i].own |= ticket.own
                 return 0
         if self.needed_count == self.needed_room:

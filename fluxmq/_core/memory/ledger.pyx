@@ -12,6 +12,7 @@ from fluxmq._core.disk.record_kinds cimport (
 from fluxmq._core.memory.message cimport msg_drop
 from fluxmq._core.memory.node cimport WORK_SHARE_MAX
 from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32, put_u64
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["Ledger"]
 
@@ -184,7 +185,7 @@ cdef class Ledger:
                 size += 4 * min(self.targets[i].ids.count, 255)
         self.message_last += 1
         msg.id = self.message_last
-        at = self.journal.reserve(RECORD_MESSAGE, <uint32_t>size)
+        at = self.journal.reserve(RECORD_MESSAGE, fit_u32(size))
         at = put_u64(at, msg.id)
         at = put_u64(at, <uint64_t>msg.body.expires_at)
         at = put_u8(at, msg.qos)
@@ -209,7 +210,7 @@ cdef class Ledger:
         return 0
 
     cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace) except -1:
-        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, <uint32_t>(27 + body_size(body)))
+        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, fit_u32(27 + body_size(body)))
         at = put_u64(at, namespace.number)
         at = put_u64(at, <uint64_t>body.expires_at)
         at = put_u8(at, qos)

@@ -11,6 +11,7 @@ from fluxmq._core.debug cimport count_live, ensure
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
 from fluxmq._core.memory.tap cimport READERS, TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u64, put_u16, put_u32, put_u64, put_varint, varint_size
+from fluxmq._core.wire.sizes cimport fit_u16, fit_u32, fit_u8
 
 cdef extern from "<sys/socket.h>" nogil:
     cdef struct iovec:
@@ -36,6 +37,7 @@ cdef enum:
     EXPIRY_PROPERTY = 0x02
     SUBSCRIPTION_ID_PROPERTY = 0x0B
     TOPIC_ALIAS_PROPERTY = 0x23
+    LEFT_S_MAX = 0xFFFFFFFF     # of a Message Expiry Interval, MQTT 5.0 section 3.3.2.3.3; a queue's may be longer
     ALIAS_TOPIC_BYTES_MAX = 1024    # longer topics get no alias: 64 of 64 KiB would take 4 MiB per connection
 
 # Small first: an idle connection that got one PINGRESP must not hold 64 KiB.
@@ -169,10 +171,10 @@ cdef inline uint32_t frame_header_bytes(uint64_t length) noexcept:
 cdef inline uint32_t put_frame_header(uint8_t* at, uint64_t length) noexcept:
     at[0] = FRAME_BINARY
     if length < FRAME_PLAIN_BYTES:
-        at[1] = <uint8_t>length
+        at[1] = fit_u8(length)
     elif length < FRAME_SHORT_BYTES:
         at[1] = 126
-        put_u16(at + 2, <uint16_t>length)
+        put_u16(at + 2, fit_u16(length))
     else:
         at[1] = 127
         put_u64(at + 2, length)
@@ -256,7 +258,7 @@ cdef int link_write_run(link_t* link, const uint8_t* data, uint32_t n) noexcept:
             shift += 7
             remaining |= <uint32_t>(body[0] & 0x7F) << shift
             body += 1
-        remaining += <uint32_t>(body - data)
+        remaining += fit_u32(body - data)
         at = framed_room(link, remaining, remaining)
         if at == NULL:
             return -1
@@ -336,7 +338,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         if body.expires_at:
             # A message sent again may be past its expiry: its delivery had begun (MQTT 5.0 section 3.3.2.3.3).
             if body.expires_at > link.node.steady_ms:
-                left = <uint32_t>((body.expires_at - link.node.steady_ms + 999) // 1000)
+                left = <uint32_t>min((body.expires_at - link.node.steady_ms + 999) // 1000, <int64_t>LEFT_S_MAX)
             properties += 5
         if ids != NULL:
             for i in range(ids.shown):
@@ -353,12 +355,12 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         remaining += varint_size(properties) + properties
     if remaining > 268435455:
         return 0
-    total = 1 + varint_size(<uint32_t>remaining) + remaining
+    total = 1 + varint_size(fit_u32(remaining)) + remaining
     if total > link.packet_size_max:
         return 0
     if alias and not known and alias_learn(link, slot, body) < 0:
         return -1
-    copied = <uint32_t>(total - (body.payload_length if referenced else 0))
+    copied = fit_u32(total - (body.payload_length if referenced else 0))
     if referenced:                  # allocate before anything is written: half a packet would corrupt the stream
         chunk = <chunk_t*>malloc(sizeof(chunk_t))
         if chunk == NULL:
@@ -368,7 +370,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         free(chunk)
         return -1
     at[0] = first
-    at = put_varint(at + 1, <uint32_t>remaining)
+    at = put_varint(at + 1, fit_u32(remaining))
     at = put_u16(at, <uint16_t>topic_length)
     if topic_length:
         memcpy(at, body.topic, topic_length)
@@ -448,7 +450,7 @@ cdef size_t packets_in(const link_t* link, const chunk_t* chunk, uint32_t at, ui
                 length = peek_u64(&chunk.data[at + 2])
             at += frame_header_bytes(length)
             if length < end - at:
-                stop = at + <uint32_t>length
+                stop = at + fit_u32(length)
         at = max(at, since)
         if data and at < stop:
             if into != NULL:
@@ -546,7 +548,7 @@ cdef void link_sent(link_t* link, size_t n) noexcept:
         chunk = link.head
         here = chunk.end - chunk.start
         if n < here:
-            chunk.start += <uint32_t>n
+            chunk.start += fit_u32(n)
             return
         n -= here
         link.head = chunk.next

@@ -4,6 +4,7 @@ cimport cython
 from libc.errno cimport errno
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from fluxmq._core.wire.sizes cimport fit_u32
 
 from fluxmq._core.errors import UsageError
 
@@ -58,19 +59,19 @@ cdef uint8_t* place(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, 
     if not has_room(tap, size + rest):
         return NULL
     if rest:
-        n = <uint32_t>rest
+        n = fit_u32(rest)
         memcpy(tap.ring + RING_DATA + at, &n, 4)
         tap.ring[RING_DATA + at + 4] = TAP_FILLER
         at = 0
     entry = tap.ring + RING_DATA + at
-    n = <uint32_t>size
+    n = fit_u32(size)
     memcpy(entry, &n, 4)
     entry[4] = kind
     entry[5] = protocol
     memcpy(entry + 6, &flags, 2)
     memcpy(entry + 8, &connection, 8)
     memcpy(entry + 16, &time, 8)
-    n = <uint32_t>length
+    n = fit_u32(length)
     memcpy(entry + 24, &n, 4)
     memset(entry + 28, 0, 4)
     tap.made = tap.head + rest + size

@@ -20,6 +20,7 @@ from fluxmq._core.mqtt.packets cimport (
 )
 from fluxmq._core.mqtt.props cimport write_properties
 from fluxmq._core.wire.primitives cimport VARINT_MAX, put_u8, put_varint, varint_size
+from fluxmq._core.wire.sizes cimport fit_u32
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 
@@ -120,10 +121,10 @@ cdef bytes encode_publish(Publish packet, int version):
         raise UsageError("an empty topic needs MQTT 5 and a topic alias")
     size = <size_t>(PyBytes_GET_SIZE(topic) + PyBytes_GET_SIZE(middle) + PyBytes_GET_SIZE(packet.payload))
     check_size(size)
-    whole = PyBytes_FromStringAndSize(NULL, 1 + varint_size(<uint32_t>size) + <Py_ssize_t>size)
+    whole = PyBytes_FromStringAndSize(NULL, 1 + varint_size(fit_u32(size)) + <Py_ssize_t>size)
     p = <uint8_t*>PyBytes_AS_STRING(whole)
     p = put_u8(p, <uint8_t>(PUBLISH << 4 | packet.dup << 3 | packet.qos << 1 | packet.retain))
-    p = put_varint(p, <uint32_t>size)
+    p = put_varint(p, fit_u32(size))
     for part in (topic, middle, packet.payload):
         memcpy(p, PyBytes_AS_STRING(<bytes>part), <size_t>PyBytes_GET_SIZE(<bytes>part))
         p += PyBytes_GET_SIZE(<bytes>part)

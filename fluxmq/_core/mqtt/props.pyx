@@ -21,6 +21,7 @@ from fluxmq._core.mqtt.fields cimport (
     write_number, write_text, write_varint,
 )
 from fluxmq._core.wire.primitives cimport Cursor, take_bytes16, take_u8, take_u16, take_u32, take_varint
+from fluxmq._core.wire.sizes cimport fit_u32
 from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, text_valid, topic_valid
 
 cdef enum:            # types of values
@@ -185,7 +186,7 @@ cdef int scan_publish_props(const uint8_t* at, const uint8_t* end, publish_props
                 out.forward = scratch
                 gathered = 1
             memcpy(scratch + out.forward_length, start, <size_t>(c.at - start))
-        out.forward_length += <uint32_t>(c.at - start)
+        out.forward_length += fit_u32(c.at - start)
     return 0
 
 

@@ -36,6 +36,7 @@ from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_body
 from fluxmq._core.queue.shared_room cimport ROOM_UNSHARED
 from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32, put_u64
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["Channel", "ChannelMember", "ChannelReader"]
 
@@ -96,7 +97,7 @@ cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const
             at = put_head(at, FRAME_BODY, channel, part)
             memcpy(at, payload, part)
             at = put_u8(at + part, FRAME_END)
-        link_commit(link, <uint32_t>(at - start))
+        link_commit(link, fit_u32(at - start))
         payload += part
         left -= part
         if left == 0:
@@ -438,7 +439,7 @@ cdef class Channel(Waiter):
         n = body.topic[0]
         at = put_short(at, body.topic + 1, n)
         at = put_short(at, body.topic + 1 + n, body.topic_length - 1 - n)
-        return write_content(self.link, self.frame_max, self.number, method, <uint32_t>(at - method), body)
+        return write_content(self.link, self.frame_max, self.number, method, fit_u32(at - method), body)
 
     # ---------------------------------------------------------------- deliveries
 
@@ -644,7 +645,7 @@ cdef class Channel(Waiter):
         if consumer_tag is None:
             at = put_u32(at, member.remaining)
         self.hub.node.counters.messages_sent[1] += 1
-        return write_content(self.link, self.frame_max, self.number, method, <uint32_t>(at - method), &body)
+        return write_content(self.link, self.frame_max, self.number, method, fit_u32(at - method), &body)
 
     cdef int settle_automatic(self) except -1:
         """Settles deliveries to consumers without acknowledgements: their bytes are in the socket."""

@@ -48,6 +48,7 @@ from fluxmq._core.net.transport cimport (
 )
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["PROTOCOL_HEADER", "AmqpConnection", "Bodies"]
 
@@ -524,7 +525,7 @@ cdef class AmqpConnection(Transport):
         body.properties = content.properties
         body.properties_length = content.properties_length
         body.payload = payload
-        body.payload_length = <uint32_t>content.body_size
+        body.payload_length = fit_u32(content.body_size)
         code = properties_read(body.properties, body.properties + body.properties_length, &properties)
         if code:
             raise ProtocolError(code, "the properties of a content header cannot be read")

@@ -44,6 +44,7 @@ from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
 from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix
+from fluxmq._core.wire.sizes cimport fit_u32
 from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 
 __all__ = ["Connection"]
@@ -240,7 +241,7 @@ cdef class Connection(Transport):
             return 0
         for i in range(route.count):
             link = (<Session>hop_target(&route.hops[i], HOP_SESSION)).link
-            if link_write_run(link, begin, <uint32_t>(end - begin)) < 0:
+            if link_write_run(link, begin, fit_u32(end - begin)) < 0:
                 raise MemoryError()
         # The cost per message is negligible; each 256 bytes of each copy count as one unit.
         hub.node.work += n // 2 + <uint64_t>route.count * (1 + <uint64_t>(end - begin) // 256)
@@ -378,7 +379,7 @@ cdef class Connection(Transport):
         if self.link.version == 5:
             at = self.read_properties(&pub, at, end)
         pub.body.payload = at
-        pub.body.payload_length = <uint32_t>(end - at)
+        pub.body.payload_length = fit_u32(end - at)
         if pub.body.payload_length > hub.limits.payload_bytes_max:
             self.too_large(pub.body.payload_length)
         if (route == NULL or route.topic_length != pub.body.topic_length

@@ -144,7 +144,7 @@ cdef inline uint32_t admit(Transport transport, uint64_t size, const uint8_t* en
     if size > transport.packet_bytes_max:
         transport.parsed = end
         transport.too_large(size)
-    return <uint32_t>size
+    return <uint32_t>size               # fits: packet_bytes_max has 32 bits
 
 
 cdef inline void enter_phase(Transport transport, uint8_t phase) noexcept:

@@ -5,6 +5,7 @@ from libc.string cimport memcpy, memmove
 
 from fluxmq._core.memory.link cimport link_control_frame
 from fluxmq._core.wire.primitives cimport VARINT_MAX, peek_u16, peek_u64, put_u16
+from fluxmq._core.wire.sizes cimport fit_u8
 
 cdef enum:
     FRAME_BYTES_MAX = VARINT_MAX + 5    # the largest MQTT packet; a frame of several may have as much
@@ -189,7 +190,7 @@ cdef int ws_unframe(ws_t* ws, uint8_t* data, size_t n, size_t* out) noexcept:
         ws.left -= take
         if ws.opcode >= CLOSE:
             memcpy(ws.control + ws.control_have, data + at, take)
-            ws.control_have += <uint8_t>take
+            ws.control_have += fit_u8(take)
             if ws.left == 0:
                 result = control_done(ws)
                 if result != WS_OK:

@@ -29,6 +29,7 @@ from fluxmq._core.queue.group cimport RUN_MAX
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED, VERB_EXTEND
 from fluxmq._core.wire.primitives cimport Cursor
+from fluxmq._core.wire.sizes cimport fit_u16
 
 __all__ = ["PeerOutbox"]
 
@@ -229,7 +230,7 @@ cdef class PeerOutbox(PeerHop):
             header.acknowledged = self.ack_sequence if self.ack_epoch == self.to_epoch else 0
         header.to_epoch = self.to_epoch
         header.flags = flags
-        header.age_s = <uint16_t>age_s
+        header.age_s = fit_u16(age_s)
         put_header(<uint8_t*>PyBytes_AS_STRING(changed), &header)
         Py_INCREF(changed)
         kept.frame = <PyObject*>changed
@@ -342,8 +343,8 @@ cdef class PeerOutbox(PeerHop):
             at = put_message(at, self.number, body, flags, left_ms, origin)
         else:
             self.group_frame = self.newest() + 1
-            at = put_group_message(at, self.number, <const uint8_t*><const char*>group, <uint16_t>len(group),
-                                   <const uint8_t*><const char*>filter, <uint16_t>len(filter), body, flags, left_ms,
+            at = put_group_message(at, self.number, <const uint8_t*><const char*>group, fit_u16(len(group)),
+                                   <const uint8_t*><const char*>filter, fit_u16(len(filter)), body, flags, left_ms,
                                    origin)
         self.put(at, 1)
         if not self.dirty:
@@ -701,7 +702,7 @@ cdef class PeerOutbox(PeerHop):
         else:
             self.mark_dirty()
         self.put(put_interest(at, number, count, PEER_DURABLE if durable else 0, <const uint8_t*><const char*>group,
-                              <uint16_t>len(group), <const uint8_t*><const char*>filter, <uint32_t>len(filter)), 1)
+                              fit_u16(len(group)), <const uint8_t*><const char*>filter, <uint32_t>len(filter)), 1)
         self.hub.touch()
 
     def interest_end(self):
@@ -987,7 +988,7 @@ cdef class PeerOutbox(PeerHop):
                 continue                        # it has ended, and its sessions
             memset(&pub, 0, sizeof(pub))
             pub.body.topic = record.topic.at
-            pub.body.topic_length = <uint16_t>record.topic.length
+            pub.body.topic_length = fit_u16(record.topic.length)
             pub.body.properties = record.properties.at
             pub.body.properties_length = record.properties.length
             pub.body.payload = record.payload.at

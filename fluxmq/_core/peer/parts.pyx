@@ -23,6 +23,7 @@ from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.queue.queue cimport hash_key, queue_mark
 from fluxmq._core.queue.relay cimport RELAY_FORCED, RELAY_UNAWAITED, VERB_ACK, VERB_EXTEND, VERB_NACK
 from fluxmq._core.queue.shared_room cimport SharedRoom
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["PartMember", "Parts", "WholeMember"]
 
@@ -59,7 +60,7 @@ cdef class PartMember(Member):
     """Machine. See peer/parts.pxd."""
 
     cdef Cursor cursor_of_whole(self, uint64_t offset):
-        return <Cursor>self.whole.group.cursors[log_index(self.partition, <uint32_t>lane_of(offset),
+        return <Cursor>self.whole.group.cursors[log_index(self.partition, fit_u32(lane_of(offset)),
                                                           self.whole.relay.queue.lanes)]
 
     cdef uint32_t credit(self) noexcept:
@@ -277,7 +278,7 @@ cdef class Parts(Relay):
         for at in range(len(self.members)):
             if self.members[at] is None:
                 self.members[at] = one
-                member.number = <uint32_t>at + 1
+                member.number = fit_u32(at) + 1
                 return 0
         self.members.append(one)
         member.number = <uint32_t>len(self.members)

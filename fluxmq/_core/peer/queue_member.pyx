@@ -17,12 +17,13 @@ from fluxmq._core.queue.handover cimport let_go_of
 from fluxmq._core.queue.lanes cimport lane_of, log_index
 from fluxmq._core.queue.log cimport Log, record_t
 from fluxmq._core.queue.relay cimport VERB_ACK, VERB_EXTEND, VERB_NACK
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["PeerMember"]
 
 
 cdef inline uint32_t index_of(Queue queue, Cursor cursor):
-    return log_index(cursor.partition, <uint32_t>lane_of(cursor.log.first), queue.lanes)
+    return log_index(cursor.partition, fit_u32(lane_of(cursor.log.first)), queue.lanes)
 
 
 @cython.final

@@ -25,6 +25,7 @@ from fluxmq._core.queue.relay cimport (
     RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED, VERB_EXTEND, VERB_NACK,
 )
 from fluxmq._core.queue.shared_room cimport ROOM_UNSHARED, SharedRoom
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["QueueRelay", "RelayMember"]
 
@@ -107,7 +108,7 @@ cdef class RelayMember:
         meanwhile. Called once a second while anything waits; False: nothing does any more."""
         cdef uint64_t gave = self.given - self.given_then
         cdef uint32_t least = 1 if self.group.parts else 0      # see room()
-        cdef uint32_t keeps = max(least, <uint32_t>min(gave, <uint64_t>0xFFFFFFFF))
+        cdef uint32_t keeps = max(least, fit_u32(min(gave, <uint64_t>0xFFFFFFFF)))
         if self.waiting_count <= keeps:
             self.halted = 0
         elif self.pulls or not self.attached or not self.relay.reaches():
@@ -216,7 +217,7 @@ cdef class RelayMember:
         if passed < AHEAD_MS:
             return
         ahead = (done - self.done_then) * AHEAD_MS // passed
-        self.ahead = <uint32_t>min(ahead, <int64_t>ROOM_MAX) if ahead >= AHEAD_MIN else 0
+        self.ahead = fit_u32(min(ahead, <int64_t>ROOM_MAX)) if ahead >= AHEAD_MIN else 0
         self.done_then = done
         self.ahead_ms = now_ms
 
@@ -330,7 +331,7 @@ cdef class RelayMember:
         found = []
         while claim != NULL:
             cursor = <Cursor>claim.cursor
-            found.append((log_index(cursor.partition, <uint32_t>lane_of(claim.offset), self.relay.queue.lanes),
+            found.append((log_index(cursor.partition, fit_u32(lane_of(claim.offset)), self.relay.queue.lanes),
                           claim.offset, claim.deliveries))
             claim = claim.behind
         for i in range(self.waiting_count):
@@ -752,7 +753,7 @@ cdef class QueueRelay(Relay):
         cdef uint32_t number = member.number
         cdef uint64_t offset = claim.offset
         cdef uint16_t deliveries = claim.deliveries
-        cdef uint32_t log = log_index(cursor.partition, <uint32_t>lane_of(offset), self.queue.lanes)
+        cdef uint32_t log = log_index(cursor.partition, fit_u32(lane_of(offset)), self.queue.lanes)
         cdef bytes why = None if reason is None else reason.encode()
         cdef uint8_t flags = verb | (PEER_COUNTS if counts else 0)
         if verb != VERB_EXTEND:

@@ -10,6 +10,7 @@ from fluxmq._core.pubsub.trie cimport (
     SUB_KIND_MASK, SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
 )
 from fluxmq._core.wire.hash cimport hash_bytes
+from fluxmq._core.wire.sizes cimport fit_u16, fit_u32
 
 __all__ = ["Routes"]
 
@@ -121,7 +122,7 @@ cdef class Routes:
         route.used = self.tick
         route.routes = <void*>self
         route.topic = <uint8_t*>route + sizeof(route_t)
-        route.topic_length = <uint16_t>length
+        route.topic_length = fit_u16(length)
         memcpy(route.topic, topic, length)
         try:
             self.fill(route)
@@ -147,7 +148,7 @@ cdef class Routes:
             if grown == NULL:
                 raise MemoryError()
             route.hops = grown
-            route.capacity = <uint32_t>found.count
+            route.capacity = fit_u32(found.count)
         if found.count > 1:
             qsort(found.items, found.count, sizeof(sub_t), by_target)
         while begin < found.count:

@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from fluxmq._core.wire.hash cimport hash_bytes, hash_word
+from fluxmq._core.wire.sizes cimport fit_u16, fit_u32, low_u32
 
 from fluxmq._core.errors import UsageError
 
@@ -97,7 +98,7 @@ cdef int shard_resize(shard_t* shard, size_t capacity) noexcept nogil:
             slots[at] = shard.slots[old]
     shard_free(shard)
     shard.slots = slots
-    shard.mask = <uint32_t>mask
+    shard.mask = fit_u32(mask)
     return 0
 
 
@@ -155,7 +156,7 @@ cdef inline uint32_t crowd_mask(const crowd_t* crowd) noexcept nogil:
 
 # Slot of the index that points at this target, or the free slot where its chain ends.
 cdef uint32_t crowd_slot(const crowd_t* crowd, const void* target, uint64_t seed) noexcept nogil:
-    cdef uint32_t mask = crowd_mask(crowd), at = <uint32_t>target_hash(target, seed) & mask, position
+    cdef uint32_t mask = crowd_mask(crowd), at = low_u32(target_hash(target, seed)) & mask, position
     while True:
         position = crowd.index[at]
         if position == 0 or crowd.items[position - 1].target == target:
@@ -223,7 +224,7 @@ cdef void crowd_remove(crowd_t* crowd, uint32_t position, uint64_t seed) noexcep
             at = (at + 1) & mask
             if crowd.index[at] == 0:
                 break
-            home = <uint32_t>target_hash(crowd.items[crowd.index[at] - 1].target, seed) & mask
+            home = low_u32(target_hash(crowd.items[crowd.index[at] - 1].target, seed)) & mask
             if ((at - home) & mask) >= ((at - gap) & mask):
                 crowd.index[gap] = crowd.index[at]
                 gap = at
@@ -529,7 +530,7 @@ cdef class Trie:
             return NULL
         memset(node, 0, sizeof(node_t))
         node.parent = parent
-        node.length = <uint16_t>length
+        node.length = fit_u16(length)
         memcpy(<uint8_t*>(node + 1), name, length)
         if table_insert(&self.table, hash, node) < 0:
             free(node)

@@ -8,6 +8,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.log cimport Log
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["Members", "part_owner"]
 
@@ -70,7 +71,7 @@ cdef class Members:
         """Adds the logs of a queue (Queue.logs), from their oldest messages on, or at_end: only later messages."""
         cdef Py_ssize_t at
         for at in range(len(logs)):
-            self.add_cursor(<Log?>logs[at], <uint32_t>at // lanes, (<Log>logs[at]).next if at_end else None)
+            self.add_cursor(<Log?>logs[at], fit_u32(at) // lanes, (<Log>logs[at]).next if at_end else None)
 
     def join(self, Member member not None):
         """Adds a member, which gets messages from the next pump on."""

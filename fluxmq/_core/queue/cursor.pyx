@@ -6,6 +6,7 @@ from libc.string cimport memmove, memset
 
 from fluxmq._core.queue.claim cimport claim_free, claim_new
 from fluxmq._core.queue.log cimport chunk_drop
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["Cursor"]
 
@@ -76,7 +77,7 @@ cdef class Cursor:
             return 0
         page = (offset >> PAGE_BITS) - self.pages_base
         if page >= self.pages_count:
-            count = <uint32_t>page + 1
+            count = fit_u32(page) + 1
             grown = <uint8_t**>realloc(self.pages, count * sizeof(uint8_t*))
             if grown == NULL:
                 raise MemoryError()
@@ -111,12 +112,12 @@ cdef class Cursor:
             self.next = offset
         if gone == 0:
             return
-        for i in range(min(<uint32_t>min(gone, <uint64_t>0xFFFFFFFF), self.pages_count)):
+        for i in range(min(fit_u32(min(gone, <uint64_t>0xFFFFFFFF)), self.pages_count)):
             free(self.pages[i])
         if gone >= self.pages_count:
             self.pages_count = 0
         else:
-            self.pages_count -= <uint32_t>gone
+            self.pages_count -= fit_u32(gone)
             memmove(self.pages, self.pages + gone, self.pages_count * sizeof(uint8_t*))
         self.pages_base = offset >> PAGE_BITS
 

@@ -6,6 +6,7 @@ message with the latest due time, as usual if all have the same delay, is pushed
 """
 cimport cython
 from libc.stdlib cimport free, realloc
+from fluxmq._core.wire.sizes cimport low_u32
 
 from fluxmq._core.errors import UsageError
 
@@ -62,9 +63,9 @@ cdef class DueHeap:
             due_ms = DUE_MAX
         self.reserve(self.count + 1)
         item = &self.items[self.count]
-        item.high = <uint32_t>(due_ms >> 16)
+        item.high = low_u32(due_ms >> 16)
         item.middle = <uint32_t>((due_ms & 0xFFFF) << 16) | <uint32_t>(offset >> 32)
-        item.low = <uint32_t>offset
+        item.low = low_u32(offset)
         self.count += 1
         return 0
 

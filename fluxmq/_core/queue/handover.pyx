@@ -21,6 +21,7 @@ from fluxmq._core.queue.cursor cimport PAGE_BITS
 from fluxmq._core.queue.lanes cimport lane_of, log_index
 from fluxmq._core.queue.log cimport NOTHING_WANTED, Log, chunk_t, record_t
 from fluxmq._core.queue.relay cimport VERB_ACK, VERB_EXTEND, VERB_NACK, Relay
+from fluxmq._core.wire.sizes cimport fit_u32
 from fluxmq._core.queue.state import cursors_in, replay
 
 __all__ = ["Reserve", "become_owner", "become_relay", "held_of", "messages_from", "reserve", "reserve_claimed",
@@ -75,7 +76,7 @@ cdef list offsets_of(Cursor cursor):
 
 
 cdef inline uint32_t index_of(Cursor cursor, uint32_t lanes):
-    return log_index(cursor.partition, <uint32_t>lane_of(cursor.log.first), lanes)
+    return log_index(cursor.partition, fit_u32(lane_of(cursor.log.first)), lanes)
 
 
 def held_of(Group group not None, uint32_t lanes) -> list:

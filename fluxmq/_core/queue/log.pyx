@@ -26,6 +26,7 @@ from fluxmq._core.queue.pages cimport data_free, data_new
 
 from fluxmq._core.queue.sizes cimport Sizes, span_t
 from fluxmq._core.wire.primitives cimport put_u64
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["Log", "Needed", "Record", "envelope_of"]
 
@@ -174,7 +175,7 @@ cdef uint32_t chunk_search(const chunk_t* chunk, uint64_t offset) noexcept:
         return 0
     # Nearly all chunks have every offset, and need no search.
     if chunk.count and chunk.last - chunk.first == chunk.count - 1:
-        return <uint32_t>(offset - chunk.first) if offset <= chunk.last else chunk.count
+        return fit_u32(offset - chunk.first) if offset <= chunk.last else chunk.count
     while low < high:
         middle = (low + high) // 2
         if record_at(chunk, middle).offset < offset:
@@ -296,7 +297,7 @@ cdef class Log:
     cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority,
                          int64_t not_before) except? 0xFFFFFFFFFFFFFFFF:
         cdef uint64_t total = HEAD_BYTES + <uint64_t>body.topic_length + body.properties_length + body.payload_length
-        cdef uint32_t size = <uint32_t>((total + 7) & ~<uint64_t>7)
+        cdef uint32_t size = fit_u32((total + 7) & ~<uint64_t>7)
         cdef chunk_t* chunk = self.tail_for(size)
         cdef uint8_t* at = chunk.data + chunk.used
         cdef record_t* record = <record_t*>at
@@ -576,7 +577,7 @@ cdef class Log:
             covers = self.chunks[at].first
         if first >= covers:
             return
-        chunk = chunk_new(<uint32_t>max(size, 8))
+        chunk = chunk_new(fit_u32(max(size, 8)))
         try:
             for block in blocks:
                 self.fill(chunk, block, first, covers)

@@ -22,6 +22,7 @@ from fluxmq._core.envelope.envelope cimport (
 from fluxmq._core.memory.message cimport FORMAT_LAST, body_t
 from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.wire.primitives cimport peek_u64
+from fluxmq._core.wire.sizes cimport fit_i32
 from fluxmq._core.wire.text cimport utf8_valid
 
 from fluxmq._core.errors import CorruptError, UsageError
@@ -81,13 +82,13 @@ cdef inline int put_text(text_t* text, const uint8_t* data, size_t size) except 
     cdef int32_t end
     cdef uint8_t there = 1
     put(&text.data, data, size)
-    end = <int32_t>text.data.used
+    end = fit_i32(text.data.used)
     put(&text.ends, &end, 4)
     return put(&text.valid, &there, 1)
 
 
 cdef inline int put_null(text_t* text) except -1:
-    cdef int32_t end = <int32_t>text.data.used
+    cdef int32_t end = fit_i32(text.data.used)
     cdef uint8_t there = 0
     put(&text.ends, &end, 4)
     return put(&text.valid, &there, 1)
@@ -100,7 +101,7 @@ cdef inline int put_entry(map_t* map, const uint8_t* name, size_t name_size, con
 
 
 cdef inline int end_row(map_t* map) except -1:
-    cdef int32_t count = <int32_t>(map.names.ends.used // 4)
+    cdef int32_t count = fit_i32(map.names.ends.used // 4)
     return put(&map.ends, &count, 4)
 
 
@@ -352,7 +353,7 @@ cdef class Rows:
                 field.value = <const uint8_t*>digits
                 field.length = <uint32_t>strlen(digits)
                 if field.key == KEY_PRIORITY:
-                    priority[0] = <int16_t>field.number
+                    priority[0] = <int16_t>min(field.number, <uint64_t>255)
             elif not field.is_text:
                 self.readable(&field)
             if field.key == KEY_CONTENT_TYPE:

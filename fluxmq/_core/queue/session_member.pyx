@@ -29,6 +29,7 @@ from fluxmq._core.queue.log cimport Log, record_body
 from fluxmq._core.queue.stream cimport CLAIM_STREAM
 from fluxmq._core.wire.primitives cimport put_bytes16, put_u8
 from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, put_queue_address
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["SessionClaims", "SessionMember", "SessionReader", "TopicFilter"]
 
@@ -103,7 +104,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
             at[0] = 47
             memcpy(at + 1, body.topic, body.topic_length)
             at += 1 + body.topic_length
-        topic_length = <uint32_t>(at - topic)
+        topic_length = fit_u32(at - topic)
     if v5:
         body_start = <size_t>(at - topic)
         if body.properties_length:
@@ -124,7 +125,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
         if captured:
             at = put_user(at, b"x-source-topic", body.topic, body.topic_length)
         body.properties = topic + body_start
-        body.properties_length = <uint32_t>(at - topic - body_start)
+        body.properties_length = fit_u32(at - topic - body_start)
     else:
         body.properties_length = 0
     if topic_length:

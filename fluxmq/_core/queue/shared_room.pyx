@@ -2,6 +2,7 @@
 """Machine. Divides room among consumers. See queue/shared_room.pxd."""
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from fluxmq._core.wire.sizes cimport fit_u32
 
 __all__ = ["SharedRoom", "Taker"]
 
@@ -216,7 +217,7 @@ cdef inline bint needs_more(Taker taker, uint32_t told) noexcept:
 
 cdef inline uint32_t room_in(Taker unit, uint64_t limit) noexcept:
     """Of a unit, below its limit."""
-    return min(unit.wants, <uint32_t>(limit - unit.holds)) if limit > unit.holds else 0
+    return <uint32_t>min(<uint64_t>unit.wants, limit - unit.holds) if limit > unit.holds else 0       # fits: wants
 
 
 cdef inline uint64_t part_of(uint64_t sum, uint32_t count) noexcept:

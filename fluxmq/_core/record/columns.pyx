@@ -9,6 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.amqp091.values cimport room_free, room_put, room_t
 from fluxmq._core.wire.hash cimport hash_bytes
+from fluxmq._core.wire.sizes cimport fit_i32, low_u32
 from fluxmq._core.wire.text cimport utf8_valid
 
 from fluxmq._core.amqp091 import methods as amqp091_methods
@@ -51,7 +52,7 @@ cdef list kind_names():
     names = [*PACKETS, *EVENTS]
     memset(method_kinds, 0xFF, sizeof(method_kinds))
     for number, method in sorted(amqp091_methods.METHODS.items()):
-        method_kinds[<int>(number >> 16)][<int>(number & 0xFFFF)] = <int16_t>len(names)
+        method_kinds[<int>(number >> 16)][<int>(number & 0xFFFF)] = <int16_t>len(names)     # fits: under a hundred
         names.append(method.name)
     return names
 
@@ -84,7 +85,7 @@ cdef class Words:
 
     cdef int32_t find(self, const uint8_t* at, size_t n) noexcept:
         cdef uint64_t hashed = hash_bytes(at, n, SEED)
-        cdef uint32_t slot = <uint32_t>hashed & self.mask, word
+        cdef uint32_t slot = low_u32(hashed) & self.mask, word
         while self.slots[slot]:
             if self.hashes[slot] == hashed:
                 word = self.slots[slot] - 1
@@ -107,12 +108,12 @@ cdef class Words:
             self.room *= 2
         put_text(&self.data, at, n)
         self.count += 1
-        self.offsets[self.count] = <int32_t>self.data.used
+        self.offsets[self.count] = fit_i32(self.data.used)
         self.place(hashed, self.count)
-        return <int32_t>(self.count - 1)
+        return fit_i32(self.count - 1)
 
     cdef void place(self, uint64_t hashed, uint32_t entry) noexcept:
-        cdef uint32_t slot = <uint32_t>hashed & self.mask
+        cdef uint32_t slot = low_u32(hashed) & self.mask
         while self.slots[slot]:
             slot = (slot + 1) & self.mask
         self.slots[slot] = entry
@@ -172,7 +173,7 @@ cdef bytes copied(const void* at, size_t n):
 cdef inline int keep_text(strings_t* column, size_t row, const text_t* text, bint there) except -1:
     if there:
         put_text(&column.data, text.at, text.n)
-    column.offsets[row + 1] = <int32_t>column.data.used
+    column.offsets[row + 1] = fit_i32(column.data.used)
     return 0
 
 

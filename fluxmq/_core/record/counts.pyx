@@ -22,6 +22,7 @@ from fluxmq._core.record.columns cimport (
     HAS_ANSWERS, HAS_LATENCY, HAS_PROPERTIES, HAS_REASON, HAS_TOPIC, KIND_HEARTBEAT, KIND_MALFORMED, WAY_IN, WAY_OUT,
     Columns, kind_of_method)
 from fluxmq._core.record.rows cimport RecordRows
+from fluxmq._core.wire.sizes cimport fit_i32
 
 __all__ = ["BUCKETS", "KINDS", "LANES_MAX", "LaneCounts", "bucket_of", "bucket_us"]
 
@@ -68,8 +69,8 @@ cdef int bucket_at(int64_t ns) noexcept nogil:
     while us >> shift >= 16:
         shift += 1
     if us < 8:
-        return <int>us
-    shift = min(shift * 8 + <int>(us >> shift), BUCKET_COUNT - 1)
+        return fit_i32(us)
+    shift = min(shift * 8 + fit_i32(us >> shift), BUCKET_COUNT - 1)
     return shift
 
 

@@ -30,6 +30,7 @@ from fluxmq._core.record.pending cimport LEFT_OUT, NOTHING, pending_get, pending
 from fluxmq._core.record.state cimport (
     PAYLOAD_FULL, Peer, Recording, json_of, row_end, row_malformed, row_packet, row_payload)
 from fluxmq._core.wire.primitives cimport Cursor, take_bytes16, take_u8, take_u16, take_varint
+from fluxmq._core.wire.sizes cimport fit_u16
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 from fluxmq._core.mqtt.decode import decode_packet
@@ -123,7 +124,7 @@ cdef int topic_of_alias(Recording recording, Peer peer, int direction, row_t* ro
     if known is None:
         return 0
     topic[0] = <const uint8_t*><const char*>known       # kept alive by the dict
-    n[0] = <uint16_t>len(known)
+    n[0] = fit_u16(len(known))
     return 1
 
 

@@ -3,6 +3,7 @@
 """Operations without acknowledgement. See record/pending.pxd."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from fluxmq._core.wire.sizes cimport fit_u32, low_u32
 
 cdef enum:
     SIZE_MIN = 8
@@ -13,7 +14,7 @@ cdef uint64_t NUMBER_MAX = <uint64_t>1 << 62    # higher numbers are ignored, as
 
 cdef inline uint32_t place_of(const pending_t* pending, uint64_t number) noexcept:
     # Numbers are consecutive, so their lowest bits spread them evenly.
-    return <uint32_t>(number ^ number >> 16) & (pending.size - 1)
+    return low_u32(number ^ number >> 16) & (pending.size - 1)
 
 
 cdef slot_t* find(const pending_t* pending, uint64_t number) noexcept:
@@ -145,7 +146,7 @@ cdef sent_t window_take(window_t* window, uint64_t number, bint through) noexcep
     sent = found[0]
     found.seq = NOTHING
     if through:
-        window.count -= <uint32_t>(number + 1 - window.base)
+        window.count -= fit_u32(number + 1 - window.base)
         window.base = number + 1
     while window.count and window.sent[window.base & (window.size - 1)].seq == NOTHING:
         window.base += 1

@@ -13,6 +13,7 @@ from fluxmq._core.amqp091.fields cimport (
     TABLE_DEPTH_MAX, put_shortstr, table_check, table_find, take_longstr, take_shortstr)
 from fluxmq._core.amqp091.properties cimport amqp_properties_t, octets_t, properties_read
 from fluxmq._core.wire.primitives cimport Cursor, put_u64, take_u64
+from fluxmq._core.wire.sizes cimport fit_u8
 
 
 cdef uint8_t* copied(bytes data) except NULL:
@@ -137,7 +138,7 @@ def put(str kind not None, object value) -> bytes:
         end = put_u64(room, value)
     elif kind == "shortstr":
         raw = value
-        end = put_shortstr(room, <const char*>raw, <uint8_t>len(raw))
+        end = put_shortstr(room, <const char*>raw, fit_u8(len(raw)))
     else:
         raise ValueError(kind)
     return PyBytes_FromStringAndSize(<const char*>room, end - room)

@@ -11,6 +11,7 @@ from fluxmq._core.wire.primitives cimport (
     VARINT_MAX, Cursor, put_bytes16, put_u8, put_u16, put_u32, put_varint, take_bytes16, take_u8, take_u16, take_u32,
     take_varint, varint_size,
 )
+from fluxmq._core.wire.sizes cimport fit_u16
 from fluxmq._core.wire.text cimport topic_valid
 
 
@@ -121,7 +122,7 @@ def put(str kind not None, object value) -> bytes:
                 raise AssertionError("varint_size and put_varint disagree")
         elif kind == "bytes16":
             raw = value
-            end = put_bytes16(room, <const char*>raw, <uint16_t>len(raw))
+            end = put_bytes16(room, <const char*>raw, fit_u16(len(raw)))
         else:
             raise ValueError(kind)
         return PyBytes_FromStringAndSize(<const char*>room, end - room)

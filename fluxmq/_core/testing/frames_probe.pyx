@@ -17,6 +17,7 @@ from fluxmq._core.peer.frames cimport (
     put_position, put_publish, put_refused, put_release, put_result, put_settle, put_withdraw, span_t,
 )
 from fluxmq._core.wire.primitives cimport Cursor
+from fluxmq._core.wire.sizes cimport fit_u16
 
 __all__ = ["decode", "encode"]
 
@@ -81,13 +82,13 @@ cdef bytes record_bytes(tuple record):
         begin = <uint8_t*>PyBytes_AS_STRING(out)
         if len(record) > 9:
             origin.name, origin.use, origin.packet_id = record[9]
-        end = put_group_message(begin, record[1], at_of(a), <uint16_t>len(a), at_of(b), <uint16_t>len(b), &body,
+        end = put_group_message(begin, record[1], at_of(a), fit_u16(len(a)), at_of(b), fit_u16(len(b)), &body,
                                 record[2], record[3], &origin if len(record) > 9 else NULL)
     elif kind == PEER_INTEREST:
         a, b = record[3], record[4]
         out = PyBytes_FromStringAndSize(NULL, interest_bytes(len(a), len(b)))
         begin = <uint8_t*>PyBytes_AS_STRING(out)
-        end = put_interest(begin, record[1], record[2], record[5], at_of(a), <uint16_t>len(a), at_of(b),
+        end = put_interest(begin, record[1], record[2], record[5], at_of(a), fit_u16(len(a)), at_of(b),
                            <uint32_t>len(b))
     elif PEER_PUBLISH <= kind <= PEER_REFUSED:
         return queue_record_bytes(record)
