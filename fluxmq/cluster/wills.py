@@ -149,20 +149,17 @@ class Wills:
         if self._broker.joining or (will is None and kept is None and session not in self._working):
             return
         wanted = _Wanted(will, expiry_s)
-        if will is not None:
-            size = len(encode(will))
-            if size > BYTES_MAX:
-                self._log("warning", "large will", (
-                    f"a will is larger than {BYTES_MAX >> 20} MiB: if this node dies, it is not published"),
-                    {"client_id": session[1].decode(), "bytes": size})
-                wanted.will = None
-            else:
-                wanted.ticket = self._tickets.give(self._driver.now())
-        else:
+        if will is None:
             wanted.committed = self._committed(since)
-            if kept is not None and kept.life != (self._membership.name, self._membership.epoch):
-                # Of a former life of its client, who is here again: from CONNACK on nobody publishes it.
-                wanted.ticket = self._tickets.give(self._driver.now())
+        elif (size := len(encode(will))) > BYTES_MAX:
+            self._log("warning", "large will", (
+                f"a will is larger than {BYTES_MAX >> 20} MiB: if this node dies, it is not published"),
+                {"client_id": session[1].decode(), "bytes": size})
+            wanted.will = None
+        # Behind CONNACK nobody publishes what a former life of the client, at another node, had left.
+        if wanted.will is not None or (kept is not None
+                                       and kept.life != (self._membership.name, self._membership.epoch)):
+            wanted.ticket = self._tickets.give(self._driver.now())
         former = self._wanted.pop(session, None)
         if former is not None:
             self._tickets.decide(former.ticket)

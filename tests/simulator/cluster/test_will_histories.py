@@ -109,6 +109,7 @@ class History:
         self.brokers.writer_s = 0.05
         self.drive(REST_S)
         self.judge()
+        self.judge_retained()
 
     # ------------------------------------------------------------------ time
 
@@ -323,6 +324,26 @@ class History:
         for each in later:
             for says in (each.says("online"), each.says("offline")):
                 assert says not in before, f"{says.decode()} before {offline.decode()}: {where}"
+
+    def judge_retained(self) -> None:
+        """A client that subscribes now, at whatever node, gets the last thing that became of each device."""
+        late = {at: self.brokers.client(at, f"late-{at}") for at in NAMES}
+        for client in late.values():
+            client.connect(keep_alive=0)
+            client.subscribe("w/#", 1)
+        self.brokers.run_for(2.0)
+        for device in self.devices:
+            life = device.life
+            if life is None or not device.retain:
+                continue
+            if life.ended is None:
+                expected = life.says("online") if life.acknowledged else None
+            else:
+                expected = life.says("offline") if self.demands(life, None)[0] else None
+            for at, client in late.items():
+                got = [payload for topic, payload in client.messages if topic == device.topic]
+                assert expected is None or got == [expected], (
+                    f"retained at {at} of {device.name}: {got}, not {expected!r}")
 
     def demands(self, life: Life, later: Life | None) -> tuple[bool, bool]:
         """Whether its will must come; whether it may."""
