@@ -170,8 +170,8 @@ class ClusterNode:
                            limit_s=settings.limit_s, log=log)
         self.owners.former = self.wills
         self.retained = RetainedMessages(
-            settings.name, store, self.feed, transport, driver, threshold=settings.retained_bytes,
-            is_leader=lambda: self.membership.is_leader, sources=self.addresses, log=log)
+            settings.name, store, self.feed, transport, driver, sources=self.addresses, node_of=self._node_of, log=log,
+            threshold=settings.retained_bytes, is_leader=lambda: self.membership.is_leader, lives=self._lives)
         self.bans = Bans(settings.name, store, self.feed, driver, log=log)
         self.origins = Origins(driver, self.feed, lambda: self.peers,
                                lambda name: self.wills.has(name) or self.kept.has(name))
@@ -281,13 +281,14 @@ class ClusterNode:
         if self.queue_owners is not None and self._stored is not None:      # queues are claimed from the load on
             kept = KeptClaims(self._stored.queues, self.driver,
                               lambda: self.phase in (Phase.JOINING, Phase.SERVING, Phase.LEAVING))
-        self.retained.begin()
+        self.retained.begin(self.membership.epoch)
         await self._patiently(self.feed.load)
         self.retained.loaded()
         for task in (self.feed.follow(), self.membership.keep(), self.quorum.keep(), self.peers.keep_limits()):
             self.driver.start(task)
         self._on_known()
         await self._all_known
+        self.retained.told()
         for arrived in list(broker.arrivals.values()):
             broker.drop_arrival(arrived)    # its owner has not changed, or has changed back: the other node has it
         for session in await self.owners.reclaim(list(broker.sessions)):
@@ -466,6 +467,13 @@ class ClusterNode:
         return [name for name in self.membership.nodes
                 if name == self.settings.name or self.adoption.state_of(name) == "serving"]
 
+    def _lives(self, epoch: int) -> bool:
+        return any(node.epoch == epoch for node in self.membership.nodes.values())
+
+    def _node_of(self, slot: int) -> str:
+        peers = () if self.peers is None else self.peers.peers.values()
+        return next((peer.name for peer in peers if peer.slot == slot), "")
+
     def _next_identity(self) -> int:
         return self.broker.hub.next_identity()
 
@@ -548,6 +556,7 @@ class ClusterNode:
             self.broker.surrender(*session)
 
     def _on_appeared(self, peer: Peer) -> None:
+        self.retained.greet(peer.outbox, peer.node.epoch)
         self.takeovers.greet(peer)
         self.origins.greet(peer.outbox, self.broker)
         self.adoption.on_appeared(peer)
@@ -555,6 +564,7 @@ class ClusterNode:
             self._stored.node_appeared(peer.name)
 
     def _on_gone(self, peer: Peer) -> None:
+        self.retained.on_gone(peer.node.epoch)
         self.origins.on_gone(peer)
         self.reaching.on_batch()
         self.takeovers.on_gone(peer)

@@ -9,7 +9,7 @@ that have fetched it.
 What was fetched is in memory only. CACHE_BYTES_MAX limits it; what was filled first makes room for what a subscriber
 needs now.
 
-A call `retained` has the namespace, the topic and the revision; the answer is Part messages, none if the node does not
+A call `retained` has the namespace, the topic and the version; the answer is Part messages, none if the node does not
 have that version.
 """
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fluxmq._core.pubsub.retained_replay import RetainedReplay
 from fluxmq._core.pubsub.session import Session
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.ports.driver import Driver
-from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
+from fluxmq.engine.retained_revisions import NONE, Known, RetainedRevisions, Topic, Version
 from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["Payloads"]
@@ -39,11 +39,13 @@ AGAIN_S = 5.0  # a payload that nobody had is asked for again after this
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):
-    """What a call asks for."""
+    """What a call asks for. revision: of the store's value, if that has no version (0, 0)."""
 
     namespace: bytes
     topic: bytes
     revision: int
+    version: int = 0
+    life: int = 0
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
@@ -81,6 +83,7 @@ class Payloads:
         self._failed: dict[Topic, float] = {}  # when nobody had it
         self._closed = False
         self.left_out = 0  # messages that were not sent to a subscriber
+        hub.retained.fetcher = lambda namespace: partial(self._want, namespace)
 
     def close(self) -> None:
         """Nothing is fetched any more."""
@@ -96,6 +99,17 @@ class Payloads:
         self._hub.namespaces[topic[0]].topics.retained.fetch = partial(self._want, topic[0])
         if self._bytes + size <= self._cache_bytes:
             self._push(topic)
+
+    def came(self, topic: Topic, node: str, size: int) -> None:
+        """As add(), but the payload has come, for subscribers of this node."""
+        self.forget(topic)
+        self._make_room(size)
+        self._filled[topic] = node, size
+        self._bytes += size
+
+    def source(self, topic: Topic) -> tuple[str, int] | None:
+        """The node that has the payload of a message which is not on this node's disk, and its size."""
+        return self._absent.get(topic) or self._filled.get(topic)
 
     def retry(self) -> None:
         """A node has come back, which may have what nobody had."""
@@ -115,6 +129,13 @@ class Payloads:
         self._failed.pop(topic, None)
         if topic in self._filled:
             self._bytes -= self._filled.pop(topic)[1]
+        if topic not in self._fetching:
+            self._resume(topic)             # nobody is going to fetch it: what waits looks at what there is instead
+
+    def _resume(self, topic: Topic) -> None:
+        for replay, session in self._waiting.pop(topic, ()):
+            replay.resume(session)
+            self._hub.wake_up()
 
     def _kept(self, topic: Topic) -> Retained | None:
         """What the tree has of a topic that is another node's."""
@@ -137,6 +158,7 @@ class Payloads:
     def _want(self, namespace: bytes, name: bytes, replay: RetainedReplay, session: Session) -> bool:
         """RetainedTree.fetch."""
         topic = namespace, name
+        self._revisions.collect()           # it may have come a moment ago
         now = self._driver.now()
         if topic not in self._absent or now < self._failed.get(topic, now - AGAIN_S) + AGAIN_S:
             self.left_out += 1
@@ -166,17 +188,18 @@ class Payloads:
     # ------------------------------------------------------------------ fetch
 
     async def _fetch(self, topic: Topic) -> None:
-        known, source = self._revisions.known.get(topic), self._absent.get(topic)
+        wanted, source = self._wanted(topic), self._absent.get(topic)
         found = None
         try:
-            if known is not None and source is not None:
-                found = await self._ask_all(topic, known, source[0])
+            if source is not None:
+                found = await self._ask_all(topic, wanted, source[0])
         finally:
             self._fetching.discard(topic)
         if self._closed:
             return
         kept = self._kept(topic)
-        if source is not None and self._revisions.known.get(topic) == known and self._absent.get(topic) is source:
+        self._revisions.collect()
+        if source is not None and self._wanted(topic) == wanted and self._absent.get(topic) is source:
             if found is not None and kept is not None:
                 self._make_room(source[1])
                 self._hub.retained.fill(kept, self._hub.namespaces[topic[0]].topics, *found)
@@ -190,13 +213,18 @@ class Payloads:
         elif topic in self._absent:         # it was replaced meanwhile
             self._push(topic, first=topic in self._waiting)
         if topic not in self._fetching and topic not in self._queue:
-            for replay, session in self._waiting.pop(topic, ()):
-                replay.resume(session)
+            self._resume(topic)
         self._begin()
 
-    async def _ask_all(self, topic: Topic, known: Known, node: str) -> tuple[bytes, bytes] | None:
+    def _wanted(self, topic: Topic) -> tuple[Version, Known | None]:
+        version = self._revisions.version_of(topic)
+        return version, self._revisions.known.get(topic) if version == NONE else None
+
+    async def _ask_all(self, topic: Topic, wanted: tuple[Version, Known | None],
+                       node: str) -> tuple[bytes, bytes] | None:
         """(payload, properties), from whoever has it."""
-        body = _encode(Request(*topic, known.revision))
+        version, known = wanted
+        body = _encode(Request(*topic, 0 if known is None else known.revision, *version))
         for attempt in range(TRIES):
             if attempt:
                 await self._driver.sleep(RETRY_S)
@@ -205,7 +233,7 @@ class Payloads:
                     found = await self._ask(address, body)
                 except (CallFailed, *MALFORMED):
                     continue
-                if found is not None or self._revisions.known.get(topic) != known:
+                if found is not None or self._wanted(topic) != wanted:
                     return found
         return None
 
@@ -227,11 +255,12 @@ class Payloads:
             raise CallFailed(f"this version does not understand the request for a retained message: {error}",
                              reached=False) from None
         topic = request.namespace, request.topic
-        known, namespace = self._revisions.known.get(topic), self._hub.namespaces.get(topic[0])
         self._revisions.collect()
-        kept = None if namespace is None else namespace.topics.retained.get(topic[1])
-        if kept is None or kept.absent or known is None or known.revision != request.revision \
-                or topic in self._revisions.pending:
+        kept, known = self._revisions.kept(topic), self._revisions.known.get(topic)
+        if kept is None or kept.absent or (kept.version, kept.life) != (request.version, request.life):
+            return
+        if not request.version and (known is None or known.revision != request.revision
+                                    or topic in self._revisions.pending):
             return
         payload, properties = kept.payload, kept.properties
         for at in range(0, len(payload), PART_BYTES):

@@ -1,15 +1,17 @@
 """Retained messages of the whole cluster: what clients of this node retain goes to the metadata store, and what the
 store has is known here.
 
-    a client's message ─► journal, acknowledged ─► pending ─► under way ─► the store has it: a revision
-                                                     ▲           │
-                                                     └───────────┘ somebody else was first: again, with that revision
-    the store's ─► not pending here: kept here, recorded with its revision
-                   pending here: its revision is noted; ours is newer, and will replace it
+    a client's message ─► the journals of all nodes ─► pending ─► under way ─► the store has it: a revision
+                                                          ▲           │
+                                                          └───────────┘ somebody else was first: again, with that
+                                                                        revision, if this one is newer
+    another node's ─► lacking ─┬─► the store has it
+                               └─► its node has lost its lease: pending here
 
-The newest revision wins on every node. A value that is pending from a former life of this node may be old, so it gives
-way to whatever the store has that this node did not know, except what this node wrote itself: its former life died
-before it heard of that.
+The highest version wins on every node and in the store (_core/hub/retained_store.pxd). Nodes get each other's changes
+over their streams, before these are acknowledged; the store has them for nodes that start. A node writes only what is
+newer than what the store has. What the store shows and this node has not got yet over the stream of its node, which
+lives, is `held` for a moment: a client that subscribes meanwhile would get it now and once more with the stream.
 
 A topic has at most one key: `retained-data` with the payload, or `retained-index` without (`payloads.py` fetches it).
 Both are compared whenever one is changed.
@@ -31,6 +33,7 @@ import msgspec
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.pubsub.retained import Retained
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, Name, topic_key
@@ -39,7 +42,6 @@ from fluxmq.cluster.ports import (
     Change,
     Compare,
     Event,
-    Item,
     Log,
     MetadataStore,
     StoreError,
@@ -47,9 +49,10 @@ from fluxmq.cluster.ports import (
     TransactionResult,
     Transport,
 )
+from fluxmq.cluster.retained_values import Held, Seen, Value
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver
-from fluxmq.engine.retained_revisions import Known, RetainedRevisions, Topic
+from fluxmq.engine.retained_revisions import NONE, Known, RetainedRevisions, Topic
 from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["RetainedMessages", "Value"]
@@ -68,38 +71,10 @@ SWEEP_S = 30.0
 RETRY_S = 1.0
 
 
-class Value(msgspec.Struct, array_like=True, frozen=True):
-    """A retained message in the store. node: who wrote it, and has the payload. payload: b"" in the index, and so are
-    its properties. size: of the payload. expires_ms: wall clock; 0: never."""
-
-    node: str
-    qos: int
-    size: int
-    expires_ms: int = 0
-    properties: bytes = b""
-    payload: bytes = b""
-
-
-class _Seen(msgspec.Struct, frozen=True):
-    """A change by somebody else. value None: cleared."""
-
-    revision: int
-    whole: bool
-    value: Value | None
-
-
 class _Write(msgspec.Struct):
-    """A topic under way. number: of the change (RetainedRevisions.pending). seen: the newest that the feed has shown
-    meanwhile. dropped: the store's value has won."""
+    """A topic under way. seen: the newest that the feed has shown meanwhile."""
 
-    number: int
-    seen: _Seen | None = None
-    dropped: bool = False
-
-
-def _differs(kept: Retained, value: Value) -> bool:
-    return ((kept.payload, kept.properties, kept.qos, kept.expires_at != 0)
-            != (value.payload, value.properties, value.qos, value.expires_ms != 0))
+    seen: Seen | None = None
 
 
 _value = msgspec.msgpack.Decoder(Value).decode
@@ -109,15 +84,16 @@ _encode = msgspec.msgpack.encode
 class RetainedMessages:
     """One per life of a node.
 
-    node: its name. threshold: payloads of this size or more are not written to the store. is_leader: whether this node
-    deletes what has expired. sources: see Payloads.
+    node: its name. threshold: payloads of this size or more are not written to the store, nor sent to nodes without
+    subscribers. is_leader: whether this node deletes what has expired. sources: see Payloads. lives: whether this life
+    of another node has a lease. node_of: the name of the node with this slot (Peer.slot).
     """
 
     payloads: Payloads
 
     def __init__(self, node: str, store: MetadataStore, feed: Feed, transport: Transport, driver: Driver, *,
                  threshold: int, is_leader: Callable[[], bool], sources: Callable[[str], list[str]],
-                 log: Log) -> None:
+                 lives: Callable[[int], bool], node_of: Callable[[int], str], log: Log) -> None:
         self._node = node
         self._transport = transport
         self._sources = sources
@@ -125,11 +101,15 @@ class RetainedMessages:
         self._driver = driver
         self._threshold = threshold
         self._is_leader = is_leader
+        self._lives = lives
+        self._node_of = node_of
         self._log = log
         self._writer = Writer(store, driver, transactions_max=TRANSACTIONS_MAX)
         self._hub: Hub
         self._revisions: RetainedRevisions
         self._under_way: dict[Topic, _Write] = {}
+        self._held = Held(driver, self._release)
+        self._told = False  # the other nodes have told what they have
         self._expiries: dict[Topic, int] = {}
         self._recent: set[Topic] = set()  # written since then, and not again before _again_at
         self._recent_since = 0.0
@@ -144,16 +124,20 @@ class RetainedMessages:
     def attach(self, hub: Hub, revisions: RetainedRevisions) -> None:
         """Before anything is loaded from the disk."""
         self._hub, self._revisions = hub, revisions
+        hub.retained.spread_bytes_max = self._threshold
         revisions.follow()
+        revisions.on_learned = self._learned
         self.payloads = Payloads(hub, revisions, self._transport, self._driver, sources=self._sources, log=self._log)
+        revisions.on_own = self.payloads.forget
 
-    def begin(self) -> None:
-        """Everything is loaded from the disk, and the feed will report what the store has."""
+    def begin(self, life: int) -> None:
+        """Everything is loaded from the disk, and the feed will report what the store has. life: this node's epoch."""
+        self._hub.retained.life = life
         self._revisions.begin()
 
     def loaded(self) -> None:
-        """The feed has reported all that the store has: what this node knew of and is not there was cleared. Begins to
-        write."""
+        """The feed has reported all that the store has: what this node knew of and is not there was cleared, or has
+        expired."""
         for topic, known in list(self._revisions.known.items()):
             if not self._feed.has(topic_key(RETAINED_DATA if known.whole else RETAINED_INDEX, *topic)):
                 self._gone(topic, self._feed.revision)
@@ -162,9 +146,40 @@ class RetainedMessages:
         self._driver.start(self._sweep())
         self._wake()
 
+    def told(self) -> None:
+        """Every node with a lease has told what it has: what this node has of a former life and is the newest is
+        written now."""
+        self._told = True
+        self._wake()
+
+    def greet(self, outbox: PeerOutbox, epoch: int) -> None:
+        """A node has come in this life, ahead of everything that it is told from now on: it gets what the store did not
+        have when it came, and what was cleared, which its disk may have."""
+        self._revisions.collect()
+        known, space = self._revisions.known, self._hub.namespaces
+        newer = [topic for topic, each in known.items() if each.revision > epoch]
+        for topic in dict.fromkeys([*self._revisions.pending, *self._revisions.lacking, *newer]):
+            kept, version = self._revisions.kept(topic), self._revisions.version_of(topic)
+            if kept is not None and version != NONE:
+                source = self.payloads.source(topic)
+                outbox.retained(topic[0], topic[1], kept, *version, len(kept.payload) if source is None else source[1])
+        for topic, version in self._revisions.cleared():
+            if topic[0] in space:
+                outbox.retained(topic[0], topic[1], None, *version)
+
+    def on_gone(self, life: int) -> None:
+        """A node has no lease any more, or another life: what it had spread and not written is written by those who
+        have it."""
+        self._revisions.collect()
+        for topic in sorted(self._revisions.lacking):
+            if self._revisions.version_of(topic)[1] == life:
+                self._revisions.write_again(topic)
+        self._wake()
+
     def close(self, why: str) -> None:
         """Nothing is written any more."""
         self._closed = True
+        self._held.close()
         self._writer.close(why)
         if hasattr(self, "_hub"):
             self.payloads.close()
@@ -173,7 +188,9 @@ class RetainedMessages:
     def waiting(self) -> int:
         """Topics whose value here the store does not have."""
         self._revisions.collect()
-        return len(self._revisions.pending)
+        if self._told:
+            return len(self._revisions.pending)
+        return sum(1 for number in self._revisions.pending.values() if number)
 
     # ------------------------------------------------------------------ to the store
 
@@ -216,21 +233,24 @@ class RetainedMessages:
         topics: list[Topic] = []
         size = 0
         for topic in list(islice(self._revisions.pending, LOOK_TOPICS_MAX)):
-            if topic in self._recent:
+            if topic in self._recent or not self._due(topic):
                 continue
             if size > ROUND_BYTES_MAX or len(topics) >= ROUND_TOPICS_MAX:
                 break
-            kept = self._kept(topic)
+            kept = self._revisions.kept(topic)
             size += kept.size if kept is not None and self._is_whole(kept) else 0
             topics.append(topic)
         return topics
 
+    def _due(self, topic: Topic) -> bool:
+        """Whether it may be written now: nodes that live may have something newer than what is of a former life."""
+        return self._told or self._revisions.pending[topic] != 0
+
     def _begin(self, topic: Topic) -> bool:
         """Whether it is still to be written."""
-        number = self._revisions.pending.get(topic)
-        if number is None:
+        if topic not in self._revisions.pending:
             return False
-        self._under_way[topic] = _Write(number)
+        self._under_way[topic] = _Write()
         self._recent.add(topic)
         return True
 
@@ -243,43 +263,51 @@ class RetainedMessages:
         topics: list[Topic] = []
         pending, tries = self._revisions.pending, False
         for topic in list(islice(pending, LOOK_TOPICS_MAX)):
+            if not self._due(topic):
+                continue
             pending[topic] = pending.pop(topic)
-            cleared = self._kept(topic) is None
+            cleared = self._revisions.kept(topic) is None
             if (cleared or not tries) and len(topics) < ROUND_TOPICS_MAX:
                 tries = tries or not cleared
                 topics.append(topic)
         return topics
 
     async def _write_one(self, topic: Topic) -> None:
-        if self._under_way[topic].dropped:
-            del self._under_way[topic]
-            return
-        known, kept = self._revisions.known.get(topic), self._kept(topic)
+        try:
+            await self._write_value(topic)
+        finally:
+            seen = self._under_way.pop(topic).seen
+            if seen is not None and not self._closed:
+                self._see(topic, seen)
+
+    async def _write_value(self, topic: Topic) -> None:
+        self._revisions.collect()
+        if topic not in self._revisions.pending:
+            return                          # another node has changed it since, and writes that
+        known, kept = self._revisions.known.get(topic), self._revisions.kept(topic)
+        version = self._revisions.version_of(topic)
         data, index = topic_key(RETAINED_DATA, *topic), topic_key(RETAINED_INDEX, *topic)
         compares = [Compare(data, known.revision if known is not None and known.whole else 0),
                     Compare(index, known.revision if known is not None and not known.whole else 0)]
         whole = kept is not None and self._is_whole(kept)
         changes = []
         if kept is not None:
-            changes.append(Change(data if whole else index, _encode(self._value_of(kept, whole))))
+            changes.append(Change(data if whole else index, _encode(self._value_of(topic, kept, whole))))
         if known is not None and (kept is None or known.whole != whole):
             changes.append(Change(data if known.whole else index, None))
+        if not changes:
+            self._revisions.has_it(topic)
+            self._record(topic, None)
+            return
         try:
-            if not changes:
-                self._settled(topic, None, 0)
-                return
-            if kept is None and known is not None:
-                self._record(topic, known._replace(clearing=True))
             result = await self._writer.change(compares, changes, wait_for_space=False)
         except StoreFull as error:
-            del self._under_way[topic]
             if not self._full and not self._closed:
                 self._log("error", str(error), "retained messages wait until etcd has space",
                           {"why": str(error)})
             self._full, self._trouble = True, str(error)
             return
         except StoreError as error:
-            del self._under_way[topic]
             if not self._trouble and not self._closed:
                 self._log("error", str(error), "retained messages cannot be written to etcd; trying again",
                           {"why": str(error)})
@@ -288,57 +316,70 @@ class RetainedMessages:
         if self._closed:
             return                          # the hub may not be this node's any more
         self._full = self._full and kept is None
-        if result.done:
-            if kept is not None and kept.expires_at:
-                self._expiries[topic] = self._hub.wall_of(kept.expires_at)
-            for key in (data, index):
-                self._feed.note(key, result.revision)
-            self._settled(topic, Known(result.revision, whole) if kept is not None else None, result.revision)
-        else:
-            self._failed(topic, result)
-
-    def _settled(self, topic: Topic, known: Known | None, revision: int) -> None:
-        """The store has what was under way, at this revision."""
-        write = self._under_way.pop(topic)
-        if write.dropped:
-            return
         self._revisions.collect()
-        pending, seen = self._revisions.pending, write.seen
-        if pending[topic] == write.number:
-            del pending[topic]
-        if seen is None or seen.revision <= revision:
-            self.payloads.forget(topic)
-            self._record(topic, known)
-        elif topic not in pending:          # somebody has changed it since
-            self._apply(topic, seen, pending_before=True)
+        if not result.done:
+            self._failed(topic, result)
+            return
+        if kept is not None and kept.expires_at:
+            self._expiries[topic] = self._hub.wall_of(kept.expires_at)
+        for key in (data, index):
+            self._feed.note(key, result.revision)
+        if self._revisions.version_of(topic) == version:    # else it has changed since
+            self._revisions.has_it(topic)
+        self._record(topic, Known(result.revision, whole) if kept is not None else None)
 
     def _failed(self, topic: Topic, result: TransactionResult) -> None:
         """The store has another value than this node knew."""
         data, index = result.found
-        if data is not None or index is not None:
-            self._show(topic, data or index, data is not None)
-        else:
+        item = data or index
+        if item is None:
             self._gone(topic, result.revision)
-        del self._under_way[topic]
+        elif (value := self._read(item.key, item.value)) is not None:
+            self._present(topic, Seen(item.revision, data is not None, value))
 
-    def _show(self, topic: Topic, item: Item | None, whole: bool) -> None:
-        if item is not None and (value := self._read(item.key, item.value)) is not None:
-            self._present(topic, _Seen(item.revision, whole, value))
-
-    def _value_of(self, kept: Retained, whole: bool) -> Value:
+    def _value_of(self, topic: Topic, kept: Retained, whole: bool) -> Value:
         expires = self._hub.wall_of(kept.expires_at)
-        size = len(kept.payload)
-        if not whole:
-            return Value(self._node, kept.qos, size, expires)
-        return Value(self._node, kept.qos, size, expires, kept.properties, kept.payload)
+        version = {"version": kept.version, "life": kept.life}
+        if whole:
+            return Value(self._node, kept.qos, len(kept.payload), expires, kept.properties, kept.payload, **version)
+        node, size = self.payloads.source(topic) or (self._node, len(kept.payload))
+        return Value(node, kept.qos, size, expires, **version)
 
     def _is_whole(self, kept: Retained) -> bool:
-        return len(kept.payload) < self._threshold and len(kept.properties) <= PROPERTIES_MAX
+        return (not kept.unstored and len(kept.payload) < self._threshold
+                and len(kept.properties) <= PROPERTIES_MAX)
 
-    def _kept(self, topic: Topic) -> Retained | None:
-        namespace = self._hub.namespaces.get(topic[0])
-        kept: Retained | None = None if namespace is None else namespace.topics.retained.get(topic[1])
-        return kept
+    # ------------------------------------------------------------------ from the other nodes
+
+    def _learned(self, topic: Topic, source: tuple[int, int] | None) -> None:
+        """Another node has changed it, and this one has that."""
+        if source is None:
+            self.payloads.forget(topic)
+        else:
+            node, size = self._node_of(source[0]), source[1]
+            kept = self._revisions.kept(topic)
+            if kept is not None and kept.absent:
+                self.payloads.add(topic, node, size)
+            else:
+                self.payloads.came(topic, node, size)
+        self._expiries.pop(topic, None)
+        self._lacks(topic)
+        held = self._held.pop(topic)
+        if held is not None:
+            self._see(topic, held)
+
+    def _lacks(self, topic: Topic) -> None:
+        """This node has something that the store does not have: who is to write it?"""
+        if self._revisions.kept(topic) is None and topic not in self._revisions.known:
+            self._revisions.has_it(topic)               # cleared, and the store has nothing
+            return
+        life = self._revisions.version_of(topic)[1]
+        if life != self._hub.retained.life and self._lives(life):
+            self._revisions.pending.pop(topic, None)
+            self._revisions.lacking.add(topic)
+        else:
+            self._revisions.write_again(topic)
+            self._wake()
 
     # ------------------------------------------------------------------ from the store
 
@@ -346,12 +387,21 @@ class RetainedMessages:
         """A change of a key of retained messages that this node has not made, or does not know of yet."""
         topic, whole = (name.namespace, name.name), name.kind == RETAINED_DATA
         self._revisions.collect()
-        if event.value is None:
-            known = self._revisions.known.get(topic)
-            if known is not None and known.whole == whole:      # otherwise it has the other form now
-                self._gone(topic, event.revision)
-        elif (value := self._read(event.key, event.value)) is not None:
-            self._present(topic, _Seen(event.revision, whole, value))
+        value = None if event.value is None else self._read(event.key, event.value)
+        if event.value is None or value is not None:
+            self._see(topic, Seen(event.revision, whole, value))
+
+    def _see(self, topic: Topic, seen: Seen) -> None:
+        write = self._under_way.get(topic)
+        if write is not None:
+            # Its answer says which of the two was first. A deletion is part of a change of the form, or the last word.
+            if write.seen is None or (write.seen.revision, write.seen.value is not None) <= (
+                    seen.revision, seen.value is not None):
+                write.seen = seen
+        elif seen.value is not None:
+            self._present(topic, seen)
+        elif (known := self._revisions.known.get(topic)) is not None and known.whole == seen.whole:
+            self._gone(topic, seen.revision)            # otherwise it has the other form now
 
     def _read(self, key: bytes, value: bytes) -> Value | None:
         try:
@@ -361,61 +411,72 @@ class RetainedMessages:
                       {"key": key.decode("utf-8", "replace")})
             return None
 
-    def _present(self, topic: Topic, seen: _Seen) -> None:
+    def _present(self, topic: Topic, seen: Seen) -> None:
         known = self._revisions.known.get(topic)
         if known is not None and (known.revision > seen.revision or
                                   (known.revision == seen.revision and not self._loading)):
             return
         value = seen.value
         assert value is not None
-        write = self._under_way.get(topic)
-        number = self._revisions.pending.get(topic)
-        expected = known is not None and known.revision == seen.revision
-        if number is None or (number == 0 and not expected and value.node != self._node):
-            self._lose(topic)
-            self._apply(topic, seen, pending_before=number is not None)
-            return
-        if write is not None:
-            write.seen = seen
-        if not expected:
+        theirs, ours = (value.version, value.life), self._revisions.version_of(topic)
+        if theirs == ours == NONE and topic in self._revisions.pending:
+            # Of a former life, by a node that gave no versions: what it did not know then is newer than what it had,
+            # unless it was itself that wrote it, and died before it heard of that.
+            expected = known is not None and known.revision == seen.revision
+            newer = expected or value.node == self._node
+        else:
+            newer = ours > theirs
+        if newer:
             self._record(topic, Known(seen.revision, seen.whole))
+            self._lacks(topic)
+        elif theirs > ours and not self._loading and self._comes_by_stream(topic, seen):
+            return
+        else:
+            pending = topic in self._revisions.pending or topic in self._revisions.lacking
+            self._revisions.has_it(topic)
+            self._apply(topic, seen, pending_before=pending)
+
+    def _comes_by_stream(self, topic: Topic, seen: Seen) -> bool:
+        """Whether it is held; see the top of the file."""
+        assert seen.value is not None
+        life = seen.value.life
+        return life != self._hub.retained.life and self._lives(life) and self._held.hold(topic, seen)
+
+    def _release(self, topic: Topic, seen: Seen) -> None:
+        self._revisions.collect()
+        self._see(topic, seen)
 
     def _gone(self, topic: Topic, revision: int) -> None:
         """The store has no value of this topic."""
         known = self._revisions.known.get(topic)
+        self._held.pop(topic)
         if known is None or known.revision >= revision:
             return
-        write = self._under_way.get(topic)
-        number = self._revisions.pending.get(topic)
-        seen = _Seen(revision, True, None)
-        if number is None or (number == 0 and not known.clearing):
-            self._lose(topic)
-            self._apply(topic, seen, pending_before=number is not None)
+        pending = topic in self._revisions.pending or topic in self._revisions.lacking
+        # Of a former life, by a node that gave no versions.
+        old = (self._revisions.version_of(topic) == NONE and self._revisions.pending.get(topic) == 0
+               and not known.clearing)
+        if not pending or old:
+            self._revisions.has_it(topic)
+            self._apply(topic, Seen(revision, True, None), pending_before=pending)
             return
-        if write is not None:
-            write.seen = seen
         self._record(topic, None)
+        self._lacks(topic)
 
-    def _lose(self, topic: Topic) -> None:
-        self._revisions.pending.pop(topic, None)
-        write = self._under_way.get(topic)
-        if write is not None:
-            write.dropped = True
-
-    def _apply(self, topic: Topic, seen: _Seen, pending_before: bool = False) -> None:
+    def _apply(self, topic: Topic, seen: Seen, pending_before: bool = False) -> None:
         """Keeps what the store has. pending_before: the disk knows the topic as pending."""
-        value, hub, now = seen.value, self._hub, self._kept(topic)
-        was = self._revisions.known.get(topic)
+        value, hub, now = seen.value, self._hub, self._revisions.kept(topic)
+        was, ours = self._revisions.known.get(topic), self._revisions.version_of(topic)
+        theirs = ours if value is None else (value.version, value.life)     # a deletion is of what this node knows
         same = was is not None and was.revision == seen.revision and not pending_before
+        same = theirs == ours and (same if ours == NONE else now is not None)
         self._expiries.pop(topic, None)
         if value is not None and value.expires_ms:
             self._expiries[topic] = value.expires_ms
             if value.expires_ms <= hub.now_ms:
                 value = None
         absent = value is not None and not seen.whole
-        if absent and same and now is not None:
-            return                          # this node has its payload
-        if not same:
+        if not same or value is None:
             self.payloads.forget(topic)
         expires = 0 if value is None or not value.expires_ms else max(1, value.expires_ms - hub.wall_lead_ms)
         changed = pending_before
@@ -423,11 +484,14 @@ class RetainedMessages:
             if value is None:
                 if now is not None:
                     changed = True
-                    hub.retained.learn(hub.namespaces[topic[0]].topics, topic[1], b"")
-            elif absent or now is None or now.absent or _differs(now, value):
+                    hub.retained.learn(hub.namespaces[topic[0]].topics, topic[1], b"", version=theirs[0],
+                                       life=theirs[1])
+            elif same and now is not None and (absent or ours != NONE):
+                pass                        # this node has it, perhaps with the payload that the store does not have
+            elif absent or now is None or now.absent or theirs != ours or value.differs(now):
                 changed = True
                 hub.retained.learn(hub.namespaces.add(topic[0]).topics, topic[1], value.payload, value.qos,
-                                   value.properties, expires, absent)
+                                   value.properties, expires, absent, *theirs)
                 if absent:
                     self.payloads.add(topic, value.node, value.size)
         except UsageError as error:
@@ -456,7 +520,8 @@ class RetainedMessages:
             for topic in [topic for topic, expires in self._expiries.items() if expires <= now]:
                 known = self._revisions.known.get(topic)
                 self._revisions.collect()
-                if known is None or topic in self._revisions.pending or topic in self._under_way:
+                if known is None or topic in self._under_way or (
+                        topic in self._revisions.pending or topic in self._revisions.lacking):
                     continue
                 key = topic_key(RETAINED_DATA if known.whole else RETAINED_INDEX, *topic)
                 try:

@@ -489,12 +489,12 @@ class Broker:
         if filter_ in session.subscriptions and filter_ not in session.data.resting:
             self.route(session, filter_, *session.subscriptions[filter_])
 
-    def deliver_retained(self, session: Session, filters: Iterable[tuple[bytes, int]], identifier: int) -> None:
-        """Sends the retained messages that match each (filter, options), if the session and the subscription still
-        exist."""
-        for filter_, options in filters:
+    def deliver_retained(self, session: Session, filters: Iterable[tuple[bytes, int, int]], identifier: int) -> None:
+        """Sends the retained messages that match each (filter, options, stamp of the retained messages when the
+        subscription was made), if the session and the subscription still exist."""
+        for filter_, options, before in filters:
             if session.data is not None and filter_ in session.subscriptions:
-                self.hub.deliver_retained(session, filter_, min(options & 3, self.limits.qos_max), identifier)
+                self.hub.deliver_retained(session, filter_, min(options & 3, self.limits.qos_max), identifier, before)
 
     def unsubscribe(self, session: Session, filter_: bytes) -> int:
         """Handles one filter of an UNSUBSCRIBE. Returns the reason code for UNSUBACK."""

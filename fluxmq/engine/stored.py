@@ -241,6 +241,10 @@ def _record(kind: int, body: bytes) -> None:
         *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body, 8)
         if len(body) < 8 + _MESSAGE_HEAD.size + topic + properties + payload:
             raise CorruptError("a RETAINED record is shorter than it says")
+    elif kind == RecordKind.RETAINED_VERSION:
+        *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body, 8)
+        if len(body) != 8 + _MESSAGE_HEAD.size + topic + properties + payload + 17 or body[-1] > 1:
+            raise CorruptError("a RETAINED_VERSION record has the wrong length, or unknown flags")
     elif kind == RecordKind.RETAINED_NAMED:
         *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body)
         [namespace] = struct.unpack_from(">H", body, _MESSAGE_HEAD.size)

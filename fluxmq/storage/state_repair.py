@@ -298,7 +298,7 @@ def _journal(state: _State, journal: Path, applied: int) -> None:
             elif kind == RecordKind.SESSION:
                 _use(state, head_of(body[8:]).namespace)
                 continue
-            elif kind in (RecordKind.NAMESPACE, RecordKind.RETAINED):
+            elif kind in (RecordKind.NAMESPACE, RecordKind.RETAINED, RecordKind.RETAINED_VERSION):
                 (state.namespaces if kind == RecordKind.NAMESPACE else state.used).add(number)
                 continue
             else:

@@ -11,7 +11,10 @@ A frame is (header, records); a record is a tuple that begins with its kind:
     (16, member, deliveries, log, left_ms, message, offset, format, topic, properties)
     (17, member, log, offset)  (18, number, data)  (19, position)  (20, position, reason, text)
 
-One of kind 2, 3, 7 or 9 may end with its origin: (name, use, packet id).
+    (21, …as 2, origin or None, version, size of the payload)
+
+One of kind 2, 3, 7 or 9 may end with its origin: (name, use, packet id). One of kind 2 may end with an origin or None,
+and a version: (number, life). flags of 21: also absent and state.
 
 flags: QoS and retain; left_ms -1: it does not expire; in 16 that is 0. The message of 16 is as log_message() builds it:
 its expiry is zero, and what stands behind it is what it says. MQTT's properties are not looked into.
@@ -31,7 +34,8 @@ HEADER = ("version", "flags", "age_s", "records", "epoch", "to_epoch", "sequence
 _HEADER = struct.Struct("<BBHIQQQQ")
 _HEAD = struct.Struct("<BBHI")
 _CONTENT = struct.Struct("<III")
-EXPIRES, ORIGIN = 8, 16
+RETAIN, EXPIRES, ORIGIN, VERSION, ABSENT, STATE = 4, 8, 16, 32, 64, 128
+VERSION_MAX = 1 << 62
 LEFT_MAX = 1 << 52
 # Of kinds 10 to 20 what always stands in front of their bytes, and whether bytes follow.
 FIXED = {10: ("<IIQIq", True), 11: ("<II", False), 12: ("<IQ", True), 13: ("<I", False), 14: ("<IQ", True),
@@ -57,7 +61,7 @@ def log_message(offset: int, format_: int, qos: int, topic: bytes, properties: b
 
 def mqtt_properties(records: list[Record]) -> list[bytes]:
     """The properties of all messages in MQTT's format, which read() does not look into."""
-    return ([record[5] for record in records if record[0] in (2, 3, 7)]
+    return ([record[5] for record in records if record[0] in (2, 3, 7, 21)]
             + [record[7] for record in records if record[0] == 9 and record[3] & 1 == 0]
             + [record[9] for record in records if record[0] == 16 and record[7] == 0])
 
@@ -66,21 +70,27 @@ def build_record(record: Record) -> bytes:
     kind, flags, a = record[0], 0, 0
     if kind == 1:
         body = struct.pack("<I", record[1]) + record[2]
-    elif kind in (2, 3, 7):
+    elif kind in (2, 3, 7, 21):
         _, namespace, flags, left_ms, topic, properties, payload = record[:7]
         body, a = _CONTENT.pack(namespace, len(properties), len(payload)), len(topic)
         if left_ms >= 0:
             flags |= EXPIRES
             body += struct.pack("<q", left_ms)
-        if len(record) > 7 + {2: 0, 3: 2, 7: 1}[kind]:
+        more = list(record[7 + {2: 0, 3: 2, 7: 1, 21: 0}[kind]:])
+        if more and more[0]:
             flags |= ORIGIN
-            body += struct.pack("<QQH", *record[-1])
+            body += struct.pack("<QQH", *more[0])
+        if len(more) > 1:
+            flags |= VERSION
+            body += struct.pack("<QQ", *more[1])
         body += topic + properties + payload
         if kind == 3:
             group, filter_ = record[7:9]
             body = struct.pack("<HH", len(group), len(filter_)) + group + filter_ + body
         if kind == 7:
             body = struct.pack("<Q", record[7]) + body
+        if kind == 21:
+            body = struct.pack("<I", more[2]) + body
     elif kind == 4:
         _, namespace, count, group, filter_, flags = record
         body, a = struct.pack("<II", namespace, count) + group + filter_, len(group)
@@ -175,16 +185,22 @@ def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
 
 
 def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
-    need(1 <= kind <= 20)
+    need(1 <= kind <= 21)
     if kind == 9:
         return kind, *_read_publish(flags, a, body)
     if kind == 16:
         need(flags == 0)
         return kind, *_read_delivery(a, body)
+    if kind == 21:
+        need(len(body) >= 4)
+        size = int.from_bytes(body[:4], "little")
+        message = _read_message(flags, a, body[4:], RETAIN | VERSION | ABSENT | STATE)
+        need(len(message) == 8 and len(message[5]) == (0 if flags & ABSENT else size))
+        return kind, *message, size
     if kind > 8:
         return kind, *_read_of_queue(kind, flags, a, body)
     if kind == 2:
-        return kind, *_read_message(flags, a, body)
+        return kind, *_read_message(flags, a, body, RETAIN | VERSION)
     if kind == 3:
         need(len(body) >= 4)
         group_length, filter_length = struct.unpack_from("<HH", body)
@@ -290,8 +306,9 @@ def _read_of_queue(kind: int, flags: int, a: int, body: bytes) -> Record:
     return (*numbers, data) if more else numbers
 
 
-def _read_message(flags: int, a: int, body: bytes) -> Record:
-    need(flags <= 31 and flags & 3 != 3)
+def _read_message(flags: int, a: int, body: bytes, more: int = RETAIN) -> Record:
+    """more: flags that it may have besides those of all messages."""
+    need(not flags & ~(3 | RETAIN | EXPIRES | ORIGIN | more) and flags & 3 != 3)
     head = _CONTENT.size + (8 if flags & EXPIRES else 0)
     origin: Record = ()
     if flags & ORIGIN:
@@ -299,6 +316,11 @@ def _read_message(flags: int, a: int, body: bytes) -> Record:
         origin = (struct.unpack_from("<QQH", body, head),)
         need(origin[0][0])
         head += 18
+    if flags & VERSION:
+        need(len(body) >= head + 16 and flags & RETAIN)
+        origin = origin[0] if origin else None, struct.unpack_from("<QQ", body, head)
+        need(0 < origin[1][0] < VERSION_MAX)
+        head += 16
     need(len(body) >= head)
     namespace, properties, payload = _CONTENT.unpack_from(body)
     need(len(body) == head + a + properties + payload)
@@ -308,4 +330,5 @@ def _read_message(flags: int, a: int, body: bytes) -> Record:
         need(0 <= left_ms < LEFT_MAX)
     body = body[head:]
     topic_name(body[:a])
-    return namespace, flags & 7, left_ms, body[:a], body[a:a + properties], body[a + properties:], *origin
+    return (namespace, flags & (7 | ABSENT | STATE), left_ms, body[:a], body[a:a + properties], body[a + properties:],
+            *origin)

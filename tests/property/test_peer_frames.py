@@ -30,6 +30,7 @@ FLAGS = st.builds(lambda qos, retain: qos | retain << 2, st.integers(0, 2), st.i
 LEFT = st.one_of(st.just(-1), st.integers(0, (1 << 52) - 1))
 MESSAGE = st.tuples(st.just(2), NUMBERS, FLAGS, LEFT, TOPIC, WIRE, PAYLOAD)
 ORIGIN = st.tuples(LONG.filter(bool), LONG, st.integers(0, 65535))
+CHANGE = st.tuples(st.integers(1, (1 << 62) - 1), LONG)     # version of a retained message
 SHORT = st.integers(0, 65535)
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
 # (format, topic, properties) of a message in a queue. One in MQTT's format may have no topic.
@@ -56,6 +57,14 @@ OF_QUEUES = st.one_of(
 RECORDS = st.lists(st.one_of(
     OF_QUEUES, OF_QUEUES, MESSAGE, MESSAGE, st.builds(lambda message, origin: (*message, origin), MESSAGE, ORIGIN),
     st.tuples(st.just(8), LONG.filter(bool), st.integers(0, 65535), LONG),
+    st.builds(lambda message, origin, version: (*message[:2], message[2] | 4, *message[3:], origin, version), MESSAGE,
+              st.one_of(st.none(), ORIGIN), CHANGE),
+    st.builds(lambda message, state, origin, version: (
+        21, message[1], message[2] | 4 | state << 7, *message[3:], origin, version, len(message[6])), MESSAGE,
+              st.integers(0, 1), st.one_of(st.none(), ORIGIN), CHANGE),
+    st.builds(lambda message, origin, version, size: (
+        21, message[1], message[2] | 4 | 64, *message[3:6], b"", origin, version, size), MESSAGE,
+              st.one_of(st.none(), ORIGIN), CHANGE, NUMBERS),
     st.tuples(st.just(1), NUMBERS, NAME), st.tuples(st.just(5)),
     st.builds(lambda message, group, filter_: (3, *message[1:], group, filter_), MESSAGE, NAME, FILTER),
     st.builds(lambda message, group, filter_, origin: (3, *message[1:], group, filter_, origin), MESSAGE, NAME, FILTER,

@@ -34,6 +34,8 @@ replay when the view's copy of that session already holds its batch.
    19 ORIGIN       u64 name, u16 packet id, u64 use, u64 mark, u8 flags, n × u64 session      a message that was had
                    (hub/origins.pxd)
    30 ORIGIN_END   u64 name, [u16 packet id, u64 use]           forgets one, or all of a name
+   31 RETAINED_VERSION  as 15, then u64 version, u64 life, u8 1: the payload is at another node, and not here
+                   (hub/retained_store.pxd)
 
 Queues. QueueRecord and GroupRecord are the structs of engine/queues/records.py; the message of an APPEND is
 little-endian, as in memory and in segments (queue/log.pxd).
@@ -90,6 +92,7 @@ cdef enum:
     RECORD_CURSOR = 28
     RECORD_TRIM = 29
     RECORD_ORIGIN_END = 30
+    RECORD_RETAINED_VERSION = 31
     RECORD_EXCHANGE = 32
     RECORD_EXCHANGE_END = 33
     RECORD_BIND = 34

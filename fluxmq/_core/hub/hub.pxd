@@ -94,6 +94,8 @@ cdef class Hub(Waiter):
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     # Only to sessions that were adopted from this life of a node (hub/moving.pxd).
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1
+    cdef int spread_all(self, pub_t* pub, route_t* route, uint64_t version) except -1
+    cdef int replay_topic(self, route_t* route) except -1
     # A message that may come again with the same origin: who has had it here does not get it again.
     cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1
     # The same for a PUBLISH of QoS 2 of a session with this incarnation. counted: this node knows all uses of its

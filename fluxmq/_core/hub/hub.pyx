@@ -177,6 +177,10 @@ cdef class Hub(Waiter):
         """
         cdef bint own_blob = 0
         cdef uint32_t count = route.count
+        # Of another node's message the inbox retains it.
+        cdef bint retains = (pub.retain and not pub.from_peer
+                             and (self.known is None or not self.known.flags & ORIGIN_PUBLISHED))
+        cdef uint64_t version = 0
         self.node.work += 1 + WORK_HOP * <uint64_t>count
         if pub.passing == 0:
             pub.passing = self.next_passing()
@@ -186,10 +190,14 @@ cdef class Hub(Waiter):
             own_blob = 1
         route_enter(route)
         try:
-            self.deliver_all(pub, route)
-            if (pub.retain and not pub.from_peer        # between nodes retained messages have a way of their own
-                    and (self.known is None or not self.known.flags & ORIGIN_PUBLISHED)):
-                self.retained.retain(pub)
+            if retains:
+                retains = self.retained.admit(pub, &version)
+            if version:
+                self.spread_all(pub, route, version)
+            else:
+                self.deliver_all(pub, route)
+            if retains:
+                self.retained.retain(pub, version)
             if self.ledger.targets_count:
                 self.ledger.write_message(pub_own(pub))
         except BaseException:
@@ -206,6 +214,26 @@ cdef class Hub(Waiter):
         if count == 0 and not of_broker(pub):
             self.node.counters.unrouted += 1
         return <int>count
+
+    cdef int spread_all(self, pub_t* pub, route_t* route, uint64_t version) except -1:
+        """Delivers a change of a retained message, which every other node gets, whether or not it has subscribers. A
+        hop may publish others meanwhile."""
+        cdef const pub_t* former = self.retained.spreading
+        cdef uint64_t former_version = self.retained.version
+        cdef PeerHop peer
+        self.retained.spreading = pub
+        self.retained.version = version
+        try:
+            self.deliver_all(pub, route)
+            for peer in self.nodes:
+                if hop_to(route, <void*>peer) == NULL:
+                    self.node.work += WORK_HOP
+                    self.retained.version = version
+                    peer.retain(pub)
+        finally:
+            self.retained.spreading = former
+            self.retained.version = former_version
+        return 0
 
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1:
         self.life = life
@@ -619,18 +647,38 @@ cdef class Hub(Waiter):
                 self.unsealed = peers[done:] + self.unsealed
         return 0
 
-    def deliver_retained(self, Session session not None, bytes filter not None, int options,
-                         uint32_t identifier):
+    def deliver_retained(self, Session session not None, bytes filter not None, int options, uint32_t identifier,
+                         int64_t before=-1):
         """Starts sending a session the retained messages under a filter, with the retain flag set, [MQTT-3.3.1-8]: in
-        slices, as the session has room (pubsub/retained_replay.pxd)."""
+        slices, as the session has room (pubsub/retained_replay.pxd). before: RetainedTree.stamp when the subscription
+        was made, if that was earlier: what was set since was published to it."""
         cdef RetainedReplay replay
         if session.replay is None:
             session.replay = RetainedReplay(
                 (<Topics>topics_of(session.namespace)).retained, self.ledger, self.due)
         replay = <RetainedReplay>session.replay
-        replay.add(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
+        replay.add(filter, <uint8_t>options & SUB_QOS_MASK, identifier,
+                   (<Topics>topics_of(session.namespace)).retained.stamp if before < 0 else <uint64_t>before)
         replay.on_room(session)
         self.touch()
+
+    cdef int replay_topic(self, route_t* route) except -1:
+        """What is retained of this topic has its payload at another node, where none of these subscriptions was known
+        yet when it was published: they get it as what they find. That node has not told that it knows them, so their
+        SUBACK has not left."""
+        cdef const hop_t* hop
+        cdef bytes topic = (<const char*>route.topic)[:route.topic_length]
+        cdef uint32_t i
+        route_enter(route)
+        try:
+            for i in range(route.count):
+                hop = &route.hops[i]
+                if hop.kind == HOP_SESSION:
+                    self.deliver_retained(<Session>hop_target(hop, HOP_SESSION), topic, hop.options,
+                                          hop.ids.items[0] if hop.ids != NULL and hop.ids.shown else 0)
+        finally:
+            route_leave(route)
+        return 0
 
     cdef bint has_work(self) noexcept:
         """Whether another round has work even without new input."""

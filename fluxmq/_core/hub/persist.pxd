@@ -34,7 +34,7 @@ cdef class Loader:
     cdef int fill_entry(self, Session session, Cursor* c) except -1
     cdef int apply(self, uint8_t kind, const uint8_t* at, const uint8_t* end) except -1
     cdef int apply_message(self, const uint8_t* at, const uint8_t* end) except -1
-    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, bint named) except -1
+    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, uint8_t kind) except -1
     cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,
                         ids_t* ids) except -1
     cdef int apply_sent(self, Session session, uint64_t sequence, uint16_t packet_id) except -1

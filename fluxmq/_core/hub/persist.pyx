@@ -22,8 +22,9 @@ from fluxmq._core.disk.journal_format cimport journal_next_record
 from fluxmq._core.disk.record_kinds cimport (
     RECORD_APPEND, RECORD_ARRIVAL, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE,
     RECORD_NAMESPACE, RECORD_ORIGIN, RECORD_ORIGIN_END, RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED,
-    RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_RETAINED_REVISION, RECORD_SENT, RECORD_SESSION,
-    RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_TRIM, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
+    RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_RETAINED_REVISION, RECORD_RETAINED_VERSION, RECORD_SENT,
+    RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_TRIM, RECORD_UNBIND,
+    RECORD_UNSUBSCRIBE,
 )
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
@@ -407,8 +408,8 @@ cdef class Loader:
         cdef slot_t* slot
         if kind == RECORD_MESSAGE:
             return self.apply_message(at, end)
-        if kind == RECORD_RETAINED or kind == RECORD_RETAINED_NAMED:
-            return self.apply_retained(at, end, kind == RECORD_RETAINED_NAMED)
+        if kind == RECORD_RETAINED or kind == RECORD_RETAINED_NAMED or kind == RECORD_RETAINED_VERSION:
+            return self.apply_retained(at, end, kind)
         c.at = at
         c.end = end
         if not take_u64(&c, &number):
@@ -487,8 +488,12 @@ cdef class Loader:
             ids_drop(ids)
         return 0
 
-    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, bint named) except -1:
-        """named: a record of an earlier version, with the name of the namespace instead of its number."""
+    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, uint8_t kind) except -1:
+        # Of an earlier version: it has the name of the namespace instead of its number.
+        cdef bint named = kind == RECORD_RETAINED_NAMED
+        cdef uint64_t version = 0
+        cdef uint64_t life = 0
+        cdef uint8_t absent = 0
         cdef Cursor c
         cdef body_t body
         cdef uint64_t number = 0
@@ -510,9 +515,15 @@ cdef class Loader:
         else:
             namespace = self.line.namespace(number)
         kept.msg = read_body(&c, &body, expires_at, qos, topic_length, 0, 0)
+        if kind == RECORD_RETAINED_VERSION and not (
+                take_u64(&c, &version) and take_u64(&c, &life) and take_u8(&c, &absent)):
+            raise CorruptError("a RETAINED_VERSION record is shorter than its header")
         topic = kept.topic
         if namespace is not None:
-            self.hub.retained.put(<Topics>topics_of(namespace), topic, kept if kept.msg.body.payload_length else None)
+            if kept.msg.body.payload_length == 0:
+                kept = None
+            self.hub.retained.put(<Topics>topics_of(namespace), topic, kept)
+            self.hub.retained.set_version(<Topics>topics_of(namespace), topic, kept, version, life, absent)
             (<Topics>topics_of(namespace)).retained_dirty.add(topic)
             if self.hub.retained.changed is not None:
                 self.hub.retained.note_change(<Topics>topics_of(namespace), topic)

@@ -27,6 +27,8 @@ cdef class PeerHop(GroupTaker):
     # For an AMQP publish, body is the translation and pub.amqp the original. An exception ends the publisher's
     # connection, so a peer that cannot take the message gives up the position instead. May change subscriptions.
     cdef int forward(self, pub_t* pub) except -1
+    # A change of a retained message (RetainedStore.spreading), for a node without subscribers; otherwise as forward().
+    cdef int retain(self, pub_t* pub) except -1
     # Tells the other node that an origin is over (hub/origins.pxd), and gives a ticket, as forward() does.
     cdef int release(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1
     # The end of a turn in which it put itself into Hub.unsealed.

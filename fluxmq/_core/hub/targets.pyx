@@ -28,6 +28,9 @@ cdef class PeerHop(GroupTaker):
     cdef int forward(self, pub_t* pub) except -1:
         return 0
 
+    cdef int retain(self, pub_t* pub) except -1:
+        return 0
+
     cdef int release(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1:
         return 0
 

@@ -71,7 +71,9 @@ cdef class Ledger:
     cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1
     cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1
     cdef int write_message(self, msg_t* msg) except -1
-    cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace) except -1
+    # version 0: of a node without others, which gives none.
+    cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace, uint64_t version=*,
+                            uint64_t life=*, bint absent=*) except -1
     # The number of the namespace in records of this line. The first use in a line other than the journal records it.
     cdef uint64_t namespace_number(self, Line line, Namespace namespace) except? 0xFFFFFFFF
     cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,

@@ -7,7 +7,7 @@ from libc.string cimport memcpy, memmove
 
 from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX
 from fluxmq._core.disk.record_kinds cimport (
-    RECORD_CLOCK, RECORD_MESSAGE, RECORD_NAMESPACE, RECORD_RETAINED, RECORD_SENT,
+    RECORD_CLOCK, RECORD_MESSAGE, RECORD_NAMESPACE, RECORD_RETAINED, RECORD_RETAINED_VERSION, RECORD_SENT,
 )
 from fluxmq._core.memory.message cimport msg_drop
 from fluxmq._core.memory.node cimport WORK_SHARE_MAX
@@ -209,15 +209,19 @@ cdef class Ledger:
         self.commits.mark += 1
         return 0
 
-    cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace) except -1:
-        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, fit_u32(27 + body_size(body)))
+    cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace, uint64_t version=0,
+                            uint64_t life=0, bint absent=0) except -1:
+        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED_VERSION if version else RECORD_RETAINED,
+                                                fit_u32(27 + body_size(body) + (17 if version else 0)))
         at = put_u64(at, namespace.number)
         at = put_u64(at, <uint64_t>body.expires_at)
         at = put_u8(at, qos)
         at = put_u16(at, <uint16_t>body.topic_length)
         at = put_u32(at, body.properties_length)
         at = put_u32(at, body.payload_length)
-        put_body(at, body)
+        at = put_body(at, body)
+        if version:
+            put_u8(put_u64(put_u64(at, version), life), absent)
         self.commits.mark += 1
         return 0
 

@@ -12,8 +12,9 @@
 
     1 NAMESPACE      u32 number, name                   numbers are defined in order, from 1, before their first use
     2 MESSAGE        u32 namespace, u32 properties length, u32 payload length, [i64 ms until it expires],
-                     [u64 name, u64 use, u16 packet id: hub/origins.pxd], topic, properties, payload    a: topic length.
-                     flags: QoS (bits 0, 1), retain (2), expires (3), origin (4)
+                     [u64 name, u64 use, u16 packet id: hub/origins.pxd], [u64 version, u64 life:
+                     hub/retained_store.pxd], topic, properties, payload            a: topic length.
+                     flags: QoS (bits 0, 1), retain (2), expires (3), origin (4), version (5)
     3 GROUP_MESSAGE  u16 length of the group's name, u16 length of its filter, both, then as MESSAGE
     4 INTEREST       u32 namespace, u32 count, group's name, filter             a: length of the group's name; count 0:
                                                                                 the sender wants it no more. flags:
@@ -22,6 +23,9 @@
     6 CONTROL        bytes of the cold half
     7 DIRECTED       u64 life, then as MESSAGE          only for sessions adopted from this life of a node
     8 RELEASE        u64 name, u64 use                  a: packet id. An origin is over; use 0: all of that packet id
+   21 RETAINED       u32 size of the payload, then as MESSAGE, with a version: a change of a retained message, for a
+                     node that has not said that it wants the topic. flags: absent (6): the payload is not here; state
+                     (7): it was published before
 
 Of queues, which are named by the number that a cluster gives each (docs/internals/cluster-queues.md). Those to the
 owner of a queue:
@@ -93,12 +97,16 @@ cdef enum:
     PEER_RESULT = 18
     PEER_COMMITTED = 19
     PEER_REFUSED = 20
+    PEER_RETAINED = 21
 
 cdef enum:                          # flags of a message
     PEER_QOS = 3
     PEER_RETAIN = 4
     PEER_EXPIRES = 8
     PEER_ORIGIN = 16
+    PEER_VERSION = 32
+    PEER_ABSENT = 64                # of RETAINED; so is the next
+    PEER_STATE = 128
 
 cdef enum:                          # flags of an interest
     PEER_DURABLE = 1                # of a session that outlives its node
@@ -133,14 +141,15 @@ cdef struct peer_record_t:          # borrows from the frame
     uint8_t kind
     uint8_t flags
     uint32_t namespace              # number
-    uint32_t count                  # INTEREST
+    uint32_t count                  # INTEREST; RETAINED: size
     span_t name                     # of the namespace; of the group, empty: none
     span_t filter
     span_t topic
     span_t properties
     span_t payload                  # of CONTROL: all of it
     int64_t left_ms                 # until it expires; -1: never
-    uint64_t life                   # DIRECTED
+    uint64_t life                   # DIRECTED; of a version
+    uint64_t version                # of a MESSAGE, RETAINED; 0: none
     uint64_t origin                 # of a message, RELEASE: name; 0: none
     uint64_t use
     uint16_t packet_id
@@ -168,9 +177,20 @@ cdef uint8_t* put_namespace(uint8_t* at, uint32_t number, const uint8_t* name, u
 cdef size_t message_bytes(const body_t* body) noexcept nogil    # at most
 cdef enum:
     ORIGIN_BYTES = 18               # of a message with an origin more than message_bytes
-# flags: QoS and retain. left_ms: -1 = never. origin: NULL = none. At most 4 GiB; the topic has at most 65 535 bytes.
+    VERSION_BYTES = 16              # the same of one with a version
+    SIZE_BYTES = 4                  # and of RETAINED
+
+cdef struct version_t:
+    uint64_t number
+    uint64_t life
+
+# flags: QoS and retain. left_ms: -1 = never. origin, version: NULL = none. At most 4 GiB; the topic has at most 65 535
+# bytes.
 cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags, int64_t left_ms,
-                          const origin_t* origin) noexcept nogil
+                          const origin_t* origin, const version_t* version) noexcept nogil
+# flags: also absent and state. size: of the payload, which body does not have if it is absent.
+cdef uint8_t* put_retained(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags, int64_t left_ms,
+                           const origin_t* origin, const version_t* version, uint32_t size) noexcept nogil
 cdef enum:
     RELEASE_BYTES = 24              # the whole record
 cdef uint8_t* put_release(uint8_t* at, uint64_t name, uint16_t packet_id, uint64_t use) noexcept nogil

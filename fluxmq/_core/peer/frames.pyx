@@ -17,6 +17,7 @@ cdef enum:
     RECORD_HEAD_BYTES = 48      # of a message as a log has it (queue/log.pxd)
     RECORD_EXPIRES_AT = 24      # where it says when it expires
     NAME_BYTES_MAX = 255        # of a namespace
+    VERSION_BITS = 62           # of a version: 2^46 ms of the wall clock are 2 200 years
     LEFT_BITS = 52              # of the milliseconds until a message expires; MQTT's own limit has 42
     MALFORMED = 0x81            # MQTT 5.0 section 2.4; the cold half shows the text only
     WRONG = 0x82
@@ -81,7 +82,8 @@ cdef size_t message_bytes(const body_t* body) noexcept nogil:
             + body.payload_length)
 
 
-cdef inline uint8_t* put_body(uint8_t* at, const body_t* body, int64_t left_ms, const origin_t* origin) noexcept nogil:
+cdef inline uint8_t* put_body(uint8_t* at, const body_t* body, int64_t left_ms, const origin_t* origin,
+                              const version_t* version) noexcept nogil:
     if left_ms >= 0:
         put_u64_le(at, <uint64_t>left_ms)
         at += 8
@@ -90,17 +92,21 @@ cdef inline uint8_t* put_body(uint8_t* at, const body_t* body, int64_t left_ms, 
         put_u64_le(at + 8, origin.use)
         put_u16_le(at + 16, origin.packet_id)
         at += ORIGIN_BYTES
+    if version != NULL:
+        put_u64_le(at, version.number)
+        put_u64_le(at + 8, version.life)
+        at += VERSION_BYTES
     at = put_bytes(at, body.topic, body.topic_length)
     at = put_bytes(at, body.properties, body.properties_length)
     return put_bytes(at, body.payload, body.payload_length)
 
 
 cdef inline uint8_t* put_content(uint8_t* at, uint32_t namespace, const body_t* body, int64_t left_ms,
-                                 const origin_t* origin) noexcept nogil:
+                                 const origin_t* origin, const version_t* version) noexcept nogil:
     put_u32_le(at, namespace)
     put_u32_le(at + 4, body.properties_length)
     put_u32_le(at + 8, body.payload_length)
-    return put_body(at + MESSAGE_BYTES, body, left_ms, origin)
+    return put_body(at + MESSAGE_BYTES, body, left_ms, origin, version)
 
 
 cdef inline uint32_t content_bytes(const body_t* body, int64_t left_ms) noexcept nogil:
@@ -109,10 +115,21 @@ cdef inline uint32_t content_bytes(const body_t* body, int64_t left_ms) noexcept
 
 
 cdef uint8_t* put_message(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags, int64_t left_ms,
-                          const origin_t* origin) noexcept nogil:
-    at = put_head(at, PEER_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0),
-                  <uint16_t>body.topic_length, content_bytes(body, left_ms) + (ORIGIN_BYTES if origin else 0))
-    return put_content(at, namespace, body, left_ms, origin)
+                          const origin_t* origin, const version_t* version) noexcept nogil:
+    at = put_head(at, PEER_MESSAGE, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0)
+                  | (PEER_VERSION if version else 0),
+                  <uint16_t>body.topic_length, content_bytes(body, left_ms) + (ORIGIN_BYTES if origin else 0)
+                  + (VERSION_BYTES if version else 0))
+    return put_content(at, namespace, body, left_ms, origin, version)
+
+
+cdef uint8_t* put_retained(uint8_t* at, uint32_t namespace, const body_t* body, uint8_t flags, int64_t left_ms,
+                           const origin_t* origin, const version_t* version, uint32_t size) noexcept nogil:
+    at = put_head(at, PEER_RETAINED, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0)
+                  | PEER_VERSION, <uint16_t>body.topic_length,
+                  SIZE_BYTES + content_bytes(body, left_ms) + (ORIGIN_BYTES if origin else 0) + VERSION_BYTES)
+    put_u32_le(at, size)
+    return put_content(at + SIZE_BYTES, namespace, body, left_ms, origin, version)
 
 
 cdef uint8_t* put_release(uint8_t* at, uint64_t name, uint16_t packet_id, uint64_t use) noexcept nogil:
@@ -136,7 +153,7 @@ cdef uint8_t* put_group_message(uint8_t* at, uint32_t namespace, const uint8_t* 
     put_u16_le(at, group_length)
     put_u16_le(at + 2, filter_length)
     at = put_bytes(at + 4, group, group_length)
-    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms, origin)
+    return put_content(put_bytes(at, filter, filter_length), namespace, body, left_ms, origin, NULL)
 
 
 cdef size_t interest_bytes(size_t group, size_t filter) noexcept nogil:
@@ -157,7 +174,7 @@ cdef uint8_t* put_directed(uint8_t* at, uint64_t life, uint32_t namespace, const
                   <uint16_t>body.topic_length,
                   LIFE_BYTES + content_bytes(body, left_ms) + (ORIGIN_BYTES if origin else 0))
     put_u64_le(at, life)
-    return put_content(at + LIFE_BYTES, namespace, body, left_ms, origin)
+    return put_content(at + LIFE_BYTES, namespace, body, left_ms, origin, NULL)
 
 
 cdef size_t control_bytes(size_t data) noexcept nogil:
@@ -185,7 +202,7 @@ cdef uint8_t* put_publish(uint8_t* at, uint64_t queue, uint64_t position, const 
     put_u64_le(at + 8, position)
     put_u32_le(at + 16, body.properties_length)
     put_u32_le(at + 20, body.payload_length)
-    return put_body(at + PUBLISH_BYTES, body, left_ms, origin)
+    return put_body(at + PUBLISH_BYTES, body, left_ms, origin, NULL)
 
 
 cdef uint8_t* put_settle(uint8_t* at, uint32_t member, uint8_t flags, uint16_t deliveries, uint32_t log, uint64_t first,
@@ -336,6 +353,8 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
         if checks != NULL:
             check_message(record, checks)
         return 1
+    if record.kind == PEER_RETAINED:
+        return read_retained(record, at, end, a, checks)
     if record.kind >= PEER_PUBLISH and record.kind <= PEER_REFUSED:
         return read_of_queue(record, at, length, a, checks)
     if (record.flags & ~(PEER_DURABLE if record.kind == PEER_INTEREST else 0)
@@ -512,17 +531,27 @@ cdef int check_content(const peer_record_t* record, checks_t* checks) except -1:
 cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a) except -1:
     cdef uint32_t head = MESSAGE_BYTES + (8 if record.flags & PEER_EXPIRES else 0)
     cdef uint32_t properties, payload
-    record.origin = 0
+    record.origin = record.version = 0
     if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES):
-        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN):
+        if record.flags & ~(PEER_QOS | PEER_RETAIN | PEER_EXPIRES | PEER_ORIGIN | PEER_VERSION
+                            | (PEER_ABSENT | PEER_STATE if record.kind == PEER_RETAINED else 0)):
             return wrong_record(record.kind)
-        head += ORIGIN_BYTES
-        if end - at >= head:
-            record.origin = peek_u64_le(at + head - ORIGIN_BYTES)
-            record.use = peek_u64_le(at + head - 10)
-            record.packet_id = peek_u16_le(at + head - 2)
-        if record.origin == 0:
-            return wrong_record(record.kind)
+        if record.flags & PEER_ORIGIN:
+            head += ORIGIN_BYTES
+            if end - at >= head:
+                record.origin = peek_u64_le(at + head - ORIGIN_BYTES)
+                record.use = peek_u64_le(at + head - 10)
+                record.packet_id = peek_u16_le(at + head - 2)
+            if record.origin == 0:
+                return wrong_record(record.kind)
+        if record.flags & PEER_VERSION:
+            head += VERSION_BYTES
+            if end - at >= head:
+                record.version = peek_u64_le(at + head - VERSION_BYTES)
+                record.life = peek_u64_le(at + head - 8)
+            if (record.version == 0 or record.version >> VERSION_BITS or not record.flags & PEER_RETAIN
+                    or record.kind != PEER_MESSAGE and record.kind != PEER_RETAINED):
+                return wrong_record(record.kind)
     if end - at < head or record.flags & PEER_QOS == PEER_QOS:
         return wrong_record(record.kind)
     record.namespace = peek_u32_le(at)
@@ -540,6 +569,21 @@ cdef inline int read_message(peer_record_t* record, const uint8_t* at, const uin
     span(&record.properties, at + a, properties)
     span(&record.payload, at + a + properties, payload)
     return 0
+
+
+cdef int read_retained(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a,
+                       checks_t* checks) except -1:
+    if end - at < SIZE_BYTES:
+        return wrong_record(record.kind)
+    span(&record.name, at, 0)
+    span(&record.filter, at, 0)
+    record.count = peek_u32_le(at)
+    read_message(record, at + SIZE_BYTES, end, a)
+    if record.version == 0 or record.payload.length != (0 if record.flags & PEER_ABSENT else record.count):
+        return wrong_record(record.kind)
+    if checks != NULL:
+        check_message(record, checks)
+    return 1
 
 
 cdef int read_group_message(peer_record_t* record, const uint8_t* at, const uint8_t* end, uint16_t a,

@@ -76,6 +76,9 @@ cdef class PeerInbox:
     cdef int apply_records(self, const frame_t* frame, Cursor records) except -1
     cdef int apply_record(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef int publish_retained(self, const frame_t* frame, const peer_record_t* record) except -1
+    cdef route_t* route_of(self, const pub_t* pub) except NULL
+    cdef int publish_here(self, pub_t* pub, route_t* route, const peer_record_t* record) except -1
     cdef int publish_to_group(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int apply_of_queue(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int publish_to_queue(self, const frame_t* frame, const peer_record_t* record) except -1

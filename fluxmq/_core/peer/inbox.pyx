@@ -34,11 +34,11 @@ from fluxmq._core.mqtt.consts cimport (
     REASON_NO_MATCHING_SUBSCRIBERS, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, PEER_ATTACH, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_COUNTS,
-    PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
+    FRAME_AGAIN, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL,
+    PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
     PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS, PEER_QUIET, PEER_REFUSED,
-    PEER_RELEASE, PEER_RESTS, PEER_RETAIN, PEER_SETTLE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame,
-    span_t,
+    PEER_RELEASE, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE, PEER_STATE, PEER_VERB, PEER_WITHDRAW,
+    checks_t, next_record, open_frame, span_t,
 )
 from fluxmq._core.peer.queue_member cimport PeerMember
 from fluxmq._core.pubsub.routes cimport route_drop
@@ -227,7 +227,8 @@ cdef class PeerInbox:
                 self.define(&record)
             elif frame.flags & FRAME_BEGIN:
                 raise ProtocolError(WRONG, f"a record of kind {record.kind} in the first frame of a connection")
-            elif (record.kind <= PEER_INTEREST or record.kind == PEER_DIRECTED) and not (
+            elif (record.kind <= PEER_INTEREST or record.kind == PEER_DIRECTED
+                  or record.kind == PEER_RETAINED) and not (
                     0 < record.namespace <= <uint32_t>len(self.names)):
                 raise ProtocolError(WRONG, f"namespace {record.namespace} was not defined")
         if found != frame.records:
@@ -254,10 +255,12 @@ cdef class PeerInbox:
         cdef uint32_t at = 0
         self.awaited = False
         while next_record(&records, &record, NULL):
-            if record.kind < PEER_PUBLISH:
+            if record.kind < PEER_PUBLISH or record.kind == PEER_RETAINED:
                 self.awaited = True
             if at == self.done:
-                if record.kind == PEER_MESSAGE or record.kind == PEER_DIRECTED:
+                if record.kind == PEER_RETAINED or record.kind == PEER_MESSAGE and record.version:
+                    self.publish_retained(frame, &record)
+                elif record.kind == PEER_MESSAGE or record.kind == PEER_DIRECTED:
                     self.publish(frame, &record)
                 elif record.kind >= PEER_PUBLISH:
                     self.apply_of_queue(frame, &record)
@@ -512,12 +515,39 @@ cdef class PeerInbox:
                                         commits.mark - commits.tickets != written and self.hub.ledger.active())
         return 0
 
+    cdef int publish_retained(self, const frame_t* frame, const peer_record_t* record) except -1:
+        """A change of a retained message: those who have subscribed here get it as any message, and whoever subscribes
+        from now on finds it, or what is newer."""
+        cdef pub_t pub
+        cdef route_t* route
+        cdef bint absent = record.flags & PEER_ABSENT != 0
+        cdef bint due = self.begin(&pub, frame, record)
+        if self.topics is None:
+            self.topics = <Topics>topics_of(self.hub.namespaces.add(self.names[record.namespace - 1]))
+            pub.topics = <void*>self.topics
+        if due and not absent and not record.flags & PEER_STATE:
+            route = self.route_of(&pub)
+            if route.count:
+                self.publish_here(&pub, route, record)
+        if pub.body.expires_at < 0:                 # it has expired on the way, which clears the topic
+            pub.body.payload_length = pub.body.expires_at = 0
+            absent = False
+        if self.hub.retained.take(&pub, record.version, record.life, absent,
+                                  record.count if absent else record.payload.length) \
+                and due and absent and not record.flags & PEER_STATE:
+            route = self.route_of(&pub)
+            if route.count:
+                self.hub.replay_topic(route)
+        return 0
+
     cdef int publish(self, const frame_t* frame, const peer_record_t* record) except -1:
         cdef pub_t pub
-        cdef origin_t origin
-        cdef route_t* route = self.route
         if not self.begin(&pub, frame, record) or self.topics is None:
             return 0
+        return self.publish_here(&pub, self.route_of(&pub), record)
+
+    cdef route_t* route_of(self, const pub_t* pub) except NULL:
+        cdef route_t* route = self.route
         if (route == NULL or self.route_topics is not self.topics or route.topic_length != pub.body.topic_length
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0
                 or route.generation != self.topics.trie.generation):
@@ -530,19 +560,23 @@ cdef class PeerInbox:
                 self.route_topics = self.topics
         else:
             self.topics.routes.hits += 1
+        return route
+
+    cdef int publish_here(self, pub_t* pub, route_t* route, const peer_record_t* record) except -1:
+        cdef origin_t origin
         origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, doubtful=False,
                           pub=NULL)
         if record.kind == PEER_DIRECTED:
             if record.origin:
                 self.hub.known = self.hub.origins.find(&origin)
             try:
-                self.hub.publish_to_life(&pub, route, record.life)
+                self.hub.publish_to_life(pub, route, record.life)
             finally:
                 self.hub.known = None
         elif record.origin:
-            self.hub.publish_once(&pub, route, &origin)
+            self.hub.publish_once(pub, route, &origin)
         else:
-            self.hub.publish(&pub, route)
+            self.hub.publish(pub, route)
         return 0
 
     cdef bint begin(self, pub_t* pub, const frame_t* frame, const peer_record_t* record) except -1:
@@ -550,8 +584,6 @@ cdef class PeerInbox:
         cdef uint8_t qos = record.flags & PEER_QOS
         if record.namespace != self.number:
             self.find_topics(record.namespace)
-        if qos == 0 and frame.flags & FRAME_AGAIN:
-            return 0
         pub.body.topic = record.topic.at
         pub.body.topic_length = record.topic.length
         pub.body.properties = record.properties.at
@@ -563,8 +595,6 @@ cdef class PeerInbox:
         pub.body.expires_at = 0
         if record.left_ms >= 0:
             pub.body.expires_at = self.expiry_of(frame, record)
-            if pub.body.expires_at < 0:
-                return 0
         pub.source = NULL
         pub.topics = <void*>self.topics
         pub.owned = NULL
@@ -574,7 +604,7 @@ cdef class PeerInbox:
         pub.retain = record.flags & PEER_RETAIN != 0
         pub.refused = 0
         pub.from_peer = self.slot
-        return 1
+        return pub.body.expires_at >= 0 and not (qos == 0 and frame.flags & FRAME_AGAIN)
 
     cdef int find_topics(self, uint32_t number) except -1:
         """Looks a namespace up. If this node does not have it, nobody here has subscribed in it."""

@@ -29,8 +29,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport Line, Waiter, ticket_t
-from fluxmq._core.memory.message cimport body_t, pub_t
-from fluxmq._core.peer.frames cimport frame_t
+from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
+from fluxmq._core.peer.frames cimport frame_t, version_t
 from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.queue.log cimport record_t
 
@@ -157,6 +157,9 @@ cdef class PeerOutbox(PeerHop):
                           list names) except -1
     cdef uint32_t number_of(self, bytes name) except 0
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1
+    # whole: with its payload, which is of `size` bytes.
+    cdef int take_retained(self, bytes namespace, const body_t* body, uint8_t flags, const origin_t* origin,
+                           version_t version, bint whole, uint32_t size) except -1
     cdef int seal(self) except -1
     cdef int seal_if_any(self) except -1
     cdef int keep(self, bytes frame) except -1

@@ -11,18 +11,20 @@ from fluxmq._core.debug cimport count_live
 from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le
 from fluxmq._core.memory.commits cimport HELD_NOTIFY
-from fluxmq._core.memory.message cimport body_borrow, body_t, live, origin_t
+from fluxmq._core.memory.message cimport FORMAT_MQTT, body_borrow, body_t, live, origin_t
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.mqtt.consts cimport REASON_NO_MATCHING_SUBSCRIBERS
 from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES,
-    PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
-    PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RETAIN, PEER_SETTLE, PEER_VERB, RELEASE_BYTES,
-    SETTLE_BYTES, SETTLE_COUNT_AT, SMALL_BYTES, control_bytes, group_bytes, interest_bytes, message_bytes,
-    namespace_bytes, next_record, open_frame, peer_record_t, publish_bytes, put_call, put_control, put_credit,
-    put_delivery, put_detach, put_directed, put_group_message, put_header, put_interest, put_message, put_namespace,
-    put_position, put_publish, put_refused, put_release, put_result, put_settle, put_withdraw, read_header, span_t,
+    PEER_ABSENT, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED,
+    PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RETAIN, PEER_SETTLE, PEER_STATE,
+    PEER_VERB, RELEASE_BYTES, SETTLE_BYTES, SETTLE_COUNT_AT, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES, control_bytes,
+    group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, publish_bytes,
+    put_call, put_control, put_credit, put_delivery, put_detach, put_directed, put_group_message, put_header,
+    put_interest, put_message, put_namespace, put_position, put_publish, put_refused, put_release, put_result,
+    put_retained, put_settle, put_withdraw, read_header, span_t, version_t,
 )
+from fluxmq._core.pubsub.retained cimport Retained
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport topics_of
 from fluxmq._core.queue.group cimport RUN_MAX
@@ -311,6 +313,7 @@ cdef class PeerOutbox(PeerHop):
         cdef origin_t* origin = NULL
         cdef int64_t left_ms = -1
         cdef uint8_t flags = pub.qos | (PEER_RETAIN if pub.retain else 0)
+        cdef version_t version = version_t(0, 0)
         cdef size_t size
         cdef uint8_t* at
         if pub.qos == 0 and self.parked:
@@ -329,6 +332,9 @@ cdef class PeerOutbox(PeerHop):
         size = message_bytes(body)
         if group is not None:
             size += group_bytes(len(group), len(filter))
+        elif pub.retain and self.hub.retained.spreading == pub:
+            version = version_t(self.hub.retained.version, self.hub.retained.life)
+            size += VERSION_BYTES
         if self.hub.origin != NULL and self.hub.origin.pub == pub:
             origin = self.hub.origin
             origin.spread = True
@@ -340,7 +346,7 @@ cdef class PeerOutbox(PeerHop):
                 self.hub.crowded = self
                 self.hub.crowded_mark = self.hub.commits.mark
         if group is None:
-            at = put_message(at, self.number, body, flags, left_ms, origin)
+            at = put_message(at, self.number, body, flags, left_ms, origin, &version if version.number else NULL)
         else:
             self.group_frame = self.newest() + 1
             at = put_group_message(at, self.number, <const uint8_t*><const char*>group, fit_u16(len(group)),
@@ -352,6 +358,61 @@ cdef class PeerOutbox(PeerHop):
         if self.gather_length >= SEAL_BYTES and not self.hub.whole:
             self.seal()
         return 0
+
+    cdef int retain(self, pub_t* pub) except -1:
+        cdef bint full = self.full()
+        cdef origin_t* origin = NULL
+        if pub.qos == 0 and (full or self.gone is not None):
+            self.dropped += 1               # it gets it from the store
+            return 0
+        if self.gone is not None:
+            return self.ticket(self.line)   # end_turn gives it up
+        if self.hub.origin != NULL and self.hub.origin.pub == pub:
+            origin = self.hub.origin
+            origin.spread = True
+        if pub.qos:
+            self.hub.commits.give(self.line)
+            if full:
+                self.hub.crowded = self
+                self.hub.crowded_mark = self.hub.commits.mark
+        return self.take_retained((<Topics>pub.topics).namespace.name, &pub.body, pub.qos, origin,
+                                  version_t(self.hub.retained.version, self.hub.retained.life),
+                                  self.hub.retained.is_spread_whole(&pub.body), pub.body.payload_length)
+
+    cdef int take_retained(self, bytes namespace, const body_t* body, uint8_t flags, const origin_t* origin,
+                           version_t version, bint whole, uint32_t size) except -1:
+        cdef uint32_t number = self.number_of(namespace)
+        cdef int64_t left_ms = -1
+        cdef body_t shown = body[0]
+        cdef uint8_t* at
+        if not whole:
+            flags |= PEER_ABSENT
+            shown.payload_length = shown.properties_length = 0
+        if body.expires_at:
+            left_ms = max(body.expires_at - self.hub.node.steady_ms, <int64_t>0)
+        at = self.room(message_bytes(&shown) + ORIGIN_BYTES + VERSION_BYTES + SIZE_BYTES)
+        self.put(put_retained(at, number, &shown, flags | PEER_RETAIN, left_ms, origin, &version, size), 1)
+        self.mark_dirty()
+        if self.gather_length >= SEAL_BYTES and not self.hub.whole:
+            self.seal()
+        return 0
+
+    def retained(self, bytes namespace not None, bytes topic not None, Retained kept, uint64_t version, uint64_t life,
+                 uint32_t size=0):
+        """What this node has of a topic, for a node that has come: a retained message, or (None) that it was cleared,
+        with its version. size: of a payload that is at another node still. Nobody waits for it."""
+        cdef body_t body
+        if self.gone is not None:
+            return
+        if kept is None:
+            body_borrow(&body, topic, b"", b"", 0, FORMAT_MQTT)
+        else:
+            body = kept.msg.body
+        self.take_retained(namespace, &body, PEER_STATE | (0 if kept is None else kept.msg.qos), NULL,
+                           version_t(version, life), kept is None or (
+                               not kept.unstored and self.hub.retained.is_spread_whole(&body)),
+                           size if kept is not None and kept.absent else body.payload_length)
+        self.hub.touch()
 
     cdef int release(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1:
         cdef uint8_t* at

@@ -23,6 +23,9 @@ cdef class Retained:
     cdef readonly bint volatile         # $SYS: not written to the journal
     cdef readonly bint unstored         # its payload is another node's: it is not on this disk
     cdef readonly bint absent           # only another node has its payload: RetainedTree.fetch
+    # In a cluster: of the change (hub/retained_store.pxd); 0: of a node that was alone, or of an earlier version.
+    cdef public uint64_t version
+    cdef public uint64_t life
 
 
 # One level of one or more topics. Invariant: every node but the root has a value or a child.

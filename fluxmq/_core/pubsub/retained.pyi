@@ -5,6 +5,8 @@ __all__ = ["Retained", "RetainedCursor", "RetainedTree"]
 
 @final
 class Retained:
+    version: int
+    life: int
     @property
     def volatile(self) -> bool: ...
     @property

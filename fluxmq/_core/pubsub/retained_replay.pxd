@@ -11,9 +11,10 @@ after the other.
 
 A message whose payload is on another node (RetainedTree.fetch) makes this session's replay wait, and no other.
 
-Sent are the values that were set before the filter was added. The client gets newer ones as normal publishes through
-its subscription; so no value is sent twice, and no older one after a newer one. Exception: QoS 0 publishes are not
-queued for a disconnected client, so such values are sent when it is back.
+Sent are the values that were set before the subscription was made. The client gets newer ones as normal publishes
+through it; so no value is sent twice, and no older one after a newer one. Exceptions: QoS 0 publishes are not queued
+for a disconnected client, so such values are sent when it is back; and a value that came from the metadata store of a
+cluster was not published here (its stamp is 0).
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -28,7 +29,7 @@ cdef class Pending:
     cdef bytes filter
     cdef RetainedCursor cursor      # None: not started
     cdef RetainedNode awaited       # its payload is being fetched from another node; None: no such node
-    cdef uint64_t before            # values with a higher stamp were set after it was added
+    cdef uint64_t before            # values with a higher stamp were set after the subscription was made
     cdef uint8_t qos                # granted
     cdef ids_t* ids                 # counted; the subscription identifier, or NULL
 
@@ -41,7 +42,8 @@ cdef class RetainedReplay(Replay):
     cdef dict pending               # filter -> Pending, in the order in which they are sent
     cdef uint64_t returned          # stamp of the tree at the client's last reconnect; 0: it was never disconnected
 
-    cdef int add(self, bytes filter, uint8_t qos, uint32_t identifier) except -1
+    # before: the tree's stamp when the subscription was made.
+    cdef int add(self, bytes filter, uint8_t qos, uint32_t identifier, uint64_t before) except -1
     # The subscription's options changed, which sends nothing again.
     cdef int change(self, bytes filter, uint8_t qos, uint32_t identifier) except -1
     cdef int forget(self, bytes filter) except -1

@@ -35,11 +35,16 @@ cdef class RetainedReplay(Replay):
         self.due = due
         self.pending = {}
 
-    cdef int add(self, bytes filter, uint8_t qos, uint32_t identifier) except -1:
+    cdef int add(self, bytes filter, uint8_t qos, uint32_t identifier, uint64_t before) except -1:
         """Starts the replay of a subscription, or starts it again, [MQTT-3.8.4-3]."""
-        cdef Pending pending = Pending.__new__(Pending)
+        cdef Pending pending = self.pending.get(filter)
+        if pending is not None and pending.before > before:
+            # Begun since the subscription was made, for a topic that was set since (Hub.replay_topic): that is all.
+            pending.set_options(qos, identifier)
+            return 0
+        pending = Pending.__new__(Pending)
         pending.filter = filter
-        pending.before = self.tree.stamp
+        pending.before = before
         pending.set_options(qos, identifier)
         self.pending.pop(filter, None)
         self.pending[filter] = pending

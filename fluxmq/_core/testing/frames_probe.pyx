@@ -10,11 +10,12 @@ from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_HEADER_BYTES, LIFE_BYTES, ORIGIN_BYTES, PEER_ATTACH, PEER_BARRIER, PEER_CALL,
     PEER_COMMITTED, PEER_CONTROL, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_EXPIRES, PEER_FORCED,
     PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_ORIGIN, PEER_PUBLISH,
-    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_RESULT, PEER_SETTLE, PEER_WITHDRAW, RELEASE_BYTES,
-    SETTLE_BYTES, SMALL_BYTES, checks_t, control_bytes, frame_t, group_bytes, interest_bytes, message_bytes,
-    namespace_bytes, next_record, open_frame, peer_record_t, publish_bytes, put_call, put_control, put_credit,
-    put_delivery, put_detach, put_directed, put_group_message, put_header, put_interest, put_message, put_namespace,
-    put_position, put_publish, put_refused, put_release, put_result, put_settle, put_withdraw, span_t,
+    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_RESULT, PEER_RETAINED, PEER_SETTLE, PEER_VERSION,
+    PEER_WITHDRAW, RELEASE_BYTES, SETTLE_BYTES, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES, checks_t, control_bytes,
+    frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t,
+    publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed, put_group_message,
+    put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused, put_release,
+    put_result, put_retained, put_settle, put_withdraw, span_t, version_t,
 )
 from fluxmq._core.wire.primitives cimport Cursor
 from fluxmq._core.wire.sizes cimport fit_u16
@@ -48,6 +49,7 @@ cdef bytes record_bytes(tuple record):
     cdef bytes out, a, b
     cdef body_t body
     cdef origin_t origin
+    cdef version_t version
     cdef uint8_t* begin
     cdef uint8_t* end
     cdef int kind = record[0]
@@ -58,11 +60,23 @@ cdef bytes record_bytes(tuple record):
         end = put_namespace(begin, record[1], at_of(a), <uint32_t>len(a))
     elif kind == PEER_MESSAGE:
         fill(&body, record[4], record[5], record[6])
-        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + ORIGIN_BYTES)
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + ORIGIN_BYTES + VERSION_BYTES)
         begin = <uint8_t*>PyBytes_AS_STRING(out)
-        if len(record) > 7:
+        if len(record) > 7 and record[7]:
             origin.name, origin.use, origin.packet_id = record[7]
-        end = put_message(begin, record[1], &body, record[2], record[3], &origin if len(record) > 7 else NULL)
+        if len(record) > 8:
+            version.number, version.life = record[8]
+        end = put_message(begin, record[1], &body, record[2], record[3],
+                          &origin if len(record) > 7 and record[7] else NULL, &version if len(record) > 8 else NULL)
+    elif kind == PEER_RETAINED:
+        fill(&body, record[4], record[5], record[6])
+        out = PyBytes_FromStringAndSize(NULL, message_bytes(&body) + ORIGIN_BYTES + VERSION_BYTES + SIZE_BYTES)
+        begin = <uint8_t*>PyBytes_AS_STRING(out)
+        if record[7]:
+            origin.name, origin.use, origin.packet_id = record[7]
+        version.number, version.life = record[8]
+        end = put_retained(begin, record[1], &body, record[2], record[3], &origin if record[7] else NULL, &version,
+                           record[9])
     elif kind == PEER_RELEASE:
         out = PyBytes_FromStringAndSize(NULL, RELEASE_BYTES)
         begin = <uint8_t*>PyBytes_AS_STRING(out)
@@ -204,8 +218,9 @@ def decode(bytes data not None) -> tuple:
 
     (1, number, name), (2, namespace, flags, left_ms, topic, properties, payload), (3, the same, group, filter),
     (4, namespace, count, group, filter, flags), (5,), (6, data), (7, as 2, life), (8, name, packet id, use); one of
-    kind 2, 3, 7 or 9 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES and PEER_ORIGIN,
-    left_ms -1: never.
+    kind 2, 3, 7 or 9 with an origin ends with (name, use, packet id). flags without PEER_EXPIRES, PEER_ORIGIN and
+    PEER_VERSION, left_ms -1: never. One of kind 2 with a version ends with an origin or None, and (number, life);
+    (21, as such a one, size of the payload).
 
     Of queues: (9, queue, QoS, format, position, left_ms, topic, properties, payload), (10, member, flags, deliveries,
     log, first offset, count, ms, reason), (11, member, limit), (12, number, queue, data), (13, member, flags),
@@ -234,7 +249,8 @@ def decode(bytes data not None) -> tuple:
         elif PEER_PUBLISH <= record.kind <= PEER_REFUSED:
             found.append(queue_record(&record))
         else:
-            one = (record.kind, record.namespace, record.flags & ~(PEER_EXPIRES | PEER_ORIGIN), record.left_ms,
+            one = (record.kind, record.namespace, record.flags & ~(PEER_EXPIRES | PEER_ORIGIN | PEER_VERSION),
+                   record.left_ms,
                    taken(&record.topic), taken(&record.properties), taken(&record.payload))
             if record.kind == PEER_GROUP_MESSAGE:
                 one = *one, taken(&record.name), taken(&record.filter)
@@ -242,5 +258,11 @@ def decode(bytes data not None) -> tuple:
                 one = *one, record.life
             if record.flags & PEER_ORIGIN:
                 one = *one, (record.origin, record.use, record.packet_id)
+            elif record.flags & PEER_VERSION:
+                one = *one, None
+            if record.flags & PEER_VERSION:
+                one = *one, (record.version, record.life)
+            if record.kind == PEER_RETAINED:
+                one = *one, record.count
             found.append(one)
     return frame, found

@@ -290,7 +290,7 @@ class Front(FrontParts):
         since = self.hub.commits.mark
         codes = []
         refused: list[str] = []
-        wants_retained: list[tuple[bytes, int]] = []
+        wants_retained: list[tuple[bytes, int, int]] = []
         for subscription in packet.subscriptions:
             if client.session is not session:
                 return
@@ -308,7 +308,9 @@ class Front(FrontParts):
                     self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {why}",
                                 {"client_id": client.client_id, "filter": subscription.filter})
                 if retained:
-                    wants_retained.append((subscription.filter.encode(), options_of(subscription)))
+                    # What is set from now on is published to this subscription.
+                    wants_retained.append((subscription.filter.encode(), options_of(subscription),
+                                           session.namespace.topics.retained.stamp))
             codes.append(code if v5 or code < 0x80 else 0x80)
             yield
         if client.session is not session:
@@ -324,7 +326,7 @@ class Front(FrontParts):
             self.hub.when_durable(
                 lambda: self._deliver_retained(session, wants_retained, identifier_of(packet)), since)
 
-    def _deliver_retained(self, session: Session, filters: list[tuple[bytes, int]], identifier: int) -> None:
+    def _deliver_retained(self, session: Session, filters: list[tuple[bytes, int, int]], identifier: int) -> None:
         def steps() -> Iterator[None]:
             for one in filters:
                 self.broker.deliver_retained(session, [one], identifier)

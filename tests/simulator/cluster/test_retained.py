@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
+from oracle.mqtt import Puback, Publish, Will
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import cluster, connected, serving
 
@@ -230,3 +231,194 @@ def test_topics_that_change_all_the_time_are_written_seldom_and_keep_no_other() 
     assert kept(brokers, "two", b"cold") == b"new"
     brokers.run_for(1.0)
     assert all(kept(brokers, "two", b"hot/%d" % number) == b"40" for number in range(200))
+
+
+NAMES = ("one", "two", "three")
+
+
+def agreed(brokers: Brokers, topic: bytes = TOPIC) -> bytes | None:
+    """What all nodes have."""
+    [value] = {kept(brokers, at, topic) for at in NAMES}
+    return value
+
+
+@pytest.mark.parametrize("first", [b"first", LARGE])
+@pytest.mark.parametrize("second", [b"second", b"", LARGE + b"2"])
+@pytest.mark.parametrize("store", ["well", "slow", "away"])
+def test_who_saw_a_change_acknowledged_wins_with_the_next_at_another_node(first: bytes, second: bytes,
+                                                                          store: str) -> None:
+    brokers = serving(*NAMES)
+    one, two, three = (connected(brokers, at, f"c-{at}") for at in NAMES)
+    if store == "away":
+        brokers.store.counts.fail = 1 << 30
+    elif store == "slow":
+        for process in brokers.processes.values():
+            process.cluster._store.late_s = 0.4
+    retain(brokers, one, first)
+    retain(brokers, two, second)
+    three.subscribe("t/1", 1)
+    brokers.run_for(0.3)
+    assert three.messages == ([("t/1", second)] if second else [])
+    brokers.store.counts.fail = 0
+    brokers.run_for(3.0)
+    assert agreed(brokers) == (second or None)
+    value = stored(brokers, INDEX if second.startswith(LARGE) else DATA)
+    assert (None if value is None else value.size) == (len(second) or None)
+
+
+@pytest.mark.parametrize("payload", [b"second", b"", LARGE])
+@pytest.mark.parametrize("seed", range(4))
+def test_who_subscribes_in_the_instant_of_puback_gets_that_value_once(payload: bytes, seed: int) -> None:
+    brokers = serving(*NAMES, seed=seed)
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"first")
+    brokers.run_for(0.1)
+    readers = [connected(brokers, at, f"r-{number}") for at in NAMES for number in (f"{at}-1", f"{at}-2")]
+    retain(brokers, publisher, payload)
+    for reader in readers:
+        reader.subscribe("t/#", 1)
+    brokers.run_for(1.5)
+    assert [reader.messages for reader in readers] == [[("t/1", payload)] if payload else []] * 6
+
+
+@pytest.mark.parametrize("payload", [b"x", LARGE])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_who_subscribes_meanwhile_gets_it_once(payload: bytes, qos: int, seed: int) -> None:
+    """Live or retained, wherever the record is when the subscription comes."""
+    brokers = serving(*NAMES, seed=seed)
+    publisher, chance = connected(brokers, "one", "p"), random.Random(seed)
+    readers = [connected(brokers, at, f"r-{at}-{number}") for at in NAMES for number in range(4)]
+    publisher.publish("t/1", payload, qos, retain=True)
+    for reader in chance.sample(readers, len(readers)):
+        reader.subscribe("t/1", 2)
+        brokers.run_for(chance.choice((0, 0, 0.0003, 0.001, 0.002)))
+    brokers.run_for(2.0)
+    assert [reader.messages for reader in readers] == [[("t/1", payload)]] * len(readers)
+
+
+def test_what_a_node_that_dies_had_acknowledged_is_written_by_the_others() -> None:
+    brokers = serving(*NAMES)
+    publisher = connected(brokers, "one", "p")
+    retain(brokers, publisher, b"old", "t/2")
+    retain(brokers, publisher, b"old", "t/3")
+    brokers.run_for(0.1)
+    brokers.store.counts.fail = 1 << 30
+    retain(brokers, publisher, b"new", "t/1")
+    retain(brokers, publisher, b"new", "t/2")
+    retain(brokers, publisher, b"", "t/3")
+    brokers.kill("one")
+    brokers.store.counts.fail = 0
+    brokers.run_for(0.5)
+    assert stored(brokers) is None                      # its lease has not ended
+    brokers.end_lease_of("one")
+    brokers.run_for(2.0)
+    topics = {key for key in brokers.store.items if b"/retained-" in key}
+    assert topics == {topic_key(RETAINED_DATA, b"/", topic) for topic in (b"t/1", b"t/2")}
+    brokers.start("one")
+    brokers.run_for(1.0)
+    for at in NAMES:
+        assert sorted(received(brokers, at)) == [("t/1", b"new"), ("t/2", b"new")]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_topic_that_was_cleared_meanwhile_stays_cleared(checkpoint: bool, restart: bool) -> None:
+    """Its value was acknowledged, and not written when its node died; it was cleared at another node, which perhaps
+    restarts, too."""
+    brokers = serving(*NAMES)
+    one, two = connected(brokers, "one", "p"), connected(brokers, "two", "q")
+    brokers.store.counts.fail = 1 << 30
+    retain(brokers, one, b"x")
+    brokers.kill("one")
+    brokers.store.counts.fail = 0
+    brokers.end_lease_of("one")
+    retain(brokers, two, b"")
+    brokers.run_for(2.0)
+    assert DATA not in brokers.store.items
+    for at in ("two", "three") if restart else ():
+        if checkpoint:
+            brokers.processes[at].node.checkpoint()
+            brokers.run_for(0.5)
+        brokers.kill(at)
+        brokers.end_lease_of(at)
+        brokers.start(at)
+    brokers.start("one")
+    brokers.run_for(2.0)
+    assert agreed(brokers) is None and DATA not in brokers.store.items
+
+
+def test_all_nodes_restart_with_what_the_store_has_not_got() -> None:
+    brokers = serving(*NAMES)
+    publisher, other = connected(brokers, "one", "p"), connected(brokers, "two", "q")
+    retain(brokers, publisher, b"old", "t/2")
+    brokers.run_for(0.1)
+    brokers.store.counts.fail = 1 << 30
+    retain(brokers, publisher, b"x")
+    retain(brokers, other, b"", "t/2")
+    for at in NAMES:
+        brokers.kill(at)
+    brokers.store.counts.fail = 0
+    for at in NAMES:
+        brokers.end_lease_of(at)
+    brokers.start()
+    brokers.run_for(2.0)
+    assert agreed(brokers) == b"x" and agreed(brokers, b"t/2") is None
+    assert stored(brokers) is not None and topic_key(RETAINED_DATA, b"/", b"t/2") not in brokers.store.items
+
+
+def test_a_retained_message_that_a_node_does_not_take_in_time_is_refused() -> None:
+    brokers = serving(*NAMES)
+    publisher = connected(brokers, "one", "p")
+    brokers.network.stall("one", "three")
+    packet_id = publisher.publish("t/1", b"x", 1, retain=True)
+    brokers.run_until(lambda: publisher.acknowledged(packet_id), 20.0)
+    assert [ack.reason for ack in publisher.of(Puback)] == [0x80]
+    brokers.network.heal()
+    brokers.run_for(5.0)
+    assert agreed(brokers) == b"x"
+
+
+def test_a_message_that_expires_is_gone_everywhere_and_nothing_older_comes_back() -> None:
+    brokers = serving(*NAMES)
+    one, client = connected(brokers, "one", "p"), connected(brokers, "two", "q")
+    brokers.store.counts.fail = 1 << 30
+    retain(brokers, one, b"for ever")
+    client.send(Publish(topic="t/1", payload=b"short", qos=1, packet_id=77, retain=True,
+                        properties=[("message_expiry_interval", 2)]))
+    brokers.run_until(lambda: client.acknowledged(77))
+    assert agreed(brokers) == b"short"
+    brokers.run_for(3.0)
+    for at in NAMES:
+        brokers.processes[at].node.hub.namespaces.expire_retained()
+    brokers.store.counts.fail = 0
+    brokers.run_for(3.0)
+    assert agreed(brokers) is None and DATA not in brokers.store.items
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_retained_will_is_a_change_like_any_other(qos: int) -> None:
+    brokers = serving(*NAMES)
+    client = connected(brokers, "one", "c", will=Will(topic="t/1", payload=b"gone", qos=qos, retain=True))
+    retain(brokers, connected(brokers, "two", "p"), b"here")
+    client.leave()
+    brokers.run_for(0.05)
+    assert received(brokers, "three") == [("t/1", b"gone")]
+    retain(brokers, connected(brokers, "three", "q"), b"back")
+    brokers.run_for(1.0)
+    assert agreed(brokers) == b"back"
+
+
+def test_a_node_that_joins_while_topics_change_has_them() -> None:
+    brokers = serving("one", "two", seed=5)
+    brokers.processes["three"] = type(brokers.processes["one"])(brokers, "three")
+    publisher = connected(brokers, "one", "p")
+    brokers.processes["three"].start()
+    last = 0
+    while not brokers.processes["three"].serving:
+        last += 1
+        publisher.publish(f"t/{last % 7}", b"%d" % last, 0, retain=True)
+        brokers.run_for(0.001)
+    retain(brokers, publisher, b"", "t/0")
+    found = dict(received(brokers, "three"))
+    assert found == {f"t/{number}": kept(brokers, "one", b"t/%d" % number) for number in range(1, 7)}
