@@ -17,6 +17,7 @@ from simulator.cluster import (
     test_queue_histories,
     test_repetitions,
     test_retained,
+    test_retained_histories,
     test_share_histories,
     test_shares,
     test_stream_histories,
@@ -63,6 +64,8 @@ KINDS: dict[str, Callable[[int], object]] = {
     "quorum": quorum_history.play,
     "receiver restarts": test_repetitions.test_a_receiver_that_restarts_gets_each_message_once,
     "retained": test_retained.test_nodes_agree_after_kills_in_the_middle_of_it,
+    **{"retained in turn: " + level: partial(test_retained_histories.run, faults=faults)
+       for level, faults in test_retained_histories.LEVELS.items()},
     "streams break": test_brokers.test_broken_streams_lose_nothing_repeat_nothing_and_keep_the_order,
     **{level: partial(test_will_histories.run, faults=faults) for level, faults in test_will_histories.LEVELS.items()},
     "wills": test_wills.test_each_session_gets_a_will_once_whoever_dies_and_comes_back_meanwhile,
