@@ -625,7 +625,8 @@ cdef class AmqpConnection(Transport):
         payload = (<const char*>body.payload)[:body.payload_length]
         if mandatory:
             unrouted = UnroutedReply.__new__(UnroutedReply)
-            unrouted.channel, unrouted.topic, unrouted.properties, unrouted.payload = channel, topic, properties, payload
+            unrouted.channel, unrouted.topic = channel, topic
+            unrouted.properties, unrouted.payload = properties, payload
         return self.hub.reply(self.namespace.name, topic[1:], topic, properties, payload, unrouted)
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
