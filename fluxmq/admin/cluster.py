@@ -5,13 +5,16 @@
     POST   /api/v1/cluster/voters/{node}   {"voter": node}: it has a vote in etcd
     DELETE /api/v1/cluster/voters/{node}   {"removed": node}: it has none any more
     GET  /api/v1/cluster/leave        a LeavingView: how far the node has come
-    POST /api/v1/cluster/leave        202 {"leaving": id}: begun; the broker stops when it is done
+    POST /api/v1/cluster/leave?keep_vote=   202 {"leaving": id}: begun; the broker stops when it is done
 """
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
 from fluxmq.admin.http import Answer
+from fluxmq.admin.words import truth
 from fluxmq.engine.ports.overview import ClusterOverview, ClusterView
 
 __all__ = ["add_voter", "cluster_page", "leave_cluster", "remove_voter", "show_cluster", "show_leaving"]
@@ -45,7 +48,7 @@ async def show_leaving(port: ClusterOverview) -> Answer:
     return Answer(200, _JSON_TYPE, msgspec.json.encode(port.leaving()) + b"\n")
 
 
-async def leave_cluster(port: ClusterOverview) -> Answer:
+async def leave_cluster(port: ClusterOverview, query: Mapping[str, str]) -> Answer:
     """Raises QueueRefused."""
-    port.leave()
+    await port.leave(truth(query, "keep_vote"))
     return Answer(202, _JSON_TYPE, msgspec.json.encode({"leaving": port.snapshot().local}) + b"\n")

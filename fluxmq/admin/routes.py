@@ -24,7 +24,7 @@
     POST   /api/v1/cluster/voters/{node}              {"voter": node}: it has a vote in etcd
     DELETE /api/v1/cluster/voters/{node}              {"removed": node}: it has none any more
     GET    /api/v1/cluster/leave                      how far this node has come that leaves        200
-    POST   /api/v1/cluster/leave                      {"leaving": id}: begun                        202
+    POST   /api/v1/cluster/leave?keep_vote=           {"leaving": id}: begun                        202
     GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
     DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
     …      /api/v1/users, /api/v1/permissions         of a cluster                                  (accounts.py)
@@ -126,7 +126,7 @@ class AdminRoutes:
             self._route(("cluster", "voters", None), POST=(lambda call: add_voter(cluster, call.names[0]), ""),
                         DELETE=(lambda call: remove_voter(cluster, call.names[0]), ""))
             self._route(("cluster", "leave"), GET=(lambda call: show_leaving(cluster), ""),
-                        POST=(lambda call: leave_cluster(cluster), ""))
+                        POST=(lambda call: leave_cluster(cluster, call.query), "keep_vote"))
         if bans is not None:
             self._route(("bans",), GET=(lambda call: list_bans(bans), ""))
             self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"))

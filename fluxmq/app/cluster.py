@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from fluxmq import __version__
-from fluxmq._core.errors import ConfigError, FluxError
+from fluxmq._core.errors import ConfigError, FluxError, StorageError
 from fluxmq.app.driver import LoopDriver
 from fluxmq.app.listeners import Listeners
+from fluxmq.cluster.claim import OldStorage
 from fluxmq.cluster.etcd.binary import check_version, find_binary, version_of
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endpoints import Tls as EtcdTls
@@ -34,11 +34,12 @@ from fluxmq.model.address import parse_address
 from fluxmq.model.cluster import ClusterTls
 from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
 from fluxmq.model.config import Config
+from fluxmq.storage.aside import set_storage_aside
 from fluxmq.storage.lock import StorageLock
+from fluxmq.storage.node_identity import NodeIdentity
 
 __all__ = ["ClusterRuntime"]
 
-IDENTITY_FILE = "node-identity"  # in storage.dir: tells a former life of a node from another process with its name
 ENDING_LIMIT_S = 5.0  # for tasks that were cancelled
 MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members, as last seen
 
@@ -46,6 +47,8 @@ MEMBERS_FILE = "etcd-members"  # in storage.dir: peer URLs of the other members,
 class ClusterRuntime:
     """One per process. start() before the first life of the server, stop() after the last. etcd_log: for the lines of
     the etcd member's own log."""
+
+    storage: NodeIdentity  # from start() on
 
     def __init__(self, config: Config, log: Log, etcd_log: Log) -> None:
         self.config = config
@@ -65,6 +68,7 @@ class ClusterRuntime:
         """Takes the lock of the storage directory, then starts the etcd member of this node, if it has one: a second
         process with the same configuration must not come as far as that. Raises ConfigError, StorageError."""
         self.lock.acquire()
+        self.storage = NodeIdentity(self.lock.directory)
         where, etcd = self.addresses.member, self.config.cluster.etcd
         if where is None:
             return
@@ -79,6 +83,17 @@ class ClusterRuntime:
         # Others ask this node whether its member knows a leader.
         self.watch = LeaderWatch(EtcdLocalMember(member, self.store, self.store.endpoints[0]), LoopDriver(), _boot_s)
         self._watching = LoopDriver().start(self.watch.keep())
+
+    def set_storage_aside(self, why: OldStorage) -> None:
+        """Between two lives of the server: the next one has an empty directory. Raises StorageError."""
+        aside = set_storage_aside(self.lock.directory)
+        try:
+            self.lock.make_directories()
+        except OSError as error:
+            raise StorageError(f"cannot use {self.lock.directory} as the storage directory: {error}") from error
+        self.storage = NodeIdentity(self.lock.directory)
+        self.log("warning", "", "the storage directory was set aside, and this node comes in as after the loss of its "
+                                "disk (cluster.old_storage)", {"directory": str(aside), "why": str(why)})
 
     def binary(self) -> str:
         """Path of the etcd that is to be used. Raises ConfigError."""
@@ -136,8 +151,8 @@ class ClusterRuntime:
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls),
                                   log=self.log)
         self._driver = LoopDriver()
-        node = ClusterNode(settings, self.store, transport, self._driver, on_fenced=on_fenced, log=self.log,
-                           clock_s=_boot_s, watch=self.watch)
+        node = ClusterNode(settings, self.store, transport, self._driver, storage=self.storage, on_fenced=on_fenced,
+                           log=self.log, clock_s=_boot_s, watch=self.watch)
         node.votes.on_asked = None if self.own is None else self.own.add
         return node
 
@@ -145,23 +160,15 @@ class ClusterRuntime:
         """Joins the cluster; listeners: opened already. Raises as ClusterNode.start, and as OwnMember.enter."""
         where = self.addresses
         if self.own is not None:
+            self.own.joiner.claim = node.claim.look
             await self.own.enter()
         await node.start(Registration(
-            address=where.transport_address, identity=self._identity(), pid=os.getpid(), version=__version__,
-            versions=VERSIONS, clients=_client_addresses(listeners, where)))
+            address=where.transport_address, pid=os.getpid(), version=__version__, versions=VERSIONS,
+            clients=_client_addresses(listeners, where)))
 
     def overview(self, node: ClusterNode) -> Overview:
         """What operators see of it."""
         return Overview(node, self.addresses.peers, self.own)
-
-    def _identity(self) -> str:
-        """Of the data directory, which the store has locked."""
-        file = Path(self.config.storage.dir) / IDENTITY_FILE
-        if not file.exists():
-            draft = file.with_suffix(".new")
-            draft.write_text(uuid.uuid4().hex, "ascii")
-            draft.replace(file)
-        return file.read_text("ascii").strip()
 
 
 def _boot_s() -> float:

@@ -150,33 +150,37 @@ def voters_remove(place: Place, node: str, yes: bool) -> None:
 
 @cluster.command("leave")
 @click.option("--no-wait", is_flag=True, help="Return when it has begun.")
+@click.option("--keep-vote", is_flag=True, help="The node comes back: it stays one of etcd's voters meanwhile.")
 @yes_option
 @asks
-def cluster_leave(place: Place, no_wait: bool, yes: bool) -> None:
+def cluster_leave(place: Place, no_wait: bool, keep_vote: bool, yes: bool) -> None:
     """Take this node out of the cluster, and stop it.
 
-    Its sessions, its queues and its streams go to the other nodes, its clients are told where to go, and the process
-    ends. The command returns then. It shows how far that has come, and names the queues that stay, and why; with
-    --no-wait, only the log does.
+    Its sessions, its queues and its streams go to the other nodes, its clients are told where to go, it gives its vote
+    in etcd back, and the process ends. It is refused if etcd would have no quorum then. A node that is started again
+    later gets its vote again. The command returns when all is done. It shows how far that has come, and names the
+    queues that stay, and why; with --no-wait, only the log does.
     """
     view = place.client.ask("GET", "cluster")
     name = view["local"]
     if view["state"] != "standalone":  # then the broker says why it cannot
         confirm(yes, f"Hand over the sessions and queues of {plain(name)} to the other nodes, and stop it?")
-    place.client.ask("POST", "cluster", "leave")
+    place.client.ask("POST", "cluster", "leave", query={"keep_vote": "true"} if keep_vote else None)
     told = None if no_wait else _wait(place, name)
     text = f"{plain(name)} {'leaves' if no_wait else 'has left'}"
     if told is not None and told["moved"]:
         text += f", and {_count(told['moved'], 'queue')} moved"
-    if next(node["etcd"] for node in view["nodes"] if node["id"] == name) == "voter":
+    if keep_vote and next(node["etcd"] for node in view["nodes"] if node["id"] == name) == "voter":
         text += (". Its member of etcd keeps its vote: if it does not come back, fluxmq cluster voters remove "
                  f"{plain(name)}, on another node")
+    if told is not None and told["vote"]:
+        text += f"\n{plain(told['vote'])}"
     for queue, why in () if told is None else told["stay"].items():
         text += f"\nqueue {plain(queue)} stays with it: {plain(why)}"
     if told is not None and not told["ended"]:
         text += "\nwhat it has not handed over, its log says"
     place.show({"node": name, "left": not no_wait} | ({} if told is None else {
-        "moved": told["moved"], "stay": told["stay"] if told["ended"] else None}), lambda: text)
+        "moved": told["moved"], "vote": told["vote"], "stay": told["stay"] if told["ended"] else None}), lambda: text)
 
 
 def _count(number: int, word: str) -> str:

@@ -101,6 +101,7 @@ async def _main(config: Config) -> int:
     if not config.cluster.enabled:
         return (await _serve(config, signals)).status
     from fluxmq.app.cluster import ClusterRuntime  # its packages are those of the extra [cluster]
+    from fluxmq.cluster.claim import OldStorage
     notes = Notes("fluxmq.cluster", time.monotonic)
     # The etcd member repeats itself several times a second as long as something is wrong.
     etcd_notes = Notes("fluxmq.etcd", time.monotonic, LOG_ETCD_INTERVAL_SECONDS)
@@ -109,10 +110,15 @@ async def _main(config: Config) -> int:
     try:
         runtime.start()
         while True:
-            server = await _serve(config, signals, runtime)
-            if not server.again or server.status:
-                return server.status
-            del server
+            try:
+                server = await _serve(config, signals, runtime)
+                if not server.again or server.status:
+                    return server.status
+                del server
+            except OldStorage as old:
+                if config.cluster.old_storage != "set_aside":
+                    raise
+                runtime.set_storage_aside(old)
             await runtime.life_ended()
             gc.unfreeze()
             gc.collect()  # what it was made of refers to itself, and the next life makes as much
@@ -234,6 +240,7 @@ class Server:
         self.fenced = False
         self.again = False  # this life has ended by the loss of its lease alone: another one follows
         self.away = ReasonCode.USE_ANOTHER_SERVER  # what clients are told when this node leaves
+        self.gives_vote = False  # in etcd: it leaves for good
         self.listeners = Listeners()
         self.tally = Tally()
         self.heap = HeapKeeper()
@@ -468,9 +475,9 @@ class Server:
             self.hurried.set()
         self.stopped.set()
 
-    def leave(self) -> None:
+    def leave(self, keep_vote: bool) -> None:
         """An operator takes this node out of its cluster: clients are told that it has moved for good."""
-        self.away, self.again = ReasonCode.SERVER_MOVED, False
+        self.away, self.again, self.gives_vote = ReasonCode.SERVER_MOVED, False, not keep_vote
         self.stopped.set()
 
     async def _hand_over(self, leaver: Leaver) -> None:
@@ -495,6 +502,17 @@ class Server:
         for name, why in queues.items():
             self.notes.log.warning("a queue stays with this node", extra={"queue": name, "why": why})
         work.cancel()
+
+    async def _give_vote_back(self, leaver: Leaver) -> None:
+        """In etcd. A node that reaches no other member than its own needs that one until it has given up its lease."""
+        own = None if self.runtime is None else self.runtime.own
+        if self.gives_vote and own is not None and not own.without_vote:
+            if own.can_go_on:
+                self.gives_vote = False
+                leaver.vote = await own.give_back()
+            else:
+                leaver.vote = (f"{own.joiner.name} gives its vote in etcd back when it has stopped: fluxmq cluster "
+                               "members on another node shows whether it did")
 
     async def _tell_operator(self, leaver: Leaver) -> None:
         """Who has taken the node out of its cluster looks twice a second, and is to see what came of it."""
@@ -521,6 +539,7 @@ class Server:
         if self._started and self.node is not None and not self.fenced and not self.status:
             self.admission.gate.shut = "this node is leaving its cluster"
             await self._hand_over(self.node.leaver)
+            await self._give_vote_back(self.node.leaver)
             await self._tell_operator(self.node.leaver)
         self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
@@ -539,6 +558,8 @@ class Server:
             self.loop.remove_reader(self.poller.fileno())
         if self.node is not None and self.runtime is not None:
             await self.node.stop()
+            if self.gives_vote and self.runtime.own is not None:
+                await self.runtime.own.give_back()  # it could not go on without its member before
             self.runtime.end_life()
         await self.recording.stop()
         await self.queues.stop()

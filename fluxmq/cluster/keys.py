@@ -11,7 +11,7 @@ __all__ = [
     "BAN_ADDRESS", "BAN_USER", "BINDING", "DATA", "DOCUMENTS", "EXCHANGE", "LEADER", "NODES", "OWNER", "QUEUE",
     "QUEUE_DATA", "QUEUE_OWNER", "RETAINED_DATA", "RETAINED_INDEX", "ROOT", "SUBSCRIPTION", "WILL_DATA",
     "Name", "ban_key", "binding_key", "client_key", "document_key", "exchange_key", "node_key", "node_of", "parse",
-    "queue_key", "subscription_key", "topic_key",
+    "queue_key", "storage_key", "subscription_key", "topic_key", "voteless_key",
 ]
 
 ROOT = b"/mqtt/"
@@ -85,6 +85,16 @@ def node_of(key: bytes) -> str | None:
     return decode(key[len(NODES):]).decode(errors="replace") if key.startswith(NODES) else None
 
 
+def storage_key(node: str) -> bytes:
+    """Of the record of the storage directory that a node had last: claim.py."""
+    return ROOT + b"storage/" + encode(node.encode())
+
+
+def voteless_key(node: str) -> bytes:
+    """It exists if an operator has taken a node's vote in etcd: etcd/own_member.py."""
+    return ROOT + b"voteless/" + encode(node.encode())
+
+
 def client_key(kind: str, namespace: bytes, client_id: bytes) -> bytes:
     """kind: OWNER, DATA or WILL_DATA."""
     client = encode_client(client_id)
@@ -136,7 +146,7 @@ def document_key(kind: str, namespace: bytes, name: bytes) -> bytes:
 
 
 def parse(key: bytes) -> Name | None:
-    """What a key below ROOT is about; None: it is none of these (a node, the leader, or written by somebody else)."""
+    """What a key below ROOT is about; None: it is none of these (of a node, of the leader, or somebody else's)."""
     if not key.startswith(ROOT):
         return None
     parts = key[len(ROOT):].split(b"/")

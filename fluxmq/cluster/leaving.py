@@ -153,12 +153,14 @@ class Leaving:
 
 
 class Leaver:
-    """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop. ended:
-    nothing is handed over any more; told: an operator has been told so."""
+    """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop, with
+    whether it keeps its vote in etcd. ended: nothing is handed over any more; told: an operator has been told so. vote:
+    what has become of it, a sentence."""
 
     def __init__(self, node: ClusterNode) -> None:
-        self.on_leave: Callable[[], None] | None = None
+        self.on_leave: Callable[[bool], None] | None = None
         self.ended = self.told = False
+        self.vote = ""
         self._node = node
         self._leaving: Leaving | None = None
 

@@ -21,8 +21,9 @@ from enum import Enum
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from fluxmq._core.errors import FluxError
+from fluxmq.cluster.claim import Claim, JoinRefused, Taken
 from fluxmq.cluster.keys import LEADER, node_key, node_of
 from fluxmq.cluster.ports import Change, Compare, Event, LeaseGone, MetadataStore, StoreError
 from fluxmq.engine.ports.driver import Driver
@@ -33,6 +34,7 @@ __all__ = ["JoinRefused", "Membership", "Node", "Registration", "State", "dial_a
 # So that an election of etcd, which takes one or two seconds, fits between the last renewal and the deadline.
 RENEWALS_PER_TTL = 6
 RETRY_S = 0.1  # while a renewal is late; the ones before it may be held up in etcd, and are not waited for
+WAIT_S = 0.5  # while another process has the name
 RETRY_ALONE_S = 0.5  # while it is known that there is no leader
 LATE_S = 0.25  # behind the time at which a renewal was due
 PATIENCE_S = 5.0  # for a quorum that is lost, from the last renewal on
@@ -42,10 +44,6 @@ CLOCK_RATE_ERROR = 0.01
 # After a node's lease has ended, nobody takes over what it owned before this has passed: docs/internals/cluster.md,
 # "Without quorum".
 TAKEOVER_DELAY_S = 0.6
-
-
-class JoinRefused(FluxError):
-    """The node may not join. The text says what to do."""
 
 
 class State(Enum):
@@ -61,11 +59,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """What a node tells the others of itself: the value of its key.
 
     address: of its transport. clients: addresses for clients by listener, for a server reference. versions: lowest and
-    highest version of streams. identity: of its data directory.
+    highest version of streams. identity: of its data directory, which join() knows.
     """
 
     address: str
-    identity: str
+    identity: str = ""
     clients: dict[str, str] = {}
     pid: int = 0
     version: str = ""
@@ -89,31 +87,33 @@ def dial_address(node: Node, configured: dict[str, str]) -> str:
 class Membership:
     """One per node.
 
-    name: of this node. clock_s: seconds of a clock that no operator can set and that goes on while the machine sleeps
-    (CLOCK_BOOTTIME), read at the call. on_deadline: called with the time by that clock until which this node may serve,
-    whenever it moves. on_fenced: called once, with the reason. on_node: called with a node that has appeared, or
-    disappeared (False); a node with a new epoch disappears first. unfit: why this node can keep no promise although it
-    has its lease; "": it can.
+    name: of this node. claim: to that name. clock_s: seconds of a clock that no operator can set and that goes on while
+    the machine sleeps (CLOCK_BOOTTIME), read at the call. on_deadline: called with the time by that clock until which
+    this node may serve, whenever it moves. on_fenced: called once, with the reason. on_node: called with a node that
+    has appeared, or disappeared (False); a node with a new epoch disappears first. unfit: why this node can keep no
+    promise although it has its lease; "": it can.
     """
 
-    def __init__(self, name: str, store: MetadataStore, driver: Driver, ttl_s: int, *,
+    def __init__(self, name: str, store: MetadataStore, driver: Driver, ttl_s: int, *, claim: Claim,
                  clock_s: Callable[[], float], on_deadline: Callable[[float], None], on_fenced: Callable[[str], None],
                  on_node: Callable[[Node, bool], None], unfit: Callable[[], str] = str) -> None:
         self.name = name
         self.state = State.NEW
-        self.registration = Registration(address="", identity="")  # until join()
+        self.registration = Registration(address="")  # until join()
         self.ttl_s = ttl_s
         self.lease = 0
         self.epoch = 0
         self.deadline_s = 0.0  # by clock_s: may serve until then
         self.lease_ends_s = 0.0  # by clock_s: until then the store surely has the lease
         self.voters: dict[int, str] = {}  # of the store, as of the last renewal: number and name
+        self.waits = ""  # for whose lease it waits before it registers; "": for none
         self.nodes: dict[str, Node] = {}  # with a lease, this one too
         self.leader = ""
         self.newest = 0  # revision of the store when it last answered
         # By the driver's clock: when another node was seen to have lost its lease, or may have before this one looked.
         self.last_end_s = -TAKEOVER_DELAY_S
         self._renewed_s = 0.0  # by clock_s: when the last renewal that counts was sent
+        self._claim = claim
         self._certain_s = 0.0  # by clock_s: until then no lease can end, says quorum.py
         self._problem = ""  # of the newest attempt
         self._attempted_s = 0.0  # by clock_s
@@ -130,31 +130,32 @@ class Membership:
     # ------------------------------------------------------------------ join and leave
 
     async def join(self, registration: Registration) -> None:
-        """Registers this node. Raises JoinRefused if another process has its name; StoreError if the store does not
-        answer."""
-        self.registration = registration
-        value = msgspec.json.encode(registration)
+        """Registers this node, when nobody else has its name. Raises JoinRefused if another process keeps it;
+        OldStorage, StorageError; StoreError if the store does not answer."""
+        self.registration = replace(registration, identity=self._claim.storage.identity)
+        value = msgspec.json.encode(self.registration)
         while True:
+            try:
+                seen = await self._claim.look(self._store)
+            except Taken as taken:
+                self.waits = str(taken)
+                await self._driver.sleep(WAIT_S)
+                continue
+            self.waits = ""
+            if seen.former is not None:
+                # Its data directory is locked by this process, so that one is gone.
+                await self._store.revoke(seen.former.lease)
+            compare, change = await self._claim.stake(seen)
             sent = self._clock_s()
             lease = await self._store.grant(self.ttl_s)
             try:
-                result = await self._store.transact([Compare(self._key, 0)], [Change(self._key, value, lease)])
+                result = await self._store.transact([Compare(self._key, 0), compare],
+                                                    [Change(self._key, value, lease), change])
             except LeaseGone:
                 continue  # etcd took longer for the transaction than the lease lives: with another one
             if result.done:
                 break
             await self._store.revoke(lease)
-            item = result.found[0]
-            if item is None:
-                continue
-            if _registration(item.value).identity != self.registration.identity:
-                address = _registration(item.value).address
-                raise JoinRefused(f"another process is in the cluster as node {self.name!r} (at {address}): give this "
-                                  f"one another cluster.node_id, or stop that one and wait {self.ttl_s} s. If that is "
-                                  f"this node's former life, because its storage.dir was lost or replaced, start it "
-                                  f"again in {self.ttl_s} s")
-            # A former life of this node: its data directory is locked by this process, so that one is gone.
-            await self._store.revoke(item.lease)
         self.lease, self.epoch = lease, result.revision
         self.state = State.MEMBER
         self.note_end()
@@ -368,4 +369,4 @@ def _registration(value: bytes) -> Registration:
     try:
         return msgspec.json.decode(value, type=Registration)
     except MALFORMED:
-        return Registration(address="", identity="")
+        return Registration(address="")

@@ -19,6 +19,7 @@ from fluxmq._core.errors import StorageError, UsageError
 from fluxmq.cluster import keys
 from fluxmq.cluster.adoption import Adoption
 from fluxmq.cluster.bans import Bans
+from fluxmq.cluster.claim import PERIOD_S, Claim
 from fluxmq.cluster.defining import Defining
 from fluxmq.cluster.definitions import KINDS, Definitions
 from fluxmq.cluster.documents import Documents
@@ -55,6 +56,7 @@ from fluxmq.cluster.ports import (
     Event,
     Log,
     MetadataStore,
+    OwnStorage,
     StoreError,
     StoreFull,
     StreamIn,
@@ -85,6 +87,8 @@ __all__ = ["ClusterNode", "Phase", "Settings"]
 T = TypeVar("T")
 RETRY_S = 0.5
 REPEAT_S = 60.0  # between two lines of the log that say the same
+WHO = "who"  # method of Transport.call: which node, with which storage directory, answers there
+WHO_S = 2.0
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
 
 
@@ -118,13 +122,15 @@ class Settings(NamedTuple):
 class ClusterNode:
     """A Directory; `services` has it with Peers and Replicator.
 
-    clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_fenced: called with the reason when this node must stop at
-    once. log: as Broker's on_log. watch: of this node's member of etcd; None: it has none. new_name: for a cluster that
-    has none yet; of no other one.
+    storage: this node's directory. clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_fenced: called with the
+    reason when this node must stop at once. log: as Broker's on_log. watch: of this node's member of etcd; None: it has
+    none. new_name: for a cluster that has none yet; of no other one.
     """
 
+    _asking = b""  # which node answers somewhere: this question is its own
+
     def __init__(self, settings: Settings, store: MetadataStore, transport: Transport, driver: Driver, *,
-                 clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log,
+                 storage: OwnStorage, clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log,
                  watch: LeaderWatch | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self.phase = Phase.NEW
         self.settings = settings
@@ -140,8 +146,7 @@ class ClusterNode:
         self.votes = Votes(self)
         self.operations = NodeOperations(self)
         self._store = store
-        self.transport = transport
-        self.driver = driver
+        self.transport, self.driver = transport, driver
         self._on_fenced = on_fenced
         self._new_name = new_name
         self._has_member = watch is not None
@@ -149,8 +154,9 @@ class ClusterNode:
         self._all_known: Promise[None] = driver.promise()
         self.writer = Writer(store, driver)
         self.feed = Feed(store, driver, self._on_events)
+        self.claim = Claim(settings.name, storage, settings.ttl_s, driver, self._runs)
         self.membership = Membership(
-            settings.name, store, driver, settings.ttl_s, clock_s=clock_s,
+            settings.name, store, driver, settings.ttl_s, claim=self.claim, clock_s=clock_s,
             on_deadline=lambda at_s: self.broker.hub.serve_until(int(at_s * 1000)), on_fenced=self._fenced,
             on_node=self._on_node, unfit=self._unfit)
         self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s,
@@ -264,7 +270,7 @@ class ClusterNode:
     async def start(self, registration: Registration) -> None:
         """Joins the cluster. registration: what the others are told of this node. When it returns, this node knows what
         all others want, they know what it wants, and it owns those of its stored sessions that no other node has. Turns
-        must run meanwhile. Raises JoinRefused, BindFailed, StoreError."""
+        must run meanwhile. Raises JoinRefused, OldStorage, StorageError, BindFailed, StoreError."""
         settings, broker = self.settings, self.broker
         self.phase = Phase.JOINING
         await self.transport.start(self)   # others may ask about this node's member of etcd before it has joined
@@ -308,6 +314,7 @@ class ClusterNode:
             self.kept.begin()
             self.driver.start(self.sweep.keep())
             self.driver.start(self.origins.sweep(broker.hub))
+            self.driver.start(self._keep_claim())
             self.phase = Phase.SERVING
             self.adoption.serving()
 
@@ -350,6 +357,37 @@ class ClusterNode:
         result = await self._store.transact([Compare(CLUSTER_KEY, 0)], [Change(CLUSTER_KEY, drawn)])
         found = None if result.done else result.found[0]
         return (drawn if found is None else found.value).decode(errors="replace")
+
+    async def _runs(self, address: str) -> bool:
+        """Whether another process answers at the address of a transport as this node, with this directory."""
+        if not address or address == self.membership.registration.address:
+            return False    # that is bound by this process
+        self._asking = f"{self.membership.registration.pid} {self.driver.now()!r}".encode()
+        try:
+            parts = [part async for part in self.transport.call(address, WHO, self._asking, WHO_S)]
+        except CallFailed:
+            return False
+        return b"".join(parts) == self._who()
+
+    def _who(self) -> bytes:
+        return f"{self.settings.name} {self.claim.storage.identity}".encode()
+
+    async def _answer_who(self, body: bytes) -> AsyncIterator[bytes]:
+        """Not to itself, at an address that it has had before."""
+        yield b"" if body == self._asking else self._who()
+
+    async def _keep_claim(self) -> None:
+        while self.phase in (Phase.SERVING, Phase.LEAVING):
+            await self.driver.sleep(PERIOD_S)
+            if self.phase not in (Phase.SERVING, Phase.LEAVING):
+                return
+            try:
+                await self.claim.renew(self._store, self.membership.epoch)
+            except StoreError:
+                continue        # the next time
+            except StorageError as error:
+                self.log("warning", str(error), "the generation of the storage directory cannot be written: an old "
+                                                "copy of it might not be told from it", {"why": str(error)})
 
     def _on_known(self) -> None:
         if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
@@ -625,6 +663,8 @@ class ClusterNode:
     def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
         if method == VOTER:
             return self.quorum.answer()
+        if method == WHO:
+            return self._answer_who(body)
         if method == "retained" and self._broker is not None:
             return self.retained.payloads.serve(body)
         if method == TAKEOVER and self.phase in (Phase.SERVING, Phase.LEAVING):

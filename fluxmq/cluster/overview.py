@@ -1,6 +1,7 @@
 """What operators see of a cluster: `engine.ports.overview.ClusterOverview` of a ClusterNode."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec.structs import replace
@@ -45,8 +46,7 @@ class Overview:
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
             local=member.name, state=state, reason=self._reason(state), leader=member.leader,
             without_quorum_ms=int(member.silent_s * 1000) if state == "without_quorum" else 0,
-            quorum_lost=node.quorum.lost, degraded=(node.transport.problem,) if node.transport.problem else (),
-            listener_restarts=node.transport.restarts,
+            quorum_lost=node.quorum.lost, degraded=tuple(self._degraded()), listener_restarts=node.transport.restarts,
             revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
             retained_pending=node.retained.waiting, retained_left_out=node.retained.payloads.left_out,
             share_in_doubt=known.doubts.waiting if known is not None else 0,
@@ -58,13 +58,19 @@ class Overview:
         if state == "joining":
             if self._own is not None and self._own.joiner.waits:
                 return f"joins etcd: {self._own.joiner.waits}"
-            if node.waits:
-                return node.waits
+            if node.waits or node.membership.waits:
+                return node.waits or node.membership.waits
             waits = [] if node.peers is None else node.peers.unknown()
             if not waits and node.adoption.parked:
                 return "waits until the sessions of nodes that have died are adopted"
             return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"
         return self._without_quorum() if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
+
+    def _degraded(self) -> Iterator[str]:
+        if self._node.transport.problem:
+            yield self._node.transport.problem
+        if self._own is not None and self._own.lost:
+            yield f"no vote in etcd: {self._own.lost}"
 
     def _votes(self) -> dict[str, Vote]:
         return {} if self._own is None else self._own.votes
@@ -124,7 +130,7 @@ class Overview:
         except StoreError as error:
             raise QueueRefused("unavailable", str(error), "repeat it when etcd answers") from None
 
-    def leave(self) -> None:
+    async def leave(self, keep_vote: bool = False) -> None:
         """See the port."""
         node = self._node
         if node.phase is Phase.LEAVING:
@@ -134,8 +140,19 @@ class Overview:
         if not node.leaver.others:
             raise QueueRefused("unavailable", "there is no other node to which the sessions could go",
                                "start another node, or stop this one with SIGTERM: its sessions wait on its disk")
-        node.begin_leaving()
-        node.leaver.on_leave()
+        if self._own is not None:
+            try:
+                why = await self._own.why_not_leave(keep_vote)
+            except StoreError as error:
+                raise QueueRefused("unavailable", str(error), "repeat it when etcd answers, or stop this node with "
+                                   "SIGTERM: it keeps its vote then") from None
+            if why:
+                raise QueueRefused("conflict", why, "repeat it without --keep-vote, which gives the vote back" if (
+                    keep_vote and not await self._own.why_not_leave(False)) else "SIGTERM stops this node even so; what"
+                    " etcd has no quorum for waits then")
+        if node.phase is Phase.SERVING:     # not another request meanwhile
+            node.begin_leaving()
+            node.leaver.on_leave(keep_vote)
 
     def leaving(self) -> LeavingView:
         """See the port."""
@@ -145,7 +162,7 @@ class Overview:
         leaver.told = leaver.ended
         return LeavingView(node=view.local, state=view.state, reason=view.reason, sessions=view.own.sessions,
                            queues=sum(why == NO_TIME for why in stay.values()), moved=moves.moved, queue=queue, to=to,
-                           ended=leaver.ended, stay=stay if leaver.ended else {})
+                           ended=leaver.ended, stay=stay if leaver.ended else {}, vote=leaver.vote)
 
 
 def _peer(peer: Peer) -> PeerView:

@@ -18,7 +18,7 @@ from fluxmq._core.errors import FluxError
 
 __all__ = [
     "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LeaseGone", "LocalMember", "Log",
-    "MemberLook", "MetadataStore", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut",
+    "MemberLook", "MetadataStore", "OwnStorage", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut",
     "TransactionResult", "Transport", "TransportHandler", "Watch", "WatchBatch",
 ]
 
@@ -48,6 +48,22 @@ class LeaseGone(StoreError):
 
 class Compacted(StoreError):
     """A watch or read asked for a revision that the store does not have any more: load again, then watch from there."""
+
+
+class OwnStorage(Protocol):
+    """What this node's storage directory says of itself; `fluxmq.storage.node_identity` in production.
+
+    identity: drawn once, for this directory alone. generation: how far it has come; 0: it has been in no cluster yet.
+    replaces: the identity of the directory whose place it took; "": of none.
+    """
+
+    identity: str
+    generation: int
+    replaces: str
+
+    def advance(self, generation: int, replaces: str | None = None) -> None:
+        """It is of this generation from now on, on the medium when this returns: for Driver.blocking. replaces: None:
+        as before. Raises StorageError."""
 
 
 class Item(NamedTuple):

@@ -91,7 +91,7 @@ class SoloOverview:
     async def remove_voter(self, node: str) -> None:
         await self.add_voter(node)
 
-    def leave(self) -> None:
+    async def leave(self, keep_vote: bool = False) -> None:
         self.leaving()
 
     def leaving(self) -> LeavingView:

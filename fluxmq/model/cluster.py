@@ -131,6 +131,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "that only this node has: these come when it is started again. 0: nothing is handed over. A second signal ends "
         "it, too."
     ))] = 60.0
+    old_storage: Annotated[Literal["refuse", "set_aside"], Meta(description=(
+        "What a node does at its start whose storage.dir is an old copy, or not the directory that the node had last. "
+        "refuse: it does not start. set_aside: it keeps what is in it in former-N there, and comes in as after the "
+        "loss of its disk: its sessions are at other nodes, what only this node had is lost."))] = "refuse"
     etcd: ClusterEtcd = ClusterEtcd()
     transport: ClusterTransport = ClusterTransport()
     raft: ClusterRaft = ClusterRaft()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kit.metadata import MetadataInMemory
+from kit.own_storage import claim_of
 from simulator.driver import SimDriver
 
 from fluxmq.cluster.leaderless import LeaderWatch
@@ -30,6 +31,8 @@ class Clock:
         for _ in range(ms // 10):
             for _ in range(8):
                 self.driver.run_ready()
+                while self.driver.threads:
+                    self.driver.run_thread()
             self.ms += 10
 
 
@@ -171,7 +174,8 @@ class Asking:
         self.nodes = Nodes(clock)
         self.log: list[str] = []
         self.fenced: list[str] = []
-        self.member = Membership("one", self.store, clock.driver, TTL_S, clock_s=clock.now,
+        self.member = Membership("one", self.store, clock.driver, TTL_S,
+                                 claim=claim_of("one", clock.driver, TTL_S), clock_s=clock.now,
                                  on_deadline=lambda at_s: None, on_fenced=self.fenced.append,
                                  on_node=lambda node, there: None)
         transport: Any = self.nodes
@@ -182,7 +186,7 @@ class Asking:
             return dict(VOTERS)
 
         self.store.voters = voters  # type: ignore[method-assign]
-        clock.driver.start(self.member.join(Registration(address="one", identity="x")))
+        clock.driver.start(self.member.join(Registration(address="one")))
         clock.run(100)
         for name in VOTERS.values():
             self.member.nodes[name] = Node(name, 1, 1, Registration(address=name, identity=name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster.world import TTL_S, World
+from cluster.world import TTL_S, Member, World
 
 from fluxmq.cluster.keys import LEADER, node_key
 from fluxmq.cluster.membership import JoinRefused, State
@@ -86,11 +86,33 @@ def test_a_read_that_does_not_show_the_key_fences(world: World) -> None:
 
 
 def test_a_second_process_with_the_name_is_refused(world: World) -> None:
-    world.member("one")
-    with pytest.raises(JoinRefused, match=(
-            r"another process is in the cluster as node 'one' \(at one:1\).* was lost or replaced, start it again in")):
-        world.member("one", identity="another disk")
+    """When it has waited as long as a lease lives that nobody renews."""
+    one = world.member("one")
+    world.run(1000)
+    items = dict(world.store.items)
+    second = Member(world, "one", "another disk")
+    joining = world.start(second.join())
+    world.run(TTL_S * 1000)
+    assert not joining.done() and second.membership.waits == (
+        "another process is, or was a moment ago, in the cluster as node 'one' (at one:1): waits up to 12 s for the "
+        "end of its lease")
+    world.run(3000)
+    with pytest.raises(JoinRefused, match=r"another process is in the cluster as node 'one' \(at one:1\), and renews"):
+        joining.result()
+    assert world.store.items == items and one.membership.may_serve()
     world.driver.crashed.clear()
+
+
+def test_a_new_disk_waits_for_the_lease_of_the_lost_one(world: World) -> None:
+    first = world.member("one")
+    first.kill()
+    second = Member(world, "one", "another disk")
+    joining = world.start(second.join())
+    world.run(5000)
+    assert not joining.done()
+    world.store.end_lease(first.membership.lease)
+    world.run(1000)
+    assert joining.done() and second.membership.may_serve()
 
 
 def test_a_node_takes_the_place_of_its_former_life(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from cluster.world import TTL_S, World
+from kit.own_storage import OwnStorageInMemory, claim_of
 
 from fluxmq.cluster import keys
 from fluxmq.cluster.defining import Defining
@@ -32,7 +33,7 @@ class Disk:
     """What survives a life. aside: names of queues that were set aside."""
 
     def __init__(self, identity: str) -> None:
-        self.identity = identity
+        self.storage = OwnStorageInMemory(identity)
         self.queues: dict[bytes, QueueDefinition] = {}
         self.exchanges: dict[bytes, ExchangeDefinition] = {}
         self.bindings: list[BindingDefinition] = []
@@ -50,7 +51,8 @@ class Member:
         driver, store = world.driver, world.store
         self.writer, self.feed = Writer(store, driver), Feed(store, driver, self._on_events)
         self.membership = Membership(
-            name, store, driver, TTL_S, clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
+            name, store, driver, TTL_S, claim=claim_of(name, driver, TTL_S, self.disk.storage),
+            clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: None, on_node=lambda node, there: None)
         self.reaching = Reaching(driver, lambda: self.feed.revision, self._others, self._send, lambda then: then())
         note: Callable[..., None] = lambda *said: self.log.append(said)  # noqa: E731
@@ -72,7 +74,7 @@ class Member:
         return self
 
     async def begin(self) -> None:
-        await self.membership.join(Registration(address=f"{self.name}:1", identity=self.disk.identity))
+        await self.membership.join(Registration(address=f"{self.name}:1"))
         await self.feed.load()
         for task in (self.feed.follow(), self.membership.keep(), self.owners.keep(),
                      self.definitions.keep(lambda: self.membership.is_leader)):

@@ -36,4 +36,16 @@ def test_votes_are_taken_and_given(tmp_path: Path) -> None:
         cluster[1].kill()
         cluster.wait(lambda: cluster.votes(0)["n1"] == ("voter", False))
         assert "start these first" in cluster_command(cluster[0], "voters", "remove", "n2", "--yes")
+        # So it is with leaving, for a pause too.
+        for more, hint in (((), "SIGTERM stops this node even so"), (("--keep-vote",), "SIGTERM stops this node")):
+            said = cluster_command(cluster[2], "leave", "--yes", *more)
+            assert ("start these first" in said or "must be well" in said) and hint in said
+        assert cluster.view(2)["state"] == "serving"
         assert "n1 has no vote any more" in cluster_command(cluster[0], "voters", "remove", "n1", "--yes")
+        assert "without --keep-vote" in cluster_command(cluster[2], "leave", "--yes", "--keep-vote")
+        said = cluster_command(cluster[2], "leave", "--yes")
+        assert "n2 has given back its vote in etcd: etcd has 1 member with a vote now, and needs 1 of it" in said
+        # It gets its vote again when it is back, for nobody has taken it.
+        cluster[2].stop()
+        cluster[2].start()
+        cluster.wait(lambda: cluster.votes(0) == {"n0": VOTER, "n2": VOTER})

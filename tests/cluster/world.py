@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from kit.metadata import MetadataInMemory
+from kit.own_storage import OwnStorageInMemory, claim_of
 from simulator.driver import SimDriver
 
 from fluxmq.cluster import keys
@@ -25,6 +26,7 @@ class World:
         self.ms = 1_000_000
         self.driver = SimDriver(lambda: self.ms)
         self.store = MetadataInMemory(self.driver)
+        self.disks: dict[str, OwnStorageInMemory] = {}  # by identity
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.driver.start(coroutine)
@@ -33,6 +35,8 @@ class World:
         for _ in range(max(1, ms // 10)):
             for _ in range(12):
                 self.driver.run_ready()
+                while self.driver.threads:
+                    self.driver.run_thread()
             self.ms += 10
 
     def end(self, coroutine: Coroutine[Any, Any, Any], ms: int = 3000) -> Any:
@@ -46,7 +50,7 @@ class World:
 
     def member(self, name: str, identity: str | None = None) -> Member:
         member = Member(self, name, identity or f"disk of {name}")
-        self.end(member.join())
+        self.end(member.join(), 20_000)
         self.run(50)
         return member
 
@@ -85,14 +89,15 @@ class Member:
 
     def __init__(self, world: World, name: str, identity: str) -> None:
         self.world = world
-        self.identity = identity
+        self.storage = world.disks.setdefault(identity, OwnStorageInMemory(identity))
         self.log: list[tuple[object, ...]] = []
         self.takeover: Callable[[Session, Owner, bool], Awaitable[None] | None] = lambda session, owner, clean: None
         driver, store = world.driver, world.store
         self.writer = Writer(store, driver)
         self.feed = Feed(store, driver, self._on_events)
+        self.claim = claim_of(name, driver, TTL_S, self.storage)
         self.membership = Membership(
-            name, store, driver, TTL_S,
+            name, store, driver, TTL_S, claim=self.claim,
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._take_over,
@@ -102,7 +107,7 @@ class Member:
         self.owners.former = NoWills()
 
     async def join(self) -> None:
-        await self.membership.join(Registration(address=f"{self.membership.name}:1", identity=self.identity))
+        await self.membership.join(Registration(address=f"{self.membership.name}:1"))
         await self.feed.load()
         self.world.start(self.feed.follow())
         self.world.start(self.membership.keep())

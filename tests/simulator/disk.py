@@ -130,6 +130,26 @@ class Disk:
         self.top.settle(self.chance, kind)
         self.used = sum(len(file.data) for _, file in self.files())
 
+    def copy(self, chance: random.Random) -> Disk:
+        """What a copy of everything as it reads now has, on a disk of its own."""
+        def of(node: File | Directory) -> File | Directory:
+            if isinstance(node, File):
+                made = File()
+                made.data, made.synced = bytearray(node.data), bytes(node.data)
+                return made
+            below = Directory()
+            below.names = {name: of(one) for name, one in node.names.items()}
+            below.synced = dict(below.names)
+            return below
+
+        other = Disk(chance, self.room)
+        top = of(self.top)
+        assert isinstance(top, Directory)
+        other.root.names["disk"] = other.top = top
+        other.view, other.view_applied, other.view_broken = dict(self.view), self.view_applied, self.view_broken
+        other.used = sum(len(file.data) for _, file in other.files())
+        return other
+
     def files(self, below: Directory | None = None, where: str = "") -> Iterator[tuple[str, File]]:
         for name, node in sorted((below or self.top).names.items()):
             if isinstance(node, File):

@@ -1,11 +1,13 @@
 """The etcd member of this node, from its first start on: making a cluster or joining one, and the changes of members.
 
-    has data ──────────────────────► started; then, if it is a learner, promoted; its peer URL corrected
+    has data ──────────────────────► started, unless it runs elsewhere; then, if it is a learner, promoted; its peer URL
+                                     corrected
     none, bootstrap ───────────────► started as new, unless the others have a cluster without it
     none, and no bootstrap, or ────► added as a learner, started, promoted (joining.py)
     it has known other members
     etcd says: it has no data now ─► removed, and added anew
-    etcd says: it was removed ─────► the node goes on as a client of the other members, without a vote
+    etcd says: it was removed ─────► by `voters remove`: the node goes on as a client of the others, without a vote
+                                     by somebody else: so it does, and its member joins anew
 
 While it does not answer (it is started again, its disk is full or stands still) the node uses the others, if it reaches
 them, so that its lease does not end with a member that the quorum does not need.
@@ -17,12 +19,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fluxmq._core.errors import ConfigError, FluxError, StorageError
+from fluxmq.cluster.claim import JoinRefused, OldStorage
+from fluxmq.cluster.etcd.admin import Member
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.endings import Ending
 from fluxmq.cluster.etcd.endpoints import Tls
@@ -30,14 +34,24 @@ from fluxmq.cluster.etcd.errors import Cause, EtcdError
 from fluxmq.cluster.etcd.joining import Joiner, NotNow, has_data, healthy_members, set_aside
 from fluxmq.cluster.etcd.process import EtcdMember, Exit, MemberState
 from fluxmq.cluster.etcd.space import Space
-from fluxmq.cluster.etcd.voters import address_of, called, can_be_used, only_here, why_not_remove
-from fluxmq.cluster.ports import Log, StoreError
+from fluxmq.cluster.etcd.voters import (
+    address_of,
+    called,
+    can_be_used,
+    only_here,
+    quorum_of,
+    why_not_pause,
+    why_not_remove,
+)
+from fluxmq.cluster.keys import voteless_key
+from fluxmq.cluster.ports import Change, Compare, Log, StoreError
 
 __all__ = ["OwnMember", "Vote"]
 
 LOOK_S = 5.0        # between two looks at the members
 RETRY_S = 0.5
 ADD_S = 20.0        # how long an operator waits for a vote
+REFUSED_S = 30.0    # until a member that must not join tries again
 REMOVE_S = 8.0      # how long etcd may refuse a removal because a member has just been away
 
 
@@ -60,6 +74,10 @@ class OwnMember:
         self.joiner = joiner
         self.votes: dict[str, Vote] = {}        # by name, as of the last look
         self.without_vote = False
+        self.lost = ""                          # why the node has no vote, while it ought to have one
+        self._leaves = False                    # for good: what has happened to the vote is as it should be
+        self._starting: asyncio.Task[None] | None = None    # of a member with data
+        self._refused: FluxError | None = None              # what became of that
         self._store = store
         self._own = store.endpoints[0]
         self._space = Space(store, self._own, member.options.quota_bytes, log)
@@ -81,14 +99,32 @@ class OwnMember:
         """Starts the process if that needs nobody else. Raises StorageError."""
         self._begin(self._keep_looking())
         if has_data(self.member.options.data_dir):
-            self.member.start()
-            self._begin(self._settle())
+            if self.joiner.others:
+                self._starting = self._begin(self._start())
+            else:
+                self.member.start()
+                self._begin(self._settle())
         elif self._bootstrap and not self.joiner.others:
             self.member.start()
 
+    async def _start(self) -> None:
+        try:
+            if why := await self.joiner.elsewhere():
+                raise JoinRefused(why)
+            self.member.start()
+        except FluxError as error:
+            self._refused = error
+        else:
+            self._begin(self._settle())
+
     async def enter(self) -> None:
         """Makes this node's member one of a cluster, if it is not yet. Raises ConfigError if the configuration says to
-        make a cluster where there is one; StorageError."""
+        make a cluster where there is one; JoinRefused, OldStorage, StorageError."""
+        if self._starting is not None:
+            await asyncio.shield(self._starting)
+            if self._refused is not None:
+                raise self._refused
+            return
         if self.member.starts:
             return
         if not self._bootstrap:
@@ -129,6 +165,7 @@ class OwnMember:
             await self._settle()
             self.without_vote = False
             self._use(self._others)
+            await self._want_vote()
         except OSError as error:
             raise StorageError(f"the data directory of etcd cannot be used: {error} (cluster.etcd.data_dir)") from None
         finally:
@@ -168,11 +205,12 @@ class OwnMember:
     def on_exit(self, ended: Exit) -> None:
         """For EtcdMember."""
         again = "" if ended.again_s is None else f"; it is started again in {ended.again_s:g} s"
-        self._log("error", "", f"{ended.text}{again}", {"last_lines": " | ".join(ended.lines[-3:])})
+        self._log("info" if self._leaves else "error", "", f"{ended.text}{again}",
+                  {"last_lines": " | ".join(ended.lines[-3:])})
         if ended.ending is Ending.WIPED and not self._entering and not has_data(self.member.options.data_dir):
             self._begin(self._failing(self._join()))
         elif ended.ending is Ending.REMOVED:
-            self._begin(self._go_without_vote())
+            self._begin(self._failing(self._go_without_vote()))
         elif ended.again_s is None:
             self._on_failed(FluxError(f"the etcd member of this node cannot run: {ended.text}"))
 
@@ -185,9 +223,48 @@ class OwnMember:
     async def _go_without_vote(self) -> None:
         self.without_vote = True
         self._store.set_endpoints(clients := await self.joiner.reach_clients())
-        self._log("warning", "", (
-            "this node has no vote in etcd any more, and uses the members of the others. To give it one: fluxmq "
-            f"cluster voters add {self.joiner.name}"), {"members": ", ".join(clients)})
+        if self._leaves:
+            return
+        if by := await self._taken_by():
+            self._log("warning", "", (
+                f"this node has no vote in etcd any more (taken at node {by}), and uses the members of the others. To "
+                f"give it one: fluxmq cluster voters add {self.joiner.name}"), {"members": ", ".join(clients)})
+            return
+        self.lost = ("its member was removed from etcd, and not by fluxmq cluster voters remove: without it the "
+                     "cluster bears one loss less. It joins etcd anew")
+        self._log("warning", "", f"this node has no vote in etcd: {self.lost}", {"members": ", ".join(clients)})
+        while True:
+            try:
+                await self._join()
+            except (JoinRefused, OldStorage) as error:
+                self.lost = f"its member was removed from etcd, and must not join anew: {error}"
+                self._log("error", str(error), f"this node has no vote in etcd: {self.lost}", {})
+                await asyncio.sleep(REFUSED_S)
+            else:
+                break
+        self.lost = ""
+        self._log("info", "", "this node has a vote in etcd again", {})
+
+    async def _taken_by(self) -> str:
+        """The node at which an operator has taken this one's vote; "": nobody has. Does not end before etcd answers."""
+        while True:
+            try:
+                found = (await self._store.read(voteless_key(self.joiner.name))).items
+                return found[0].value.decode("utf-8", "replace") if found else ""
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _want_vote(self) -> None:
+        """Nobody has taken this node's vote any more."""
+        key = voteless_key(self.joiner.name)
+        while True:
+            try:
+                found = (await self._store.read(key)).items
+                if not found or (await self._store.transact([Compare(key, found[0].revision)],
+                                                            [Change(key, None)])).done:
+                    return
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
 
     # ── the members ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -241,6 +318,11 @@ class OwnMember:
         healthy = await healthy_members(self._store, members, self._tls)
         if why := why_not_remove(members, healthy, target):
             raise NotNow(why)
+        # First, so that its node knows that somebody wants it so, and does not join anew.
+        key = voteless_key(name)
+        found = (await self._store.read(key)).items
+        await self._store.transact([Compare(key, found[0].revision if found else 0)],
+                                   [Change(key, self.joiner.name.encode())])
         await self._surely_remove(target.id)
         self._log("warning", "", "a member was removed from etcd", {"node": name, "member": f"{target.id:x}"})
         with contextlib.suppress(StoreError):
@@ -260,6 +342,46 @@ class OwnMember:
                 if error.cause is not Cause.UNHEALTHY or time.monotonic() > ends:
                     raise
                 await asyncio.sleep(RETRY_S)
+
+    async def why_not_leave(self, keep_vote: bool) -> str:
+        """Why this node must not stop now: etcd would have no quorum without its member; "" if it may. keep_vote: the
+        member stays one of the voters. Raises StoreError."""
+        members = await self._store.members()
+        own = self._find_own(members)
+        if own is None:
+            return ""
+        healthy = await healthy_members(self._store, members, self._tls)
+        return (why_not_pause if keep_vote else why_not_remove)(members, healthy, own)
+
+    def _find_own(self, members: Sequence[Member]) -> Member | None:
+        return None if self.without_vote else next((one for one in members if one.name == self.joiner.name), None)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the node reaches etcd without its own member."""
+        return bool(self._others)
+
+    async def give_back(self) -> str:
+        """This node leaves for good: its member is removed, if the quorum bears it. Returns a sentence with what came
+        of it. Raises nothing."""
+        self._leaves = True
+        name = self.joiner.name
+        try:
+            own = self._find_own(await self._store.members())
+            if own is None:
+                return ""
+            if why := await self.why_not_leave(keep_vote=False):
+                raise NotNow(why)
+            await self._surely_remove(own.id)
+            rest = [member for member in await self._store.members() if member.id != own.id]
+            text = f"{name} has given back its vote in etcd: {quorum_of(rest)}"
+            self._log("info", "", text, {})
+        except FluxError as error:
+            self._leaves = False
+            text = (f"{name} could not give back its vote in etcd ({error}). If it does not come back, on another "
+                    f"node: fluxmq cluster voters remove {name}")
+            self._log("warning", "", text, {})
+        return text
 
     async def add(self) -> None:
         """Gives this node a vote. Raises NotNow if it has one, or does not get one soon: it goes on trying then."""

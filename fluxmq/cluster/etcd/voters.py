@@ -4,6 +4,8 @@ A member is healthy if it answers, and knows a leader. A majority of the voters 
 
     remove a learner                always
     remove a voter                  a majority of the voters that remain is healthy, and one remains
+    stop a voter that keeps its     a majority of all voters, this one too, is healthy without it
+    vote
     add                             always as a learner, which has no vote; etcd takes one learner at a time
     promote                         etcd does it when the learner has the log: it is healthy then, and counts
 """
@@ -15,7 +17,8 @@ from urllib.parse import urlsplit
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.model.address import parse_address
 
-__all__ = ["address_of", "called", "can_be_used", "former_self", "majority", "only_here", "why_not_remove"]
+__all__ = ["address_of", "at_address", "called", "can_be_used", "former_self", "in_the_way", "majority", "only_here",
+           "quorum_of", "why_not_pause", "why_not_remove"]
 
 
 def majority(voters: int) -> int:
@@ -45,13 +48,47 @@ def why_not_remove(members: Sequence[Member], healthy: Collection[int], target: 
             f"{'knows' if len(rest) - len(well) == 1 else 'know'} no leader): start these first")
 
 
+def why_not_pause(members: Sequence[Member], healthy: Collection[int], target: Member) -> str:
+    """Why a member that keeps its vote must not stop now: a sentence; "" if it may. healthy: numbers of members."""
+    voters = [member for member in members if not member.learner]
+    if target not in voters:
+        return ""
+    well = [member for member in voters if member.id in healthy and member.id != target.id]
+    if len(well) >= majority(len(voters)):
+        return ""
+    return (f"with its vote {called(target)} is one of {_members(len(voters))} of etcd, of which "
+            f"{majority(len(voters))} must be well, and without it {len(well)} {'is' if len(well) == 1 else 'are'}")
+
+
+def quorum_of(members: Sequence[Member]) -> str:
+    """What etcd needs: how many voters there are, and how many of them must be well."""
+    voters = sum(not member.learner for member in members)
+    return f"etcd has {_members(voters)} with a vote now, and needs {majority(voters)} of {_them(voters)}"
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
+
+
 def _members(count: int) -> str:
     return f"{count} member{'' if count == 1 else 's'}"
 
 
 def former_self(members: Sequence[Member], name: str, peer_url: str) -> list[Member]:
-    """The members that a node without data has been: those with its name, or its address."""
-    return [member for member in members if member.name == name or _same(member.peer_urls, peer_url)]
+    """The members that a node without data has been: those with its name, and one at its address that has never
+    started, so that it has no name yet."""
+    return [member for member in members
+            if member.name == name or (not member.name and _same(member.peer_urls, peer_url))]
+
+
+def in_the_way(members: Sequence[Member], name: str, peer_url: str) -> Member | None:
+    """A member of another node at the address of this one: a mistake in a configuration, or a node that is gone."""
+    return next((member for member in at_address(members, peer_url) if member.name not in ("", name)), None)
+
+
+def at_address(members: Sequence[Member], peer_url: str) -> list[Member]:
+    """Those that are registered there."""
+    return [member for member in members if _same(member.peer_urls, peer_url)]
 
 
 def _same(urls: Sequence[str], url: str) -> bool:

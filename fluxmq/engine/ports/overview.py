@@ -117,7 +117,8 @@ class LeavingView(Struct, frozen=True, kw_only=True):
 
     node, state, reason: of this node, as in a ClusterView. sessions: that it still has to hand over. queues: that it
     still has to move. moved: how many have moved. queue, to: the one that is on its way, and its new node; "": none.
-    ended: the time is over, or everything is done. stay: then the queues that stay with this node, and why.
+    ended: the time is over, or everything is done. stay: then the queues that stay with this node, and why. vote: what
+    has become of its vote in etcd; "": it has none, or keeps it.
     """
 
     node: str
@@ -130,6 +131,7 @@ class LeavingView(Struct, frozen=True, kw_only=True):
     to: str = ""
     ended: bool = False
     stay: dict[str, str] = {}
+    vote: str = ""
 
 
 class ClusterOverview(Protocol):
@@ -147,12 +149,14 @@ class ClusterOverview(Protocol):
         """Takes a node's vote in etcd, and removes its member. Raises QueueRefused: conflict, there is no such member,
         or without it etcd would lose its quorum; unavailable, etcd does not answer."""
 
-    def leave(self) -> None:
-        """Begins to leave: sessions are handed to other nodes, clients are told where to go, then the process stops.
-        Returns at once; snapshots say `leaving` from then on, with the number of sessions that are still here. Does
-        nothing the second time.
+    async def leave(self, keep_vote: bool = False) -> None:
+        """Begins to leave: sessions are handed to other nodes, clients are told where to go, the node gives its vote in
+        etcd back, then the process stops. keep_vote: it comes back, and its vote counts meanwhile. Returns when it has
+        begun; snapshots say `leaving` from then on, with the number of sessions that are still here. Does nothing the
+        second time.
 
-        Raises QueueRefused: conflict, by itself or not joined; unavailable, nobody can take the sessions over.
+        Raises QueueRefused: conflict, by itself or not joined, or without it etcd would lose its quorum; unavailable,
+        nobody can take the sessions over, or etcd does not answer.
         """
 
     def leaving(self) -> LeavingView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +16,13 @@ from kit.etcd import QUICK, EtcdServers, etcd_binary
 from kit.loops import run_on
 
 from fluxmq._core.errors import FluxError
+from fluxmq.cluster.claim import JoinRefused, Taken
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.cluster.etcd.client import EtcdStore
 from fluxmq.cluster.etcd.joining import Joiner, NotNow
 from fluxmq.cluster.etcd.own_member import OwnMember
 from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, MemberState
+from fluxmq.cluster.ports import MetadataStore
 
 PATIENCE_S = 60.0
 run = functools.partial(run_on, "uvloop", seconds=2 * PATIENCE_S)
@@ -150,8 +153,7 @@ def test_a_member_that_is_needed_is_not_removed(tmp_path: Path, there: EtcdServe
             with pytest.raises(NotNow, match="has a member of etcd already"):
                 await own.add()
             await own.remove("late")
-            await until(lambda: own.without_vote)
-            assert own._store.endpoints == there.addresses
+            await until(lambda: own.without_vote and own._store.endpoints == there.addresses)
             with pytest.raises(NotNow, match="only member of etcd with a vote"):
                 await own.remove("etcd-1")
             assert not newcomer.failures
@@ -176,5 +178,72 @@ def test_a_removed_member_that_cannot_reach_the_others_waits_for_them(tmp_path: 
             await until(lambda: own._store.endpoints == there.addresses)
             assert own.without_vote and set(await members(there)) == {"etcd-1"}
         assert not newcomer.failures
+
+    run(test())
+
+
+def test_a_copy_of_a_machine_does_not_start_its_member(tmp_path: Path, there: EtcdServers) -> None:
+    """With the data of a member that runs, at another address: nothing of that one changes."""
+    first = Newcomer(tmp_path, "late", there)
+
+    async def test() -> None:
+        async with first.running() as own:
+            await own.enter()
+            before = await members(there)
+            copy = Newcomer(tmp_path / "copy", "late", there)
+            shutil.copytree(tmp_path / "late" / "member", tmp_path / "copy" / "late" / "member")
+            async with copy.running() as other:
+                with pytest.raises(JoinRefused, match=f"of node late runs at {first.peer}, and here is a copy"):
+                    await other.enter()
+                assert not other.member.starts
+            assert await members(there) == before and own.member.state is MemberState.RUNNING
+        # When that one is gone, the member may have moved.
+        async with copy.running() as other:
+            await other.enter()
+            await until(lambda: "the address of this node's member has changed for the other members" in copy.said)
+        assert not copy.failures
+
+    run(test())
+
+
+def test_a_vote_that_nobody_has_taken_is_got_again(tmp_path: Path, there: EtcdServers) -> None:
+    newcomer = Newcomer(tmp_path, "late", there)
+
+    async def test() -> None:
+        async with newcomer.running() as own:
+            await own.enter()
+            first = (await members(there))["late"]
+            await own._surely_remove(first.id)      # etcd refuses it for 5 s after the member has come
+            await until(lambda: any("not by fluxmq cluster voters remove" in line for line in newcomer.said))
+            await until(lambda: any("has a vote in etcd again" in line for line in newcomer.said))
+            now = (await members(there))["late"]
+            assert now.id != first.id and not now.learner and not own.lost and not own.without_vote
+            # Given back for good it is not got again, and the one that remains is the quorum.
+            assert await own.why_not_leave(True) and not await own.why_not_leave(False)
+            assert await own.give_back() == (
+                "late has given back its vote in etcd: etcd has 1 member with a vote now, and needs 1 of it")
+            await until(lambda: own.without_vote)
+            assert set(await members(there)) == {"etcd-1"} and not own.lost and await own.give_back() == ""
+        assert not newcomer.failures
+
+    run(test())
+
+
+def test_the_claim_to_the_name_comes_before_any_change(tmp_path: Path, there: EtcdServers) -> None:
+    newcomer = Newcomer(tmp_path, "late", there)
+
+    async def test() -> None:
+        before = await members(there)
+        async with newcomer.running() as own:
+            answers: list[Exception] = [Taken("its lease may end"), JoinRefused("somebody else has it")]
+
+            async def claim(store: MetadataStore) -> None:
+                raise answers.pop(0)
+
+            own.joiner.claim = claim
+            with pytest.raises(JoinRefused, match="somebody else"):
+                await own.enter()
+            assert any("yet; trying again: its lease may end" in line for line in newcomer.said)
+        assert await members(there) == before
 
     run(test())

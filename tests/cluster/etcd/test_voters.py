@@ -7,7 +7,16 @@ import pytest
 
 from fluxmq.cluster.etcd.admin import Member
 from fluxmq.cluster.etcd.joining import has_data, set_aside
-from fluxmq.cluster.etcd.voters import can_be_used, former_self, majority, only_here, why_not_remove
+from fluxmq.cluster.etcd.voters import (
+    can_be_used,
+    former_self,
+    in_the_way,
+    majority,
+    only_here,
+    quorum_of,
+    why_not_pause,
+    why_not_remove,
+)
 
 
 def members(voters: int, learners: int = 0) -> list[Member]:
@@ -61,8 +70,28 @@ def test_a_learner_may_always_go() -> None:
 def test_a_node_without_data_has_been_who_has_its_name_or_its_address() -> None:
     every = [*members(3), Member(9, "", ["http://10.0.0.9:2380"], [], True)]
     assert [one.id for one in former_self(every, "n2", "http://10.0.0.9:2380")] == [2, 9]
-    assert [one.id for one in former_self(every, "n7", "http://10.0.0.1:2380/")] == [1]
     assert former_self(every, "n7", "http://10.0.0.7:2380") == []
+    # Another node's member at this address is a mistake in a configuration: that node keeps its vote.
+    assert former_self(every, "n7", "http://10.0.0.1:2380/") == []
+    assert in_the_way(every, "n7", "http://10.0.0.1:2380/") == every[0]
+    assert in_the_way(every, "n1", "http://10.0.0.1:2380") is None
+    assert in_the_way(every, "n7", "http://10.0.0.9:2380") is None
+
+
+@pytest.mark.parametrize("voters, healthy, allowed", [
+    (3, {1, 2, 3}, True), (3, {1, 2}, False), (2, {1, 2}, False), (4, {1, 2, 3, 4}, True), (4, {1, 2, 3}, False),
+    (5, {1, 2, 3, 4}, True), (5, {1, 2, 3}, False), (1, {1}, False)])
+def test_a_voter_that_pauses_still_counts(voters: int, healthy: set[int], allowed: bool) -> None:
+    every = members(voters, 1)
+    why = why_not_pause(every, healthy, every[0])
+    assert (why == "") == allowed, why
+    assert allowed == (len(healthy - {1}) >= majority(voters))
+    assert why_not_pause(every, healthy, every[-1]) == ""       # a learner
+
+
+def test_what_etcd_needs() -> None:
+    assert quorum_of(members(3, 1)) == "etcd has 3 members with a vote now, and needs 2 of them"
+    assert quorum_of(members(1)) == "etcd has 1 member with a vote now, and needs 1 of it"
 
 
 def test_addresses_that_lead_elsewhere_on_every_machine() -> None:

@@ -33,6 +33,7 @@ from oracle.mqtt import (
     Will,
     parse,
 )
+from simulator.calls import ROOT, SimOps
 from simulator.cluster.machines import Machines, Process
 from simulator.cluster.network import Network
 from simulator.cluster.transport import SimTransport
@@ -40,11 +41,13 @@ from simulator.disk import Disk
 from simulator.node import Node, Options, Pipe
 
 from fluxmq._core.errors import FencedError, ProtocolError
+from fluxmq.cluster.claim import JoinRefused, OldStorage
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.node import ClusterNode, Phase, Settings
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
 from fluxmq.engine.definitions import EngineDefinitions
+from fluxmq.storage.node_identity import NodeIdentity
 
 __all__ = ["BrokerProcess", "Brokers", "Client", "user_properties"]
 
@@ -68,20 +71,27 @@ class BrokerClock:
 
 
 class BrokerProcess:
-    """One broker and its lives. node, cluster: of the present life."""
+    """One broker and its lives, on a machine of its own: "" for one that is called as the node. node, cluster: of the
+    present life."""
 
     node: Node
     cluster: ClusterNode
 
-    def __init__(self, brokers: Brokers, name: str) -> None:
+    def __init__(self, brokers: Brokers, name: str, machine: str = "") -> None:
         self.brokers = brokers
         self.name = name
-        self.process = brokers.world.processes.get(name) or brokers.world.process(name)
+        self.machine = machine = machine or name
+        self.process = brokers.world.processes.get(machine) or brokers.world.process(machine)
         self.disk = Disk(random.Random(brokers.world.chance.getrandbits(64)))
         self.log: list[tuple[str, str, dict[str, Any]]] = []
         self.started: Any = None
         self.fences = 0
         self.hangs = False      # its disk
+        self.directories = 0  # that it has had, for their identities
+
+    def _new_identity(self) -> str:
+        self.directories += 1
+        return f"disk {self.directories} of {self.machine}"
 
     def start(self) -> None:
         """Begins a life; `serving` is true some time later."""
@@ -91,8 +101,9 @@ class BrokerProcess:
         driver = process.driver
         self.cluster = ClusterNode(
             Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared, disk_s=brokers.disk_s),
-            brokers.store_of(process), SimTransport(process, brokers.network, f"{self.name}:7948"), driver,
-            clock_s=process.now, on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
+            brokers.store_of(process), SimTransport(process, brokers.network, f"{self.machine}:7948"), driver,
+            storage=NodeIdentity(ROOT, SimOps(self.disk), self._new_identity), clock_s=process.now,
+            on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
             new_name=lambda: f"cluster that {self.name} has named")
         self.node = Node(self.disk, BrokerClock(process), Options(),  # type: ignore[arg-type]
                          random.Random(brokers.world.chance.getrandbits(64)),
@@ -106,7 +117,7 @@ class BrokerProcess:
         driver.start(self._write())
         driver.start(self._tick())
         self.started = driver.start(self.cluster.start(Registration(
-            address=f"{self.name}:7948", identity=f"disk of {self.name}", clients={"mqtt": f"{self.name}:1883"})))
+            address=f"{self.machine}:7948", clients={"mqtt": f"{self.machine}:1883"})))
 
     def _attach(self) -> None:
         self.cluster.attach(self.node.broker)
@@ -339,7 +350,8 @@ class Brokers:
             client.read()
         for broker in self.processes.values():
             for error in broker.process.driver.crashed:
-                assert isinstance(error, ProtocolError | StoreError | CallFailed | asyncio.CancelledError), repr(error)
+                assert isinstance(error, ProtocolError | StoreError | CallFailed | JoinRefused | OldStorage
+                                  | asyncio.CancelledError), repr(error)
             for error in broker.process.driver.unretrieved:
                 raise AssertionError("a task has failed, and nobody looks at it") from error
             assert not (hasattr(broker, "node") and broker.node.crashes), broker.node.crashes
