@@ -26,6 +26,7 @@ from fluxmq._core.errors import FluxError, StorageError
 from fluxmq.cluster.keys import node_key, storage_key
 from fluxmq.cluster.ports import Change, Compare, Item, MetadataStore, OwnStorage
 from fluxmq.engine.ports.driver import Driver
+from fluxmq.model.malformed import MALFORMED
 
 __all__ = ["PERIOD_S", "Claim", "JoinRefused", "OldStorage", "Seen", "Taken"]
 
@@ -163,5 +164,5 @@ def _decoded(item: Item, kind: type[T]) -> T | None:
     """None: it was written by somebody else."""
     try:
         return msgspec.json.decode(item.value, type=kind)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return None

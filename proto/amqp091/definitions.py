@@ -118,6 +118,7 @@ from fluxmq._core.amqp091.fields cimport (
     write_longtext, write_number, write_shortstr, write_table, writer_bytes, writer_close, writer_more, writer_open,
     writer_t)
 from fluxmq._core.wire.primitives cimport Cursor, peek_u32, put_u8, put_u16, put_u32
+from fluxmq._core.wire.sizes cimport fit_u32
 
 from fluxmq._core.errors import ProtocolError, UsageError
 
@@ -177,7 +178,7 @@ cdef class Method:
             p = put_u16(put_u8(writer_more(&w, 7), FRAME_METHOD), <uint16_t>channel)
             write_number(&w, self.code(), 4)
             self.write(&w)
-            put_u32(w.data + 3, <uint32_t>(w.used - 7))
+            put_u32(w.data + 3, fit_u32(w.used - 7))
             writer_more(&w, 1)[0] = FRAME_END
             return writer_bytes(&w)
         finally:
