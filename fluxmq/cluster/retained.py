@@ -339,11 +339,11 @@ class RetainedMessages:
 
     def _value_of(self, topic: Topic, kept: Retained, whole: bool) -> Value:
         expires = self._hub.wall_of(kept.expires_at)
-        version = {"version": kept.version, "life": kept.life}
         if whole:
-            return Value(self._node, kept.qos, len(kept.payload), expires, kept.properties, kept.payload, **version)
+            return Value(self._node, kept.qos, len(kept.payload), expires, kept.properties, kept.payload, kept.version,
+                         kept.life)
         node, size = self.payloads.source(topic) or (self._node, len(kept.payload))
-        return Value(node, kept.qos, size, expires, **version)
+        return Value(node, kept.qos, size, expires, version=kept.version, life=kept.life)
 
     def _is_whole(self, kept: Retained) -> bool:
         return (not kept.unstored and len(kept.payload) < self._threshold
