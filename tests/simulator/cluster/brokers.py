@@ -197,6 +197,9 @@ class BrokerProcess:
         if self.hangs:          # what a start would read and write is not to be had
             self.brokers.world.events.later(TICK_S, self._again)
         elif self.process.alive:
+            self.node.hub.ledger.submit()
+            while self.node.write_journal():        # as Server closes its disk: what was recorded is on it
+                pass
             self.process.kill()
             self.start()
 
