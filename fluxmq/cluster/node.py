@@ -167,14 +167,12 @@ class ClusterNode:
         self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._fetch,
                              complete=self._complete, on_lost=self._lost, keys=self.kept,
                              is_here=lambda session: session in self.broker.sessions,
-                             wait=lambda session: self.adoption.wait(session),
-                             limit_s=settings.limit_s,
+                             wait=lambda session: self.adoption.wait(session), limit_s=settings.limit_s,
                              on_entry=lambda *change: self.adoption.on_entry(*change))
         self.kept.owners = self.owners
         self.sweep = Sweep(self.feed, self.owners, self.kept, self.writer, driver, lambda: self.membership.is_leader)
-        self.wills = Wills(self.membership, self.owners, self.feed, self.writer, driver,
-                           limit_s=settings.limit_s, log=log)
-        self.owners.former = self.wills
+        self.wills = self.owners.former = Wills(
+            self.membership, self.owners, self.feed, self.writer, driver, limit_s=settings.limit_s, log=log)
         self.retained = RetainedMessages(
             settings.name, store, self.feed, transport, driver, sources=self.addresses, node_of=self._node_of, log=log,
             threshold=settings.retained_bytes, is_leader=lambda: self.membership.is_leader, lives=self._lives)

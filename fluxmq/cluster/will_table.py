@@ -12,7 +12,7 @@ from fluxmq.cluster.ports import Event, Item, Log
 from fluxmq.engine.sessions.state import Will
 from fluxmq.model.malformed import MALFORMED
 
-__all__ = ["KeptWill", "Life", "StoredWill", "WillTable"]
+__all__ = ["KeptWill", "Life", "StoredWill", "WillTable", "encode"]
 
 Life = tuple[str, int]  # a node and its epoch
 
