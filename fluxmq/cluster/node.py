@@ -142,9 +142,7 @@ class ClusterNode:
         self.why_fenced = ""
         self.peers: Peers | None = None
         self.log = log
-        self.leaver = Leaver(self)
-        self.votes = Votes(self)
-        self.operations = NodeOperations(self)
+        self.leaver, self.votes, self.operations = Leaver(self), Votes(self), NodeOperations(self)
         self._store = store
         self.transport, self.driver = transport, driver
         self._on_fenced = on_fenced

@@ -1,4 +1,6 @@
-__all__ = ["address_of", "address_of_publish", "filter_of", "matches", "topic_of_address"]
+__all__ = ["DIRECT_REPLY_TO", "address_of", "address_of_publish", "filter_of", "matches", "topic_of_address"]
+
+DIRECT_REPLY_TO: bytes
 
 def filter_of(binding_key: bytes) -> tuple[bytes, bytes] | None: ...
 def matches(pattern: bytes, topic: bytes) -> bool: ...

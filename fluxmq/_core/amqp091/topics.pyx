@@ -7,7 +7,10 @@ from fluxmq._core.wire.levels cimport levels_match
 from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix, put_queue_address
 from fluxmq._core.wire.text cimport TEXT_OK, text_valid, topic_valid
 
-__all__ = ["address_of", "address_of_publish", "filter_of", "matches", "topic_of_address"]
+__all__ = ["DIRECT_REPLY_TO", "address_of", "address_of_publish", "filter_of", "matches", "topic_of_address"]
+
+# Queue name from which a client consumes, and that it writes into reply-to, for replies without a queue of its own.
+DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
 
 
 cdef void swap(const uint8_t* source, uint32_t n, uint8_t* out) noexcept nogil:

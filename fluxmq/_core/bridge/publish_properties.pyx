@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """See bridge/publish_properties.pxd. Names and texts are RabbitMQ's, because clients compare them."""
 from fluxmq._core.amqp091.properties import decode_properties, encode_properties
+from fluxmq._core.amqp091.topics import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
 
 from fluxmq._core.amqp091.consts cimport REPLY_PRECONDITION_FAILED
@@ -8,10 +9,6 @@ from fluxmq._core.amqp091.fields cimport table_find
 from fluxmq._core.amqp091.properties cimport octets_t
 from libc.stdint cimport uint8_t, uint32_t
 
-__all__ = ["DIRECT_REPLY_TO"]
-
-# Queue name from which a client consumes, and that it writes into reply-to, for replies without a queue of its own.
-DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
 cdef bytes REPLY_TO = DIRECT_REPLY_TO
 
 cdef enum:

@@ -22,7 +22,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 
-from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
+from fluxmq._core.amqp091.topics import DIRECT_REPLY_TO
 
 from fluxmq._core.amqp091.consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,

@@ -50,7 +50,7 @@ from fluxmq._core.queue.queue cimport is_for_one_queue, queue_mark
 from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN
 from fluxmq._core.wire.primitives cimport put_u64
 
-from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
+from fluxmq._core.amqp091.topics import DIRECT_REPLY_TO
 
 __all__ = ["PeerInbox"]
 

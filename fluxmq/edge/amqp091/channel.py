@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.amqp091.fields import encode_table
-from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
+from fluxmq._core.amqp091.topics import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.amqp091_channel import Channel

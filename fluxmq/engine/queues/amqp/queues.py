@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.bridge.publish_properties import DIRECT_REPLY_TO
+from fluxmq._core.amqp091.topics import DIRECT_REPLY_TO
 from fluxmq._core.envelope.envelope import FORMAT_AMQP091
 from fluxmq._core.errors import UsageError
 from fluxmq._core.peer.outbox import PeerOutbox

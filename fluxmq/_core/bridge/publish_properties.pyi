@@ -1,3 +1,0 @@
-__all__ = ["DIRECT_REPLY_TO"]
-
-DIRECT_REPLY_TO: bytes
