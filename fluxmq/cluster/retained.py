@@ -324,9 +324,12 @@ class RetainedMessages:
             self._expiries[topic] = self._hub.wall_of(kept.expires_at)
         for key in (data, index):
             self._feed.note(key, result.revision)
-        if self._revisions.version_of(topic) == version:    # else it has changed since
+        same = self._revisions.version_of(topic) == version
+        if same:
             self._revisions.has_it(topic)
         self._record(topic, Known(result.revision, whole) if kept is not None else None)
+        if not same:
+            self._lacks(topic)              # it has changed since
 
     def _failed(self, topic: Topic, result: TransactionResult) -> None:
         """The store has another value than this node knew."""
@@ -449,9 +452,8 @@ class RetainedMessages:
     def _gone(self, topic: Topic, revision: int) -> None:
         """The store has no value of this topic."""
         known = self._revisions.known.get(topic)
-        self._held.pop(topic)
-        if known is None or known.revision >= revision:
-            return
+        if not self._held.forget_before(topic, revision) or known is None or known.revision >= revision:
+            return                          # it has the other form now, or this node knows something newer
         pending = topic in self._revisions.pending or topic in self._revisions.lacking
         # Of a former life, by a node that gave no versions.
         old = (self._revisions.version_of(topic) == NONE and self._revisions.pending.get(topic) == 0

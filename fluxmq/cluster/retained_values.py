@@ -77,6 +77,14 @@ class Held:
         found = self._held.pop(topic, None)
         return None if found is None else found[1]
 
+    def forget_before(self, topic: Topic, revision: int) -> bool:
+        """The store has nothing of this form any more since this revision. False: what is held is as new."""
+        found = self._held.get(topic)
+        if found is not None and found[1].revision >= revision:
+            return False
+        self._held.pop(topic, None)
+        return True
+
     async def _wait(self) -> None:
         try:
             while self._held and not self._closed:
