@@ -134,6 +134,8 @@ class ClusterRuntime:
         self.on_failed = self._failed_between
         if self.watch is not None:
             self.watch.on_look = lambda: None
+        if self.own is not None:
+            self.own.joiner.claim = None
         self._driver.cancel()
 
     async def life_ended(self) -> None:

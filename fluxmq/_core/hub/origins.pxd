@@ -43,7 +43,8 @@ cdef class Use:
     cdef readonly uint8_t flags
     cdef readonly bint spread           # another node may have it
     cdef readonly bint recorded
-    cdef readonly bint former           # from before this life of the node
+    cdef readonly bint former           # from before this life of the node, and not confirmed since
+    cdef readonly bint loaded           # from before this life of the node
     cdef bint had_by(self, uint64_t session) except -1
     cdef bint has_group(self, uint32_t group) except -1
     cdef bint has_queue(self, uint32_t mark) except -1

@@ -227,12 +227,12 @@ cdef class Origins:
 
     def absent(self, uint64_t session):
         """The session with this number on disk is in the index again, and was not in this life of the node: what came
-        meanwhile it has not had. What is kept for it elsewhere may bring that yet."""
+        in this life it has not had. What is kept for it elsewhere may bring that yet."""
         cdef Use each
         for name, of_name in self.names.items():
             for packet_id, uses in of_name.items():
                 for each in uses:
-                    if not each.former and each.had_by(session) and session not in each.had:
+                    if not each.loaded and each.had_by(session) and session not in each.had:
                         each.missed = (*each.missed, session)
                         if each.recorded:
                             self.record(name, packet_id, each)
@@ -359,7 +359,7 @@ cdef class Origins:
         name, packet_id, number, mark, flags, missed, had, groups = read_origin(rest, value)
         use = self.put(name, packet_id, number)
         use.mark, use.flags, use.missed, use.had, use.groups = mark, flags, missed, had, groups
-        use.recorded = use.former = use.spread = True
+        use.recorded = use.former = use.loaded = use.spread = True
 
     def replay(self, int kind, uint64_t name, bytes body not None):
         """Applies an ORIGIN or ORIGIN_END record of the journal; body: behind the name. Raises CorruptError."""
