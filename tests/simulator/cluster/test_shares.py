@@ -325,6 +325,7 @@ class Away:
 
     def back(self) -> None:
         if self.brokers.processes["two"].process.alive:
+            self.brokers.run_for(self.brokers.ttl_s)    # it knows by its own clock that it reads nothing any more
             self.brokers.processes["two"].process.resume()
         else:
             self.brokers.processes["two"].start()
