@@ -61,12 +61,12 @@ class Node:
         return int(found["message_count"])
 
     def settle(self) -> None:
-        """Whatever is due by the clocks as they are now has happened: a message that waits a millisecond comes with a
-        tick, and all that is due comes with the same or one before."""
+        """Whatever is due by the clocks as they are now has happened: all of it comes with a tick, of which there are four
+        a second, or before, and a message that waits for 300 ms comes behind one."""
         for _ in range(2):
             self.markers += 1
             mark = b"%d" % self.markers
-            self.marks.publish("$queue/marks", mark, 1, properties={"user_property": ("x-delay", "1")})
+            self.marks.publish("$queue/marks", mark, 1, properties={"user_property": ("x-delay", "300")})
             self.marks.receive(payload=mark)
 
     def restart(self) -> None:
