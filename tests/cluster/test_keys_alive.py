@@ -24,6 +24,7 @@ ELSEWHERE = {
     "cluster.enabled": "test_processes.py::test_one_leader_and_every_node_known_to_all",
     "cluster.leave_timeout": "test_leaving.py::test_a_rolling_restart_loses_nothing",
     "cluster.old_storage": "test_names.py::test_an_old_copy_of_a_directory",
+    "cluster.disk_timeout": "test_hanging_disk.py::test_others_take_over_and_the_node_comes_back",
     "cluster.etcd.initial_cluster": "test_processes.py::test_one_leader_and_every_node_known_to_all",
     "cluster.etcd.bootstrap": "test_voters.py::test_one_node_grows_to_three_and_a_wiped_one_is_added_anew",
     "cluster.etcd.tls": TLS, "cluster.transport.tls": TLS,
