@@ -336,8 +336,8 @@ def test_the_guide_names_every_key() -> None:
 
 def test_all_keys_are_in_the_schema() -> None:
     assert [path.removeprefix("cluster.") for path in KEYS if path.startswith("cluster.")] == [
-        "enabled", "node_id", "lease_ttl", "route_publish_timeout", "leave_timeout", "old_storage", "etcd.data_dir",
-        "etcd.bind_addr", "etcd.client_addr", "etcd.initial_cluster", "etcd.bootstrap",
+        "enabled", "node_id", "lease_ttl", "route_publish_timeout", "disk_timeout", "leave_timeout", "old_storage",
+        "etcd.data_dir", "etcd.bind_addr", "etcd.client_addr", "etcd.initial_cluster", "etcd.bootstrap",
         "etcd.hybrid_retained_size_threshold",
         "etcd.endpoints", "etcd.binary", "etcd.allow_unsafe_version", "etcd.quota_bytes", "etcd.tls.cert_file",
         "etcd.tls.key_file", "etcd.tls.ca_file", "transport.bind_addr", "transport.peers", "transport.window_bytes",
