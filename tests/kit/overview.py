@@ -49,7 +49,7 @@ class FakeOverview:
             raise self.refusal
         self.changes.append((what, node))
 
-    def leave(self) -> None:
+    async def leave(self, keep_vote: bool = False) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.leaves += 1

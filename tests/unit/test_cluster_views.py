@@ -273,5 +273,5 @@ def test_a_standalone_node_cannot_leave() -> None:
     alone = SoloOverview("host", 7, "1.0", lambda: 5)
     assert alone.snapshot().own == NodeView(id="host", pid=7, version="1.0", sessions=5)
     with pytest.raises(QueueRefused, match="no cluster that it could leave") as caught:
-        alone.leave()
+        asyncio.run(alone.leave())
     assert caught.value.kind == "conflict"
