@@ -61,8 +61,8 @@ class Node:
         return int(found["message_count"])
 
     def settle(self) -> None:
-        """Whatever is due by the clocks as they are now has happened: all of it comes with a tick, of which there are four
-        a second, or before, and a message that waits for 300 ms comes behind one."""
+        """Whatever is due by the clocks as they are now has happened: all of it comes with a tick, of which there are
+        four a second, or before, and a message that waits for 300 ms comes behind one."""
         for _ in range(2):
             self.markers += 1
             mark = b"%d" % self.markers
