@@ -319,7 +319,7 @@ def test_a_move_that_a_node_slept_through(world: World, nodes: tuple[Member, Mem
     for node in (one, two):
         node.kill()
     if decided:
-        placed = QueueData("two", two.disk.identity, entry.id)
+        placed = QueueData("two", two.disk.storage.identity, entry.id)
         three.do(three.writer.change([Compare(queue_key(QUEUE_DATA, *Q), data.revision)],
                                      [Change(queue_key(QUEUE_DATA, *Q), encode_data(placed))]))
     again = [Member(world, name, disk).start() for name, disk in (("one", one.disk), ("two", two.disk))]
