@@ -69,13 +69,17 @@ class DelayMachine(RuleBasedStateMachine):
         self.queue = Queue(self.hub.ledger, 9, b"q", QUEUE_CLASSIC, [self.log])
         self.queue.delays = self.delays = new_delays(self.hub)
         self.queue.events = SimpleNamespace(first_delayed=lambda queue: None, more_is_due=self.go_on,
-                                            stalled=lambda queue: None)
+                                            stalled=lambda queue: None, due_soon=self.set_alarm)
         self.hub.targets.add_queue(self.queue, [])
         self.waiting: list[tuple[int, int, bytes]] = []
         self.arrived: list[bytes] = []
         self.disk: dict[int, bytes] = {}
         self.asked = 0
         self.number = 0
+
+    def set_alarm(self, queue: Queue, at_ms: int) -> None:
+        assert self.queue is queue
+        assert self.now < at_ms <= self.now + 250       # what is due later, the queue's clock finds by itself
 
     def go_on(self, queue: Queue) -> None:
         missing = self.delays.missing()
