@@ -14,7 +14,8 @@ An adopted session:
                                                                                        │
                                      takes what is directed to its life, nothing else ─┘
 
-Lives are settled in the order in which they ended, so a session that was adopted twice waits for the newer life only.
+Lives that have a session in common (it was adopted twice) are settled at one instant, in the order in which they ended,
+so such a session waits for the newest one only.
 docs/internals/cluster.md, "Persistent sessions outlive their node". It is one file because both drawings are about the
 same sessions: a step of one is what the other waits for.
 """
@@ -31,6 +32,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.kept import KeptSessions, SessionData, subscription_of
 from fluxmq.cluster.keys import DATA, client_key
 from fluxmq.cluster.leaving import ranked
+from fluxmq.cluster.left_sessions import LeftSessions
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import Adopted, Adopting, LifeCut, Serving, encode
 from fluxmq.cluster.owners import Owners, Session
@@ -78,11 +80,12 @@ class _Coming:
 
 
 class Adoption:
-    """One per life of a node. wants_from: see Takeovers."""
+    """One per life of a node. wants_from: see Takeovers. left: sessions that were on their way when they lost their
+    owner."""
 
     def __init__(self, *, broker: Broker, membership: Membership, feed: Feed, owners: Owners, kept: KeptSessions,
                  peers: Callable[[], Peers | None], driver: Driver, serves: Callable[[], bool],
-                 wants_from: Callable[[int], int | None], log: Log) -> None:
+                 wants_from: Callable[[int], int | None], left: LeftSessions, log: Log) -> None:
         self._broker = broker
         self._membership = membership
         self._feed = feed
@@ -92,6 +95,7 @@ class Adoption:
         self._driver = driver
         self._serves = serves
         self._wants_from = wants_from
+        self._left = left
         self._log = log
         self._of_life: dict[int, set[Session]] = {}  # sessions of the store by the lives from which something may come
         self._unowned: dict[Session, None] = {}  # those of the store that have no owner; in the order of their loss
@@ -217,9 +221,7 @@ class Adoption:
             if epoch not in alive and epoch not in self._settled and epoch not in self._lives:
                 self._lives[epoch] = _Life(epoch, "", None)     # it ended before this node came
         self._take_what_is_ours(alive)
-        for life in list(self._lives.values()):
-            if not self._settle(life):
-                break
+        self._settle()
         self._answer()
         if self._ready is not None and not self._ready.done() and not self._lives and not self._broker_waits():
             self._ready.set_result(None)
@@ -317,8 +319,8 @@ class Adoption:
         self.look()
 
     async def _take_now(self, session: Session, data: SessionData | None, coming: _Coming) -> bool:
-        member, held = self._membership, self._broker.stored.get(session)
-        if session in self._broker.sessions:
+        member, held = self._membership, self._left.held(session) or self._broker.stored.get(session)
+        if session in self._broker.sessions and self._left.held(session) is None:
             return False            # it is on its way to a node that has just died (takeover.py)
         now = data
         if now is None:
@@ -334,6 +336,7 @@ class Adoption:
         filters = await self._subscriptions(session)
         if not self._owners.owned_epoch(session) or self._closed:
             return False
+        taken = self._left.store(session)
         if held is not None and is_same and self._broker.stored.get(session) is held:
             self._broker.take_stored(held, now.identity)
         else:
@@ -345,7 +348,7 @@ class Adoption:
                                                      username=now.username, identity=now.identity), found,
                                        member.epoch)
         self._kept.adopted(session, filters)
-        self._move(session, held, coming)
+        self._move(session, held, coming, taken)
         return True
 
     async def _subscriptions(self, session: Session) -> dict[bytes, bytes]:
@@ -357,8 +360,8 @@ class Adoption:
                     raise
                 await self._driver.sleep(RETRY_S)
 
-    def _move(self, session: Session, held: HeldSession, coming: _Coming) -> None:
-        """It is made: from now on it takes what is directed to it."""
+    def _move(self, session: Session, held: HeldSession, coming: _Coming, taken: frozenset[int]) -> None:
+        """It is made: from now on it takes what is directed to it, and goes on taking what comes from these sources."""
         peers = self._peers()
         if peers is None or not coming.lives or coming.life in self._settled:
             self._complete(session, coming)
@@ -370,6 +373,8 @@ class Adoption:
             if peer.name not in self._cut.get(coming.life, ()):
                 moving.accept(peer.slot, False)
                 coming.waits.add(peer.name)
+        for source in taken:
+            moving.accept(source, True)
 
     def _passed(self, session: Session, coming: _Coming, node: str) -> None:
         """A node will send nothing more of the former life."""
@@ -419,11 +424,21 @@ class Adoption:
 
     # ------------------------------------------------------------------ settling a life
 
-    def _settle(self, life: _Life) -> bool:
-        """Goes on with it. Returns whether it is settled."""
+    def _settle(self) -> None:
+        """Goes on with all lives that are not settled."""
         peers = self._peers()
         if peers is None:
-            return False
+            return
+        answered = {life.life for life in self._lives.values() if self._is_answered(life, peers)}
+        for life in list(self._lives.values()):
+            if life.life in answered & self._lives.keys():
+                together = self._together(life)
+                if answered.issuperset(each.life for each in together):
+                    for each in together:
+                        self._end(each, peers)
+
+    def _is_answered(self, life: _Life, peers: Peers) -> bool:
+        """Whether every node has told that it has its sessions of this life. Asks them when it is time."""
         if not self._is_made(life.life):
             life.asked = 0
             return False
@@ -431,10 +446,21 @@ class Adoption:
             life.asked, life.waits = self._feed.revision, set()
             for peer in peers.peers.values():
                 self._ask(life, peer)
-        if life.waits:
-            return False
-        self._end(life, peers)
-        return True
+        return not life.waits
+
+    def _together(self, life: _Life) -> list[_Life]:
+        """The lives that are settled at one instant, because a session came from several of them: what was published to
+        it behind the LifeCut of one and before that of another would be for nobody."""
+        if len(self._lives) == 1:
+            return [life]
+        found, more = set[int](), {life.life}
+        while more:
+            of = more.pop()
+            found.add(of)
+            for session in self._of_life.get(of, ()):
+                more.update(each for each in _lives_of(self._kept.data(session))
+                            if each in self._lives and each not in found)
+        return [each for each in self._lives.values() if each.life in found]
 
     def _is_made(self, life: int) -> bool:
         """Whether no orphan of a life is left, as far as this node sees, and those that it has taken are made."""
@@ -500,6 +526,7 @@ class Adoption:
 
     def _heard(self, life: int, node: str, slot: int) -> None:
         self._cut.setdefault(life, set()).add(node)
+        self._left.on_cut(life, slot)
         while len(self._cut) > LIVES_KEPT:
             del self._cut[next(iter(self._cut))]
         for session, coming in list(self._coming.items()):

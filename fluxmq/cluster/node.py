@@ -30,6 +30,7 @@ from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.kept_claims import KeptClaims
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, Leaver, take
+from fluxmq.cluster.left_sessions import LeftSessions
 from fluxmq.cluster.membership import Membership, Node, Registration, dial_address
 from fluxmq.cluster.messages import (
     Adopted,
@@ -212,13 +213,14 @@ class ClusterNode:
         self.wills.attach(broker)
         self.kept.attach(broker)
         self.origins.attach(broker)
+        left = LeftSessions(broker, lambda session: self.owners.end_handover(session))
         adoption = self._adoption = Adoption(
             broker=broker, membership=self.membership, feed=self.feed, owners=self.owners, kept=self.kept,
             peers=lambda: self.peers, driver=self.driver, serves=lambda: self.phase is Phase.SERVING,
-            wants_from=lambda life: takeovers.wants_from(life), log=self.log)
+            wants_from=lambda life: takeovers.wants_from(life), left=left, log=self.log)
         takeovers = self._takeovers = Takeovers(
             broker=broker, owners=lambda: self.owners, peers=lambda: self.peers, transport=self.transport,
-            wait=adoption.wait, passed=adoption.passed, driver=self.driver, limit_s=self.settings.limit_s,
+            wait=adoption.wait, passed=adoption.passed, left=left, driver=self.driver, limit_s=self.settings.limit_s,
             log=self.log)
         self._returns = Returns(
             broker=broker, owners=self.owners, kept=self.kept, peers=lambda: self.peers, transport=self.transport,

@@ -33,6 +33,7 @@ from typing import Any
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.moving import MovingSession
 from fluxmq._core.pubsub.session import Session as HeldSession
+from fluxmq.cluster.left_sessions import LeftSessions
 from fluxmq.cluster.messages import (
     ClientHere,
     Cut,
@@ -80,7 +81,7 @@ class _Going:
         self.early: set[str] = set()  # those whose Cut came before the Switch
         self.switched = False
         self.ready: Promise[None] | None = None
-        self.given_up = False  # the other node has died with the session: the session is stored here
+        self.given_up = False  # the other node has died with the session: it is left to its adopters
 
 
 class _Coming:
@@ -104,12 +105,12 @@ class _Coming:
 
 class Takeovers:
     """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer. wait: as for
-    Owners. passed: returns when every node has sent what it kept for a life that has ended."""
+    Owners. passed: returns when every node has sent what it kept for a life that has ended. left: what is handed over
+    to a node that dies."""
 
     def __init__(self, *, broker: Broker, owners: Callable[[], Owners], peers: Callable[[], Peers | None],
                  wait: Callable[[Session], Promise[None] | None], passed: Callable[[int], Awaitable[None]],
-                 transport: Transport, driver: Driver, limit_s: float,
-                 log: Log) -> None:
+                 left: LeftSessions, transport: Transport, driver: Driver, limit_s: float, log: Log) -> None:
         self._broker = broker
         self._owners = owners
         self._peers = peers
@@ -118,6 +119,7 @@ class Takeovers:
         self._limit_s = limit_s
         self._wait = wait
         self._passed = passed
+        self._left = left
         self._log = log
         self._going: dict[Session, _Going] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
@@ -369,7 +371,7 @@ class Takeovers:
         if going.departure.frozen and not going.given_up:
             self._broker.share_groups.leave_all(going.departure.session)
         peers = self._peers()
-        # Given up, it is a stored session, which may be frozen again: an adopter takes it over.
+        # Given up, it may be a stored session, which may be frozen again: an adopter takes it over.
         while peers is not None and going.departure.frozen and not going.given_up:
             peer = peers.peers.get(going.to)
             if peer is None or peer.node.epoch != going.life:
@@ -405,11 +407,15 @@ class Takeovers:
 
     def _leave_to_adopters(self, session: Session, going: _Going) -> None:
         """The other node is gone, and the session with it, which is adopted now: by this node, with what it has, or by
-        another one, to which that is handed over."""
+        another one, to which that is handed over. Clients wait for it here until then, as while it was on its way."""
         going.given_up = True
-        going.moving.restore()
-        self._broker.store_away(going.departure.session)
-        self._forget(session)
+        del self._going[session]
+        self._left.leave(session, going.moving, going.life)
+        self._driver.start(self._store_later(session, going.life))
+
+    async def _store_later(self, session: Session, life: int) -> None:
+        await self._passed(life)
+        self._left.store(session)
 
     async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers, *,
                          early: bool = False) -> None:

@@ -556,6 +556,54 @@ def test_an_adopter_dies_in_the_middle(seed: int) -> None:
     history.check(ordered=False)
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_an_adopter_dies_before_others_hear_of_its_session(seed: int) -> None:
+    """The next adopter knows of two lives, and so do the nodes that publish: no message falls between their LifeCuts.
+    With three nodes there would be nobody to ask, and so no time between them."""
+    names = (*NAMES, "four")
+    brokers = serving(seed, names)
+    session = b"/", b"c%d" % seed
+    reader = persistent(brokers, "one", f"c{seed}", (("t", 2),))
+    reader.leave()
+    publishers = {name: connected(brokers, name, f"p-{name}") for name in names[1:]}
+    brokers.run_for(0.5)
+    took: list[str] = []
+
+    def is_cut_off_when_it_takes(name: str) -> None:
+        adoption = brokers.processes[name].cluster.adoption
+        subscriptions = adoption._subscriptions
+
+        async def of(which: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+            if which == session and not took:
+                took.append(name)
+                for other in names:
+                    if other != name:
+                        brokers.network.cut(name, other)
+            return await subscriptions(which)
+
+        adoption._subscriptions = of    # type: ignore[method-assign]
+
+    for name in names[1:]:
+        is_cut_off_when_it_takes(name)
+    died(brokers, "one")
+    brokers.run_until(lambda: took)
+    brokers.run_for(0.02)
+    died(brokers, took[0])
+    brokers.run_for(0.55)
+    rest = [name for name in names[1:] if name not in took]
+    sent: dict[str, list[bytes]] = {name: [] for name in rest}
+    for number in range(150):           # from before the session is adopted again until both lives are settled
+        for name in rest:
+            sent[name].append(b"%s %d" % (name.encode(), number))
+            publishers[name].publish("t", sent[name][-1], 1 + number % 2)
+        brokers.run_for(0.001)
+    brokers.run_for(2.0)
+    back(brokers, reader, lambda: rest[0])
+    brokers.run_for(2.0)
+    for name in rest:
+        assert [payload for _, payload in reader.messages if payload.startswith(name.encode())] == sent[name]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_node_dies_while_it_comes_back(seed: int) -> None:
     history = History(seed)

@@ -9,9 +9,7 @@ In the end everything heals, and every member is there.
 
 What is checked, by the identities of messages (a payload is published once):
 
-    lost        what was acknowledged to its publisher has come to a member of the group, and to the subscriber beside;
-                not what was sent while that one's session was on its way to another node, which may die before the
-                others know that it has the session (docs/internals/cluster.md, Limits)
+    lost        what was acknowledged to its publisher has come to a member of the group, and to the subscriber beside
     parked      in the end nothing waits for a member, and nothing is in doubt
 """
 from __future__ import annotations
@@ -44,19 +42,13 @@ class Member(Client):
         super().__init__(history.brokers, at, name)
         history.brokers.clients.append(self)
         self.filter, self.qos, self.persistent = filter_, qos, persistent
-        self.asked = self.awaited = 0
+        self.asked = 0
         self.subscribed = False
 
     def go(self, at: str, *, anew: bool = False) -> None:
         """anew: it leaves its session behind."""
         self.asked, self.subscribed, self.acks = 0, False, True
-        self.awaited = len(self.connacks) + 1
         self.connect(at=at, clean_start=anew or not self.persistent, expiry_s=1000 if self.persistent else 0)
-
-    @property
-    def waits(self) -> bool:
-        """Whether its last CONNECT has no answer yet."""
-        return self.awaited > len(self.connacks)
 
     def read(self) -> None:
         before = len(self.got)
@@ -83,7 +75,7 @@ class History:
         self.brokers.writer_s = chance.choice((0.001, 0.005, 0.05))
         self.events: list[str] = []
         self.wrong: list[str] = []
-        self.sent: dict[bytes, tuple[Publisher, int, bool]] = {}    # its publisher, QoS, whether `beside` was moving
+        self.sent: dict[bytes, tuple[Publisher, int]] = {}      # its publisher, QoS
         # The first two keep their sessions: while one of these lives the group has members. Who may lose its session
         # has subscribed with QoS 1: a delivery of QoS 2 that has begun ends with it [MQTT-4.8.2-5].
         self.members = [Member(self, NAMES[number % 3], f"m{number}", SHARE,
@@ -129,7 +121,7 @@ class History:
         publisher = self.chance.choice(self.publishers)
         for _ in range(self.chance.choice((1, 3, most)) if publisher.connected else 0):
             qos, payload = self.chance.choice((1, 2, 2)), b"%d" % len(self.sent)
-            self.sent[payload] = publisher, qos, self.beside.waits
+            self.sent[payload] = publisher, qos
             publisher.offer("t/x", payload, qos)
             self.note(f"{publisher.name} at {publisher.at} sends {payload!r} with {qos}")
 
@@ -315,14 +307,14 @@ class History:
     def judge(self) -> None:
         by_member = [Counter(payload for _, payload in member.messages) for member in self.members]
         beside = {payload for _, payload in self.beside.messages}
-        for payload, (publisher, qos, moving) in self.sent.items():
+        for payload, (publisher, qos) in self.sent.items():
             reason = publisher.answers.get(payload)
             if reason is None or reason >= REFUSED or reason == NO_SUBSCRIBERS:
                 continue
             had = [member.name for member, counts in zip(self.members, by_member, strict=True) if counts[payload]]
             if not had:
                 self.wrong.append(f"{payload!r} (QoS {qos}, {publisher.name}) was acknowledged and came to no member")
-            if payload not in beside and not moving:
+            if payload not in beside:
                 self.wrong.append(f"{payload!r} (QoS {qos}, {publisher.name}) was acknowledged and did not come to the "
                                   "subscriber beside the group")
 

@@ -420,6 +420,50 @@ def test_a_new_owner_that_stands_still_before_it_has_the_rest_is_succeeded_at_on
     assert not any(brokers.processes[name].process.driver.crashed for name in NAMES)
 
 
+@pytest.mark.parametrize("name", ["c", "d", "e", "f"])
+@pytest.mark.parametrize("heard", [(), ("one",), ("three",)], ids=lambda heard: "".join(heard) or "nobody")
+def test_a_new_owner_that_is_cut_off_before_others_have_heard(heard: tuple[str, ...], name: str) -> None:
+    """It has the owner's key, and dies. Nobody adopts the session before its lease has ended, and what is published
+    until then is for the session. heard: nodes that its Switch has reached. name: who adopts it follows from that."""
+    brokers = serving()
+    client = connected(brokers, "one", name, clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 2)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publishers = [connected(brokers, at, f"p-{at}") for at in ("one", "three")]
+    brokers.run_for(0.5)
+    takeovers, begun = brokers.processes["two"].cluster.takeovers, []
+    complete = takeovers.complete
+
+    async def is_cut_off_before(*args: Any) -> None:
+        """The owner's key has changed."""
+        for at in ("one", "three"):
+            if at not in heard:
+                brokers.network.cut("two", at)
+        begun.append(True)
+        await complete(*args)
+
+    takeovers.complete = is_cut_off_before    # type: ignore[method-assign]
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: begun)
+    brokers.run_for(0.1)
+    brokers.kill("two")
+    client.leave()
+    sent: dict[str, list[bytes]] = {publisher.name: [] for publisher in publishers}
+    for number in range(150):
+        if number == 50:
+            brokers.end_lease_of("two")
+        for publisher in publishers:
+            sent[publisher.name].append(b"%s %d" % (publisher.name.encode(), number))
+            publisher.publish("t", sent[publisher.name][-1], 1 + number % 2)
+        brokers.run_for(0.02)
+    brokers.run_for(3.0)
+    assert hop(brokers, client, "three").session_present
+    brokers.run_for(2.0)
+    for publisher in publishers:
+        got = [payload for _, payload in client.messages if payload.startswith(publisher.name.encode())]
+        assert got == sent[publisher.name]
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> None:
     """The second takeover begins while the first waits for what others have sent."""
