@@ -188,6 +188,7 @@ class BrokerProcess:
     def _fenced(self, why: str) -> None:
         """As Server: the connections are closed without a word, and the broker is built anew from its disk."""
         self.fences += 1
+        self.brokers.ending(self)
         self.log.append(("critical", "fenced", {"why": why}))
         for pipe in self.node.pipes.values():
             pipe.broker_closed = True
@@ -346,6 +347,7 @@ class Brokers:
         self.disk_s = Settings("").disk_s
         self.processes = {name: BrokerProcess(self, name) for name in names}
         self.clients: list[Client] = []
+        self.ending: Callable[[BrokerProcess], object] = lambda broker: None    # called before a life ends
         self.world.checks.append(self._read)
 
     def _read(self) -> None:
@@ -382,6 +384,7 @@ class Brokers:
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
+        self.ending(self.processes[name])
         self.processes[name].process.kill()
 
     def run_for(self, seconds: float) -> None:
