@@ -226,7 +226,7 @@ cdef class Origins:
                 if not (<Use>each).former and (<Use>each).had_by(session)]
 
     def absent(self, uint64_t session):
-        """The session with this number on disk is in the index again, and was not in this life of the node: what came
+        """The session with this number on disk enters the index, and was not there in this life of the node: what came
         in this life it has not had. What is kept for it elsewhere may bring that yet."""
         cdef Use each
         for name, of_name in self.names.items():

@@ -311,6 +311,8 @@ class Arrival:
         parts.take_step(session, step)
         for packet_id, use in self._uses if session.data.incarnation else ():
             self.broker.hub.origins.bring(session.data.incarnation, packet_id, use)
+        if session.number:
+            self.broker.hub.origins.absent(session.number)      # it has had its number for some time
         for origin in self._had if session.number else ():
             self.broker.hub.origins.bring(*origin, session.number)
         self.broker.activate(session)

@@ -265,15 +265,16 @@ def test_a_node_that_is_killed_meanwhile_loses_nothing_acknowledged(seed: int, w
     assert {payload for _, payload in client.messages} == {b"%d" % number for number in range(50)}
 
 
+@pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("late", [False, True])
-def test_what_the_old_owner_was_sent_before_it_was_lost_comes_although_nothing_is_adopted(late: bool) -> None:
+def test_what_the_old_owner_was_sent_before_it_was_lost_comes_although_nothing_is_adopted(late: bool, qos: int) -> None:
     """It has handed the session over, and stands still before it has sent the rest. What other nodes had sent to it
     goes to the session. late: its lease ends before the new owner has made the session its own."""
     brokers = serving()
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
-    packet_id = client.subscribe("t", 1)
+    packet_id = client.subscribe("t", qos)
     brokers.run_until(lambda: client.acknowledged(packet_id))
-    publishers = [connected(brokers, at, f"p-{at}") for at in ("two", "three")]
+    publishers = [connected(brokers, at, f"p-{at}", clean_start=False, expiry_s=1000) for at in ("two", "three")]
     brokers.run_for(0.5)
     takeovers, sent = brokers.processes["two"].cluster.takeovers, []
     complete = takeovers.complete
@@ -281,7 +282,7 @@ def test_what_the_old_owner_was_sent_before_it_was_lost_comes_although_nothing_i
     async def stands_still_before(*args: Any) -> None:
         """The owner's key has changed."""
         brokers.processes["one"].process.pause()
-        sent.extend(publisher.publish("t", publisher.name.encode(), 1) for publisher in publishers)
+        sent.extend(publisher.publish("t", publisher.name.encode(), qos) for publisher in publishers)
         for at in ("two", "three"):
             brokers.processes[at].node.turn()
         if late:
