@@ -55,12 +55,12 @@ class Listener:
         self._former: list[grpc.aio.Server] = []
         self._watching: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._ears = _Ears(self._news.set)
+        self._reports = _ServerReports(self._news.set)
 
     async def start(self) -> None:
         """Listens. Raises BindFailed."""
         await self._listen()
-        self._ears.open()
+        self._reports.open()
         self._watching = self._start(self._watch())
 
     async def stop(self) -> None:
@@ -72,7 +72,7 @@ class Listener:
         self._former, self._server = [], None
         for server in servers:
             await _end(server, None)
-        self._ears.close()
+        self._reports.close()
 
     async def _listen(self) -> None:
         server, port = await self._open(self.address)
@@ -142,7 +142,7 @@ async def _end(server: grpc.aio.Server, grace_s: float | None) -> None:
         await server.stop(grace_s)
 
 
-class _Ears(logging.Filter):
+class _ServerReports(logging.Filter):
     """What grpc.aio says about the loop of a server, or what others have sent, by its log and by the event loop's
     handler of exceptions. It reaches nobody: the listener says what has ended, and a peer that sends what cannot be
     read must not write pages into the log of this node."""
