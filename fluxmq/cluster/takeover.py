@@ -60,6 +60,7 @@ from fluxmq.model.mqtt import ReasonCode
 __all__ = ["TAIL", "TAKEOVER", "Takeovers", "plain_filters"]
 
 TAKEOVER, TAIL = "takeover", "tail"  # methods of Transport.call
+GONE = b"gone"  # answer to TAIL
 CALL_S = 10.0  # of one call
 KEY_S = 10.0  # how long the old owner waits for the change of the owner's key, after the last part
 RETRY_S = 0.2
@@ -378,7 +379,9 @@ class Takeovers:
                 self._leave_to_adopters(session, going)
                 return
             try:
-                await self._send_tail(session, going, peer, peers)
+                if not await self._send_tail(session, going, peer, peers) and not going.given_up:
+                    self._give_back(session, going)
+                    return
                 break
             except CallFailed as error:
                 if not going.given_up:
@@ -413,19 +416,28 @@ class Takeovers:
         self._left.leave(session, going.moving, going.life)
         self._driver.start(self._store_later(session, going.life))
 
+    def _give_back(self, session: Session, going: _Going) -> None:
+        """The session has gone on from the other node, which let its client in without the rest, or has ended. Whoever
+        has it now gets what is here as from a node that is back (returns.py)."""
+        going.given_up = True
+        going.moving.restore()
+        self._broker.store_away(going.departure.session)
+        self._forget(session)
+
     async def _store_later(self, session: Session, life: int) -> None:
         await self._passed(life)
         self._left.store(session)
 
     async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers, *,
-                         early: bool = False) -> None:
-        """early: more follows, and what is sent now is sent again."""
+                         early: bool = False) -> bool:
+        """early: more follows, and what is sent now is sent again. Returns whether the session is still there."""
         for end, part in _with_last(going.departure.tail()):
             last = end and not early
             call = TailCall(**peers.call_to(peer, session), last=last, part=part,
                             had=going.departure.had() if last else [])
-            async for _ in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S):
-                pass
+            if [answer async for answer in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S)]:
+                return False
+        return True
 
     def _forget(self, session: Session) -> None:
         self._going.pop(session, None)
@@ -447,7 +459,8 @@ class Takeovers:
     # ------------------------------------------------------------------ what streams and calls bring
 
     async def take_tail(self, body: bytes) -> AsyncIterator[bytes]:
-        """Answers the call "tail": nothing, when the part is on disk. Raises CallFailed."""
+        """Answers the call "tail": nothing, when the part is on disk; GONE, when the session has gone on to another
+        node, or has ended. Raises CallFailed."""
         try:
             call = tail_of(body)
         except MALFORMED as error:
@@ -457,7 +470,10 @@ class Takeovers:
         coming = self._coming.get(session)
         try:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
-            if arrival is not None and call.part:
+            if arrival is None:
+                yield GONE
+                return
+            if call.part:
                 arrival.append(call.part)
             if coming is not None and call.last and not coming.whole:   # else what was released meanwhile is not known
                 coming.arrival.bring(call.had)
@@ -468,12 +484,13 @@ class Takeovers:
         if call.last and coming is not None:
             coming.whole = True
             coming.look()
-        return
-        yield b""
 
     def _arrival_of(self, session: Session) -> Arrival | None:
-        """The client did not wait for the tail any longer."""
+        """The client did not wait for the tail any longer. Raises CallFailed while the session is on its way from here:
+        what is added now might miss its own tail."""
         held = self._broker.sessions.get(session)
+        if held is not None and held.data.frozen:
+            raise CallFailed("the session is being handed over", reached=False)
         return None if held is None or held.data.moved is None else Arrival.of(self._broker, held)
 
     def on_switch(self, peer: Peer, switch: Switch) -> None:

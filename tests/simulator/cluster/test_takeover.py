@@ -465,6 +465,39 @@ def test_a_new_owner_that_is_cut_off_before_others_have_heard(heard: tuple[str, 
         assert got == sent[publisher.name]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("to", ["one", "two", "ended at one", "ended at three"])
+def test_the_rest_comes_when_the_session_has_gone_on(to: str, qos: int) -> None:
+    """A node was cut off, and the client was let in without what that one still held. What the old owner gets of that
+    later is for the session, wherever it is. to: where it has gone on to."""
+    brokers = serving()
+    client = connected(brokers, "two", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", qos)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.5)
+    brokers.network.isolate("one")
+    hop(brokers, client, "three")
+    takeovers = brokers.processes["two"].cluster.takeovers
+    send_tail = takeovers._send_tail
+
+    async def sends_late(*args: Any, **how: Any) -> None:
+        await brokers.processes["two"].process.driver.sleep(2.0)
+        await send_tail(*args, **how)
+
+    takeovers._send_tail = sends_late   # type: ignore[method-assign]
+    publisher.publish("t", b"meanwhile", qos)       # to the old owner: it has heard of no other one
+    brokers.run_for(0.1)
+    brokers.network.heal()
+    at, ends = to.split()[-1], "ended" in to
+    client.connect(at=at, clean_start=ends, expiry_s=1000)
+    brokers.run_for(20.0)
+    assert client.connected and client.at == at
+    assert [payload for _, payload in client.messages] == [b"meanwhile"] * (not ends)
+    assert all(broker.cluster.takeovers.under_way == 0 and not broker.node.broker.stored
+               for broker in brokers.processes.values())
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> None:
     """The second takeover begins while the first waits for what others have sent."""
