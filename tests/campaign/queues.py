@@ -205,12 +205,11 @@ class Queues(Part):
             readings = consumer.connects if of_stream else 1
             publisher: _Confirmed | PublisherOnce = (
                 self.confirmed if consumer is self.consumers[0] else self.once if not of_stream else self.to_stream)
-            # QoS 2 comes twice if the queue's owner and the node of its publisher have both died in one exchange
-            # (docs/internals/cluster.md, Limits). Where only one has, it is a fault.
+            # QoS 2 may come twice if the queue's owner and the node of its publisher, which may be the same, die in one
+            # exchange (docs/internals/cluster.md, Limits).
             found.note("repeated", [body for body, count in fresh.items()
                                     if count > max(1, once[body]) * readings], way,
-                       excused=publisher is not self.confirmed and bool(publisher.visited) and
-                       failed.issuperset(self.nodes.addresses))
+                       excused=publisher is not self.confirmed and bool(publisher.visited & failed))
             firsts = [body for body, redelivered in consumer.got if not redelivered]
             taken = {*acknowledged}     # what was refused may come all the same, at any time
             for order in self.confirmed.sent if publisher is self.confirmed else [list(once)]:

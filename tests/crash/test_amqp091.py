@@ -21,6 +21,7 @@ from crash.process import CrashBroker, PoweredBroker
 from kit.amqp_wire import Wire
 from kit.client import Client
 from kit.journals import contents
+from kit.sizes import some
 
 PATIENCE_SECONDS = 40.0             # without anything new for anybody: only a test that fails needs them
 QUEUES: dict[str, dict[str, object]] = {
@@ -159,13 +160,15 @@ def judge(broker: CrashBroker, book: Book) -> None:
     assert broker.checkpoints() > 2, "too few checkpoints to have met any"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", some(1, [1, 2]))
 def test_kill(tmp_path: Path, seed: int) -> None:
-    run(CrashBroker(tmp_path), seed, 4)
+    run(CrashBroker(tmp_path), seed, 3)
 
 
+@pytest.mark.timeout(600)
 def test_loss_of_power(tmp_path: Path) -> None:
-    run(PoweredBroker(tmp_path, random.Random(3)), 3, 3)
+    run(PoweredBroker(tmp_path, random.Random(3)), 3, 2)
 
 
 @pytest.mark.parametrize("how", ["rejected", "expired", "refused"])

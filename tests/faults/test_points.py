@@ -24,8 +24,8 @@ from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
 Record = Callable[[str, object], None]
-POINTS, POINTS_LONG = 400, 2000         # of 311 kinds: phase, call, kind of file and error; each has one at least
-FLIPS = 120
+POINTS, POINTS_LONG = 312, 2000         # of 311 kinds: phase, call, kind of file and error; each has one at least
+FLIPS = 60
 PLANTED_ROUNDS = 20
 PARTS = 4                   # run side by side: a point waits for threads of RocksDB and the journal half of its time
 SECONDS_MAX = 1500          # of a machine that is busy with other things

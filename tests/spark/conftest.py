@@ -31,8 +31,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     place = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(place))
+    # Tables of a few rows: to compile their plans takes longer than to interpret them.
     made = session("fluxmq tests", "local[2]", {
         "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={place} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
                                          " -XX:ReservedCodeCacheSize=256m"})

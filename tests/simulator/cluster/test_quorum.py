@@ -16,11 +16,11 @@ SEED_STEP = 1_000_000
 
 @pytest.mark.timeout(600)
 def test_histories(seed: int) -> None:
-    histories = [play(seed * SEED_STEP + part * 100 + number) for part in range(2) for number in range(8)]
+    histories = [play(seed * SEED_STEP + part * 100 + number) for part in range(2) for number in range(5)]
     # They do something.
     counts = {name: sum(history.counts[name] for history in histories) for name in histories[0].counts}
-    assert counts["fences"] > 10 and counts["outages"] + counts["cut off"] + counts["leaders"] > 6
-    assert sum(len(history.kept) for history in histories) > 1000
+    assert counts["fences"] > 5 and counts["outages"] + counts["cut off"] + counts["leaders"] > 3
+    assert sum(len(history.kept) for history in histories) > 500
 
 
 @pytest.mark.soak

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
+from kit.sizes import some
 from oracle.mqtt import Puback, Publish, Will
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import cluster, connected, serving
@@ -86,7 +87,7 @@ def test_a_node_that_was_killed_comes_back_with_what_changed_meanwhile() -> None
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(2, range(4)))
 def test_what_was_acknowledged_before_etcd_had_it_is_written_after_a_restart(seed: int, checkpoint: bool) -> None:
     brokers = serving("one", "two", seed=seed)
     publisher = connected(brokers, "one", "p")
@@ -110,7 +111,7 @@ def test_what_was_acknowledged_before_etcd_had_it_is_written_after_a_restart(see
         assert sorted(received(brokers, at)) == [("t/1", b"mine"), ("t/2", b"newer")]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", some(3, range(8)))
 def test_nodes_agree_after_kills_in_the_middle_of_it(seed: int) -> None:
     """And a topic that one client alone writes, each time after its PUBACK, has what it wrote last."""
     brokers = serving("one", "two", "three", seed=seed)
@@ -267,7 +268,7 @@ def test_who_saw_a_change_acknowledged_wins_with_the_next_at_another_node(first:
 
 
 @pytest.mark.parametrize("payload", [b"second", b"", LARGE])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(1, range(4)))
 def test_who_subscribes_in_the_instant_of_puback_gets_that_value_once(payload: bytes, seed: int) -> None:
     brokers = serving(*NAMES, seed=seed)
     publisher = connected(brokers, "one", "p")
@@ -283,7 +284,7 @@ def test_who_subscribes_in_the_instant_of_puback_gets_that_value_once(payload: b
 
 @pytest.mark.parametrize("payload", [b"x", LARGE])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some(2, range(6)))
 def test_who_subscribes_meanwhile_gets_it_once(payload: bytes, qos: int, seed: int) -> None:
     """Live or retained, wherever the record is when the subscription comes."""
     brokers = serving(*NAMES, seed=seed)
