@@ -65,6 +65,7 @@ CALL_S = 10.0  # of one call
 KEY_S = 10.0  # how long the old owner waits for the change of the owner's key, after the last part
 RETRY_S = 0.2
 TURN_S = 0.001
+EARLY_MAX = 1024  # Cuts that are kept for a Switch, which comes at once, or never
 EARLY = 0.5  # of the limit: then the old owner sends what it has, although a source has not cut
 
 
@@ -125,6 +126,9 @@ class Takeovers:
         self._going: dict[Session, _Going] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
         self._coming: dict[Session, _Coming] = {}
+        # Copies that a session's former owner may still send of what its client had published there: (session, owner).
+        self.late_copies: set[tuple[Session, str]] = set()
+        self._cut_early: dict[tuple[Session, str], int] = {}  # Cuts ahead of their Switch: epoch of the new owner
         # What was fetched, until this node owns it or has abandoned it; and the life of its former owner.
         self.fetched: dict[Session, tuple[Arrival, int]] = {}
 
@@ -503,7 +507,11 @@ class Takeovers:
         if switch.former != peers.name:
             if (former := peers.peers.get(switch.former)) is not None:
                 former.outbox.control(cut)
+                self._expect_copies(session, former.name, switch.epoch)
             return
+        for other in peers.peers.values():
+            if other.name != peer.name:
+                other.outbox.control(cut)       # behind all that this session's client has published here
         going = self._going.get(session)
         if going is None or going.switched:
             return
@@ -521,8 +529,15 @@ class Takeovers:
         self._look(going)
 
     def on_cut(self, peer: Peer, cut: Cut) -> None:
-        """What a node has sent before this counts at the old owner, what it sends behind it at the new one."""
+        """What a node has sent before this counts at the old owner, what it sends behind it at the new one. From the old
+        owner: it has sent everything that the session's client has published there."""
         session = cut.namespace, cut.client_id
+        if (session, peer.name) in self.late_copies:
+            self._expect_no_copies(session, peer.name)
+        elif session not in self._coming and session not in self._going:
+            self._cut_early[session, peer.name] = cut.epoch
+            if len(self._cut_early) > EARLY_MAX:
+                del self._cut_early[next(iter(self._cut_early))]
         coming = self._coming.get(session)
         if coming is not None and coming.epoch == cut.epoch:
             coming.moving.accept(peer.slot, True)
@@ -539,6 +554,8 @@ class Takeovers:
 
     def on_gone(self, peer: Peer) -> None:
         """A node has no lease any more: nothing comes from it."""
+        for session, owner in [each for each in self.late_copies if each[1] == peer.name]:
+            self._expect_no_copies(session, owner)
         for coming in self._coming.values():
             coming.waits.discard(peer.name)
             coming.moving.accept(peer.slot, True)
@@ -557,6 +574,16 @@ class Takeovers:
                     # Not when the call has ended: the node may stand still, and this one may be the adopter.
                     self._leave_to_adopters(session, going)
             self._look(going)
+
+    def _expect_copies(self, session: Session, former: str, epoch: int) -> None:
+        """The session's client has moved, and releases at its new node what it publishes."""
+        if self._cut_early.pop((session, former), 0) != epoch and (session, former) not in self.late_copies:
+            self.late_copies.add((session, former))
+            self._broker.hub.origins.expect(True)
+
+    def _expect_no_copies(self, session: Session, former: str) -> None:
+        self.late_copies.discard((session, former))
+        self._broker.hub.origins.expect(False)
 
     async def _whole_later(self, coming: _Coming, life: int) -> None:
         await self._passed(life)

@@ -250,6 +250,9 @@ cdef class Hub(Waiter):
         cdef uint64_t written = commits.mark - commits.tickets
         cdef int matched
         cdef list missed, took
+        cdef bint late = known is None and pub.from_peer and self.origins.is_late(origin)
+        if late:
+            known = self.origins.over
         origin.pub = pub
         origin.spread = origin.doubtful
         self.origin = origin
@@ -263,6 +266,8 @@ cdef class Hub(Waiter):
             self.origin = NULL
             self.known = None
             self.narrow = False
+        if late:
+            return matched
         # That a will was published here is recorded in any case: whoever restarts must know it.
         self.origins.note(origin, known, self.session_number_last, not pub.from_peer, missed, took,
                           (commits.mark - commits.tickets != written or (origin.packet_id == 0 and not pub.from_peer))

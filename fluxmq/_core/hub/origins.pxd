@@ -14,7 +14,9 @@ it has goes only to those sessions that were not here then (Hub.publish_once).
                                                             it], n × u64 session that has it not, big-endian
 
 A session that comes from another node brings the origins that it has had there, and those of its own messages (bring).
-They come by another way than RELEASE, so those that are released meanwhile are remembered (watch).
+They come by another way than RELEASE, so those that are released meanwhile are remembered (watch). The same when a
+publisher has moved: RELEASE comes from its new node, and copies that its former node had sent may come behind that, of
+which nobody here is to get one (expect).
 
 Use 0 is unknown: a node that has made a session from what others knew of it does not know how often its identifiers
 were used. It means every use of a packet identifier. But a node that was away has not heard what was released
@@ -56,8 +58,13 @@ cdef class Origins:
     cdef dict changed                   # keys of rows of the view -> None, since the last export
     cdef uint32_t watching              # sessions that are being taken over
     cdef dict ended                     # (name, packet identifier) -> uses that have ended while there were such
+    cdef readonly uint32_t expecting    # publishers whose former node may have copies of what they have released since
+    cdef dict released                  # (name, packet identifier, use) that have ended while there were such
+    cdef Use over                       # known of such a copy: everybody has had it
 
     cdef Use find(self, const origin_t* origin)
+    # Whether it is a late copy.
+    cdef bint is_late(self, const origin_t* origin) except -1
     # The use of a packet identifier that was not released; 0: none is known. former: also one from a former life.
     cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id, bint former) except? 0xFFFFFFFFFFFFFFFF
     # Notes what has come. known: of find(). took: marks of share groups that have it here. recorded: what it caused is

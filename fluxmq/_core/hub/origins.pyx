@@ -42,6 +42,8 @@ cdef bytes bytes_of(tuple numbers):
     return b"".join([number.to_bytes(8, "big") for number in numbers])
 
 
+RELEASED_MAX = 1 << 16      # a node that stands still may have copies of more: those come twice
+
 # In Use.groups, beside the mark of a queue: it has come here behind the message, and has not had it.
 ABSENT = 1 << 32
 
@@ -88,6 +90,11 @@ cdef class Origins:
         self.names = {}
         self.changed = {}
         self.ended = {}
+        self.released = {}
+        self.over = Use.__new__(Use)
+        self.over.mark = ~<uint64_t>0
+        self.over.flags = ORIGIN_PUBLISHED
+        self.over.missed = self.over.had = self.over.groups = ()
 
     def __len__(self) -> int:
         """Number of uses."""
@@ -101,6 +108,10 @@ cdef class Origins:
                 if (use.use == origin.use and use.use) or (not use.former and (use.use == 0 or origin.use == 0)):
                     return use
         return None
+
+    cdef bint is_late(self, const origin_t* origin) except -1:
+        return (self.expecting and origin.use != 0
+                and (origin.name, origin.packet_id, origin.use) in self.released)
 
     cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id, bint former) except? 0xFFFFFFFFFFFFFFFF:
         cdef dict of_name = self.names.get(name)
@@ -160,6 +171,10 @@ cdef class Origins:
         cdef bint found = False
         if self.watching:
             self.ended.setdefault((name, packet_id), set()).add(use)
+        if self.expecting and use:
+            self.released[name, packet_id, use] = None
+            if len(self.released) > RELEASED_MAX:
+                del self.released[next(iter(self.released))]
         if of_name is None:
             return True
         for each in list(of_name.get(packet_id, ())):
@@ -335,6 +350,13 @@ cdef class Origins:
         self.watching += 1 if begin else -1
         if self.watching == 0:
             self.ended.clear()
+
+    def expect(self, bint begin):
+        """The former node of a publisher that has moved may still send copies of what it has published, or has no such
+        copies any more. Copies of what is released meanwhile are for nobody."""
+        self.expecting += 1 if begin else -1
+        if self.expecting == 0:
+            self.released.clear()
 
     def forget(self, uint64_t name):
         """The session or will is no more."""

@@ -247,6 +247,28 @@ def test_what_was_given_up_after_its_client_had_left_is_heard_once(to: str) -> N
     assert [[payload for _, payload in reader.messages] for reader in readers] == [[b"x"]] * 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_copy_that_is_late_counts_for_nothing_when_its_publisher_has_moved_and_released_it(shared: bool) -> None:
+    """The former node's copies stand still on their way, the next node's do not."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s", "$share/g/t" if shared else "t")
+    publisher = publisher_at(brokers, "one")
+    brokers.run_for(0.5)
+    brokers.network.stall("one", "two", back=False)
+    publisher.offer(b"first")
+    brokers.run_for(0.1)
+    publisher.leave()
+    comes_back(brokers, publisher, ["three"])
+    for payload, again in ((b"first", True), (b"second", False)):
+        exchange(brokers, publisher, payload, again=again)
+        released(brokers, publisher)
+    brokers.network.heal()
+    brokers.run_for(2.0)
+    assert sorted(received(reader)) == [b"first", b"second"]
+    takeovers = brokers.processes["two"].cluster.takeovers
+    assert not takeovers.late_copies and not brokers.processes["two"].node.hub.origins.expecting
+
+
 def test_a_node_that_does_not_hear_that_a_message_was_refused_takes_the_next_one() -> None:
     """It has the message, and could not say so. The publisher's node dies; the next one does not know the uses."""
     brokers = serving(*NAMES)

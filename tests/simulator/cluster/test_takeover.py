@@ -81,9 +81,9 @@ def test_the_session_is_there_where_the_client_connects() -> None:
     publisher.publish("t/2", b"after", 2)
     brokers.run_until(lambda: len(client.messages) == 2)
     assert client.messages == [("t/1", b"before"), ("t/2", b"after")]
+    brokers.run_for(0.1)
     sessions = [list(broker.node.broker.sessions) for broker in brokers.processes.values()]
     assert [(b"/", b"c") in found for found in sessions] == [False, True, False]
-    brokers.run_for(0.1)
     peers = brokers.processes["three"].cluster.peers
     assert peers is not None and not peers.peers["one"].wanted and peers.peers["two"].wanted
 
