@@ -163,11 +163,15 @@ class RateLimited:
             self._emit(known.level, known.message, known.fields, known.suppressed)
 
     def _emit(self, level: int, message: str, fields: Mapping[str, object], suppressed: int) -> None:
-        # logging raises KeyError for extra fields with the names of its own attributes.
-        extra = {f"{name}_" if name in _OWN else name: value for name, value in fields.items()}
+        extra = _renamed(fields)
         if suppressed:
             extra["suppressed"] = suppressed
         self._logger.log(level, "%s", message, extra=extra)
+
+
+def _renamed(fields: Mapping[str, object]) -> dict[str, object]:
+    """logging raises KeyError for extra fields with the names of its own attributes."""
+    return {f"{name}_" if name in _OWN else name: value for name, value in fields.items()}
 
 
 class Notes:
@@ -188,8 +192,8 @@ class Notes:
         if cause:
             self._limited.log(number, cause, text, **{k: v for k, v in fields.items() if k != "error"})
         elif self.log.isEnabledFor(number):
-            self.log.log(number, text, extra=fields)
-        if "error" in fields:
+            self.log.log(number, text, extra=_renamed(fields))
+        if isinstance(fields.get("error"), BaseException):
             self.log.debug("traceback", exc_info=fields["error"])
 
     def logs_connection(self) -> bool:

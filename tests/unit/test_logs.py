@@ -201,6 +201,16 @@ def test_many_causes_are_bounded(kept: _Kept) -> None:
     assert len(kept.lines) == 200 and sum(count for _, count in kept.lines) == 100
 
 
+def test_fields_may_have_any_name(kept: _Kept) -> None:
+    """Those of another program's log do."""
+    notes = Notes("fluxmq.test", _Clock())
+    logging.getLogger("fluxmq.test").setLevel(logging.DEBUG)
+    for cause in ("", "cause"):
+        notes.say("info", cause, "said", {"name": "n0", "msg": "m", "error": "what etcd calls an error"})
+    assert [vars(record)["name_"] for record in kept.records] == ["n0", "n0"]
+    assert all(record.exc_info is None for record in kept.records)
+
+
 def test_connections_have_so_many_lines_a_second(kept: _Kept) -> None:
     clock = _Clock()
     notes = Notes("fluxmq.test", clock)
