@@ -4,8 +4,9 @@ While it knows one, Status tells so, cheaply. Otherwise its metrics do, on a Uni
 serves them also before it has found a leader for the first time, when it does not answer clients yet, and only they
 tell how often it has come to know one. So a leader between two looks does not escape.
 
-What a life that has ended saw, its log tells ("elected leader", "changed leader"), which is read to its end. The log is
-believed if it has agreed with the metrics once.
+What a life that has ended saw, its log tells ("elected leader", "changed leader"), which is read to its end. So does it
+of one that has just begun and does not tell its metrics yet: a member that cannot start is started again and again, and
+each time reads its data first. The log is believed if it has agreed with the metrics once.
 """
 from __future__ import annotations
 
@@ -38,6 +39,7 @@ class EtcdLocalMember:
         self._led = False  # it knew a leader at the last look
         self._compared = 0  # the life in which log and metrics were compared
         self._log_agrees = False
+        self._number = 0  # of the member, as its metrics say
 
     @property
     def life(self) -> int:
@@ -60,12 +62,25 @@ class EtcdLocalMember:
                     return MemberLook(status.member, True, None)
             except StoreError:
                 pass                        # the metrics may tell
-        look = read_metrics(await self._page())
-        self._led = look.leader
+        try:
+            page = await self._page()
+        except EtcdError:
+            if self._begins():
+                return MemberLook(self._number, False, 0)
+            raise
+        look = read_metrics(page)
+        self._led, self._number = look.leader, look.member
         if look.leaders_seen and self._compared != self.life:
             self._compared = self.life
             self._log_agrees = self._member.leaders_seen >= look.leaders_seen
         return look
+
+    def _begins(self) -> bool:
+        """Whether it has known no leader in this life by now, for certain, as its log tells."""
+        if not self.running or not self._log_agrees or self._compared == self.life:
+            return False
+        self._member.drain()
+        return self._member.leaders_seen == 0
 
     async def _page(self) -> bytes:
         try:

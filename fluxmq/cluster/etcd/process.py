@@ -216,6 +216,12 @@ class EtcdMember:
             self._take(raw)
         return True
 
+    def drain(self) -> None:
+        """Takes what its log has by now."""
+        if self._child is not None:
+            while self._read():
+                pass
+
     def _take(self, raw: bytes) -> None:
         if raw.strip():
             line = parse_line(raw)

@@ -85,6 +85,31 @@ def test_the_log_and_the_metrics_count_the_same_leaders(tmp_path: Path) -> None:
     run_on("uvloop", use(), SECONDS)
 
 
+def test_a_member_that_starts_has_known_no_leader_so_far(tmp_path: Path) -> None:
+    """Its metrics come later, and its log tells: if it was believed before."""
+    async def use() -> None:
+        looked = Looked(options_of(tmp_path))
+        looked.member.start()
+        look = await looked.until(True)
+        slow = tmp_path / "slow"
+        line = '{"level":"info","msg":"raft.node: 1 elected leader 1 at term 2"}'
+        slow.write_text(f"#!/bin/sh\nread _ < go\necho '{line}'\nexec sleep 60\n")
+        slow.chmod(0o755)
+        looked.member._binary = str(slow)
+        os.mkfifo(looked.member.options.data_dir / "go")
+        os.kill(looked.member.pid, signal.SIGKILL)
+        await looked.watched.until(lambda: looked.local.life == 2)
+        assert await looked.local.look() == MemberLook(look.member, False, 0)
+        with open(looked.member.options.data_dir / "go", "w") as go:
+            go.write("go\n")
+        await looked.watched.until(lambda: looked.member.leaders_seen)
+        with pytest.raises(StoreError):
+            await looked.local.look()
+        await looked.stop()
+
+    run_on("uvloop", use(), SECONDS)
+
+
 def test_a_member_that_stands_still_does_not_answer(tmp_path: Path) -> None:
     async def use() -> None:
         looked = Looked(options_of(tmp_path))
