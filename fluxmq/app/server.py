@@ -71,6 +71,7 @@ from fluxmq.storage.store import RocksStore
 if TYPE_CHECKING:
     from fluxmq.app.cluster import ClusterRuntime
     from fluxmq.cluster.leaving import Leaver
+    from fluxmq.cluster.membership import Membership
     from fluxmq.cluster.node import ClusterNode
 
 __all__ = ["Server", "run"]
@@ -249,6 +250,7 @@ class Server:
         self._authority = authority
         self._closing: list[Callable[[], None]] = []  # opened by initialize(), in the order of closing
         self._ticks = 0
+        self._paused_s: float | None = None  # the deadline at which turns paused
         self._timer: asyncio.TimerHandle | None = None
         self._initialized = self._started = self._writing_rest = False
 
@@ -394,13 +396,32 @@ class Server:
     def _turn(self, do: Callable[[], None] | None = None) -> None:
         if self.hub.wake is None:
             return  # asked for before the stop
+        if self._paused_s is not None and do is None and not self._goes_on():
+            return  # (a turn that lingers ends: it has shut the others' way)
         try:
             (do or self.poller.turn)()
         except StorageError as error:
             self.fail(error)
         except FencedError as error:
-            if self.node is not None:
+            if self.node is not None and not self._pauses(self.node.membership):
                 self.node.membership.fence(str(error))
+
+    def _pauses(self, member: Membership) -> bool:
+        """The deadline has passed. Whether the node waits (Membership.in_doubt): then there are no turns and no ticks,
+        and what is ready stays so."""
+        if member.may_return:
+            self._paused_s = member.deadline_s
+            self.loop.remove_reader(self.poller.fileno())
+        return member.may_return
+
+    def _goes_on(self) -> bool:
+        """Whether the pause has ended, well or not."""
+        member = self.node.membership if self.node is not None else None
+        if member is not None and member.may_return and member.deadline_s == self._paused_s:
+            return False
+        self._paused_s = None
+        self.loop.add_reader(self.poller.fileno(), self._turn)
+        return True
 
     def on_fenced(self, why: str) -> None:
         """This node has lost its lease in the cluster: serves nobody from now on, and is built anew (`_main`)."""
@@ -417,6 +438,9 @@ class Server:
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(TICK_S, self._tick)
+        if self._paused_s is not None and not self._goes_on():
+            self.notes.flush()
+            return
         self._ticks += 1
         try:
             for connection, why in self.poller.sweep():

@@ -4,7 +4,9 @@
                       │
                       └── no renewal in time, or its key is gone or not its own ──► FENCED
 
-Without quorum nothing is renewed, and no lease can end: quorum.py decides whether the node serves on (serve_on).
+Without quorum nothing is renewed, and no lease can end: quorum.py decides whether the node serves on (serve_on). If it
+is not certain of that any more, it serves nobody and waits (in_doubt): answers may only be late. When it is certain
+that no lease has ended meanwhile, or its lease is renewed, it goes on, and nothing has happened but a pause.
 
 The lease lives only while the journal does: a node whose disk hangs can confirm nothing, so it gives its lease up, and
 others take over.
@@ -38,6 +40,7 @@ WAIT_S = 0.5  # while another process has the name
 RETRY_ALONE_S = 0.5  # while it is known that there is no leader
 LATE_S = 0.25  # behind the time at which a renewal was due
 PATIENCE_S = 5.0  # for a quorum that is lost, from the last renewal on
+DOUBT_S = 5.0  # without quorum: how long a node waits to be certain again, before it gives its place up
 LOOK_S = 1.0  # between two looks whether the disk is alive
 # Clocks of two machines may differ in rate by this part; a lease is given up so much earlier.
 CLOCK_RATE_ERROR = 0.01
@@ -89,14 +92,16 @@ class Membership:
 
     name: of this node. claim: to that name. clock_s: seconds of a clock that no operator can set and that goes on while
     the machine sleeps (CLOCK_BOOTTIME), read at the call. on_deadline: called with the time by that clock until which
-    this node may serve, whenever it moves. on_fenced: called once, with the reason. on_node: called with a node that
+    this node may serve, whenever it moves. on_resumed: called when a doubt has ended well. on_fenced: called once, with
+    the reason. on_node: called with a node that
     has appeared, or disappeared (False); a node with a new epoch disappears first. unfit: why this node can keep no
     promise although it has its lease; "": it can.
     """
 
     def __init__(self, name: str, store: MetadataStore, driver: Driver, ttl_s: int, *, claim: Claim,
                  clock_s: Callable[[], float], on_deadline: Callable[[float], None], on_fenced: Callable[[str], None],
-                 on_node: Callable[[Node, bool], None], unfit: Callable[[], str] = str) -> None:
+                 on_node: Callable[[Node, bool], None], unfit: Callable[[], str] = str,
+                 on_resumed: Callable[[], None] = lambda: None) -> None:
         self.name = name
         self.state = State.NEW
         self.registration = Registration(address="")  # until join()
@@ -114,13 +119,14 @@ class Membership:
         self.last_end_s = -TAKEOVER_DELAY_S
         self._renewed_s = 0.0  # by clock_s: when the last renewal that counts was sent
         self._claim = claim
-        self._certain_s = 0.0  # by clock_s: until then no lease can end, says quorum.py
+        self._quorum_lost = False  # since the last renewal that counts, as quorum.py has found
         self._problem = ""  # of the newest attempt
         self._attempted_s = 0.0  # by clock_s
         self._store = store
         self._driver = driver
         self._clock_s = clock_s
         self._on_deadline = on_deadline
+        self._on_resumed = on_resumed
         self._on_fenced = on_fenced
         self._on_node = on_node
         self._unfit = unfit
@@ -181,7 +187,7 @@ class Membership:
         """Renews the lease until the node leaves or is fenced."""
         while self.state is State.MEMBER:
             now = self._clock_s()
-            if now >= self.deadline_s:
+            if now >= self.deadline_s and not self.may_return:
                 self.fence(self._why_lost())
                 return
             if why := self._unfit():
@@ -191,7 +197,8 @@ class Membership:
                 return
             if now >= self._next_attempt_s:
                 self._attempt()
-            left = min(self._next_attempt_s, self.deadline_s) - self._clock_s()
+            ends = self.deadline_s + (DOUBT_S if self._quorum_lost else 0.0)
+            left = min(self._next_attempt_s, ends) - self._clock_s()
             await self._driver.sleep(max(0.01, min(left, LOOK_S)))
 
     @property
@@ -231,7 +238,17 @@ class Membership:
     @property
     def without_quorum(self) -> bool:
         """The store has had no quorum for a while, this node serves on, and what the store should have must wait."""
-        return self.late and self.silent_s > PATIENCE_S and self._clock_s() < self._certain_s
+        return self.late and self.silent_s > PATIENCE_S and self._quorum_lost
+
+    @property
+    def may_return(self) -> bool:
+        """Whether this node, when its deadline passes, keeps its place and waits: there was no quorum."""
+        return (self.state is State.MEMBER and self._quorum_lost and self._clock_s() < self.deadline_s + DOUBT_S)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Its deadline has passed, and it waits. Nothing may be handled or sent, and nothing given up."""
+        return self.may_return and self._clock_s() >= self.deadline_s
 
     @property
     def why_late(self) -> str:
@@ -239,12 +256,19 @@ class Membership:
         return (self._problem or "etcd does not answer") if self.late else ""
 
     def serve_on(self, until_s: float) -> None:
-        """The store cannot end the lease before that, and nobody takes over then: the node may serve, if it still
-        does. Decided by quorum.py."""
-        self._certain_s = until_s
-        if self.state is State.MEMBER and self._clock_s() < self.deadline_s < until_s:
-            self.deadline_s = until_s
-            self._on_deadline(until_s)
+        """The store has not ended the lease and cannot before that, and nobody takes over then: the node may serve, if
+        it still does, or waits in doubt. Decided by quorum.py."""
+        if self.state is State.MEMBER and (self._clock_s() < self.deadline_s or self.may_return):
+            self._quorum_lost = True
+            self._serve_until(until_s)
+
+    def _serve_until(self, at_s: float) -> None:
+        if at_s > self.deadline_s:
+            doubted = self.in_doubt
+            self.deadline_s = at_s
+            self._on_deadline(at_s)
+            if doubted and self.may_serve():
+                self._on_resumed()
 
     async def _renew(self) -> str:
         """One attempt. Returns why it does not count; "": it does."""
@@ -266,15 +290,15 @@ class Membership:
         return ""
 
     def _extend(self, sent_s: float, ttl_s: float) -> None:
-        if self.deadline_s and self._clock_s() >= self.deadline_s:
+        if self.deadline_s and self._clock_s() >= self.deadline_s and not self.may_return:
             # Too late, although the store has the lease: something may have been refused or left undone meanwhile.
             self.fence(self._why_lost())
             return
         self._renewed_s = max(self._renewed_s, sent_s)
         self.lease_ends_s = max(self.lease_ends_s, sent_s + ttl_s * (1 - CLOCK_RATE_ERROR))
-        if self.lease_ends_s > self.deadline_s:
-            self.deadline_s = self.lease_ends_s
-            self._on_deadline(self.deadline_s)
+        self._serve_until(self.lease_ends_s)
+        if self.may_serve():
+            self._quorum_lost = False
 
     def _why_lost(self) -> str:
         why = self._problem or ("etcd has not answered, or this process stood still; if this comes again, raise "

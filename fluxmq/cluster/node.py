@@ -157,7 +157,7 @@ class ClusterNode:
         self.membership = Membership(
             settings.name, store, driver, settings.ttl_s, claim=self.claim, clock_s=clock_s,
             on_deadline=lambda at_s: self.broker.hub.serve_until(int(at_s * 1000)), on_fenced=self._fenced,
-            on_node=self._on_node, unfit=self._unfit)
+            on_node=self._on_node, unfit=self._unfit, on_resumed=self._resumed)
         self.kept = KeptSessions(self.membership, store, self.feed, self.writer, driver, limit_s=settings.limit_s,
                                  lives_of=lambda session: self.adoption.lives_of(session),
                                  on_data=lambda *change: self.adoption.on_data(*change))
@@ -419,6 +419,14 @@ class ClusterNode:
         self.disk_hangs = True
         return (f"the disk has not completed a write of the journal for {stalled_s:.0f} s (cluster.disk_timeout). It "
                 f"joins again when the disk does")
+
+    def _resumed(self) -> None:
+        """After a doubt (Membership.in_doubt): what was held up meanwhile goes on."""
+        if self.peers is not None:
+            self.peers.go_on()
+            self.adoption.look()
+        if self.broker.hub.wake is not None:
+            self.broker.hub.wake()
 
     def _fenced(self, why: str) -> None:
         self.phase, self.why_fenced = Phase.FENCED, why

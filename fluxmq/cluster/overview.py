@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fluxmq.cluster.etcd.joining import NotNow
 from fluxmq.cluster.etcd.own_member import OwnMember, Vote
+from fluxmq.cluster.membership import DOUBT_S
 from fluxmq.cluster.node import ClusterNode, Phase
 from fluxmq.cluster.peers import Peer
 from fluxmq.cluster.ports import CallFailed, StoreError
@@ -77,6 +78,10 @@ class Overview:
 
     def _without_quorum(self) -> str:
         member, quorum = self._node.membership, self._node.quorum
+        if member.in_doubt:
+            return (f"for {member.silent_s:.1f} s, {member.why_late}. Too few members of etcd have confirmed in time "
+                    f"that there is no leader ({quorum.reason}): this node serves nobody until they do, or its lease "
+                    f"is renewed, and gives up after {DOUBT_S:g} s of that")
         if quorum.serves_on:
             return (f"for {member.silent_s:.1f} s, {quorum.reason}: this node serves on what it owns, and no "
                     f"session moves")

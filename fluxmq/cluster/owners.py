@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, Name, client_key
-from fluxmq.cluster.membership import Membership
+from fluxmq.cluster.membership import Membership, State
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
 from fluxmq.cluster.takes import NOBODY, Session, Takes
 from fluxmq.cluster.writer import CHANGES_MAX, Writer
@@ -405,7 +405,7 @@ class Owners:
             try:
                 return await self._keys.ending(session)
             except StoreError as error:
-                if not error.retry or not self._membership.may_serve():
+                if not error.retry or self._membership.state is not State.MEMBER:
                     raise
                 await self._driver.sleep(RETRY_S)
 

@@ -224,6 +224,7 @@ class Peers:
         self.doubts = Doubts(log)
         self._of_stream: dict[StreamOut, Peer] = {}
         self._of_incoming: dict[StreamIn, Peer] = {}
+        self._held: list[tuple[StreamIn, bytes]] = []  # frames that have come while this node was in doubt
         self._closed = False
 
     # ------------------------------------------------------------------ engine.ports.cluster.Peers
@@ -469,6 +470,9 @@ class Peers:
     def on_frame(self, stream: StreamIn, frame: bytes) -> None:
         """See TransportHandler."""
         peer = self._of_incoming.get(stream)
+        if self.membership.in_doubt:
+            self._held.append((stream, frame))      # the sender's window bounds them
+            return
         if peer is None or not self.membership.may_serve():
             return
         self.hub.refresh_clock()  # messages expire from now on, and frames come between the turns
@@ -481,6 +485,15 @@ class Peers:
             if not peer.announced and peer.known:
                 peer.announced = True
                 self.on_known()
+
+    def go_on(self) -> None:
+        """After a doubt: what has come meanwhile counts now, and what was held back leaves."""
+        held, self._held = self._held, []
+        for stream, frame in held:
+            self.on_frame(stream, frame)
+        for peer in self.peers.values():
+            peer.outbox.go_on()
+            peer._send_ack()
 
     def refuse(self, peer: Peer, why: str) -> None:
         """Closes the stream that a peer has opened."""

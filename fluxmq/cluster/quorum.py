@@ -1,13 +1,19 @@
 """Whether this node may serve on although its lease is not renewed: because no lease can end.
 
     renewed ──late──► ASKING ──a majority of the voters is leaderless──► serves on, VALID_S from what is certain
-       ▲                 │
-       └── renewed ──────┴── otherwise: the node stops at its deadline
+       ▲                 │                                                    │             ▲
+       ├── renewed ──────┴── otherwise: the node stops at its deadline   answers are late   │ they say that no
+       │                                                                      ▼             │ lease has ended
+       └── renewed ─────────────────────────────────────────────────────── IN DOUBT ────────┘
+                                                                              └── DOUBT_S have passed: it stops
 
 To end a lease, a leader of etcd needs the consent of a majority of the voters, and each of them knows it then. So if a
 majority says that it has known no leader since before this node's deadline, until a moment, no lease has ended between
 the two. The node serves on until VALID_S after that moment. Whoever takes over what an ended lease has left waits
 for longer (membership.TAKEOVER_DELAY_S): a leader may come back that was paused or cut off, and end leases at once.
+
+Answers that come too late, of a busy machine or a process that stood still, prove just as much: what a voter says
+covers all of the time since its leader was gone. So without an answer in time a node only pauses (Membership.in_doubt).
 
 Who has a vote may change, one member at a time. The node knows the voters as of its last renewal, and each answer names
 them as that node knows them. The majority must be one of each of these lists: the majorities of two lists that follow
@@ -19,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
 
 from fluxmq.cluster.leaderless import LeaderWatch
-from fluxmq.cluster.membership import CLOCK_RATE_ERROR, TAKEOVER_DELAY_S, Membership, State, dial_address
+from fluxmq.cluster.membership import CLOCK_RATE_ERROR, DOUBT_S, TAKEOVER_DELAY_S, Membership, State, dial_address
 from fluxmq.cluster.messages import VoterAnswer, encode, voter_answer_of
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.ports.driver import Driver
@@ -53,6 +59,8 @@ class Quorum:
                  log: Log) -> None:
         self.serves_on = False  # without a lease that is renewed
         self.lost = 0  # how often the quorum was lost
+        self._told = ""  # how it stands, as the log says, since the renewal is late
+        self._found = False  # since then: that there is no quorum
         self._membership = membership
         self._watch = watch
         self._transport = transport
@@ -99,35 +107,45 @@ class Quorum:
         """Until the lease is renewed, or the node stops."""
         member = self._membership
         self._words, self._names, self._silent = {}, dict(member.voters), {}
-        since_s, told = self._clock_s(), ""
+        since_s, self._told, self._found = self._clock_s(), "", False
         while member.state is State.MEMBER and member.late:
             for number, name in self._names.items():
                 if number not in self._asking and not (self._watch is not None and number == self._watch.number):
                     self._asking.add(number)
                     self._driver.start(self._ask(number, name))
             self._look()
-            told = self._tell(told)
+            self._tell()
             await self._driver.sleep(ASK_S)
         self.serves_on = False
-        if told and member.state is State.MEMBER and not member.late:
+        if self._told and member.state is State.MEMBER and not member.late:
             self._log("info", "", "etcd has a quorum again", {"after_s": round(self._clock_s() - since_s, 1)})
 
-    def _tell(self, told: str) -> str:
-        """Logs how it stands when that has changed; told: what was logged before. Returns what is logged now."""
+    def _tell(self) -> None:
+        """Logs how it stands when that has changed. A word that is old for a moment, while the lease lasts, changes
+        nothing."""
         member = self._membership
-        if self.serves_on and told != "serves on":
+        if self.serves_on and not self._found:
+            self._found = True
             self.lost += 1
+            self._told = "serves on"
             self._log("warning", "serves on", (
                 "etcd has no quorum: this node serves on, but takes no new sessions, and no session moves. Start the "
                 "nodes that are down, or mend the network between them"), {"why": self.reason})
-            return "serves on"
-        if not self.serves_on and told != "stops" and member.silent_s > member.ttl_s / 2:
+        elif self.serves_on and self._told == "in doubt":
+            self._told = "serves on"
+            self._log("info", "serves on again", "no lease has ended meanwhile: this node serves on", {})
+        elif member.in_doubt and self._told != "in doubt":
+            self._told = "in doubt"
+            self._log("warning", "in doubt", (
+                "too few members of etcd have confirmed in time that they know no leader: this node serves nobody "
+                "until they do, or its lease is renewed. If this comes again, this machine or the network to the other "
+                "nodes is too slow"), {"limit_s": DOUBT_S, "members": self.reason})
+        elif not self.serves_on and not self._found and self._told != "stops" and member.silent_s > member.ttl_s / 2:
+            self._told = "stops"
             self._log("warning", "stops", (
                 "etcd does not renew the lease of this node, and may have a leader all the same: this node stops "
                 "serving when its lease ends. Look at the network to the other nodes, and at etcd"),
                 {"left_s": round(member.lease_left_s(), 1), "why": member.why_late, "members": self.reason})
-            return "stops"
-        return told
 
     async def _ask(self, number: int, name: str) -> None:
         sent = self._clock_s()

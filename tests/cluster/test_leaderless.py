@@ -10,7 +10,7 @@ from kit.own_storage import claim_of
 from simulator.driver import SimDriver
 
 from fluxmq.cluster.leaderless import LeaderWatch
-from fluxmq.cluster.membership import Membership, Node, Registration, State
+from fluxmq.cluster.membership import DOUBT_S, Membership, Node, Registration, State
 from fluxmq.cluster.messages import VoterAnswer, encode
 from fluxmq.cluster.ports import CallFailed, MemberLook, StoreError
 from fluxmq.cluster.quorum import VALID_S, Quorum
@@ -174,10 +174,12 @@ class Asking:
         self.nodes = Nodes(clock)
         self.log: list[str] = []
         self.fenced: list[str] = []
+        self.resumed = 0
+        self.answers: dict[str, Callable[[], VoterAnswer]] = {}
         self.member = Membership("one", self.store, clock.driver, TTL_S,
                                  claim=claim_of("one", clock.driver, TTL_S), clock_s=clock.now,
                                  on_deadline=lambda at_s: None, on_fenced=self.fenced.append,
-                                 on_node=lambda node, there: None)
+                                 on_node=lambda node, there: None, on_resumed=self._resumed)
         transport: Any = self.nodes
         self.quorum = Quorum(self.member, watch, transport, clock.driver, clock_s=clock.now, configured={},
                              log=lambda level, cause, text, fields: self.log.append(text))
@@ -193,6 +195,9 @@ class Asking:
         clock.driver.start(self.member.keep())
         clock.driver.start(self.quorum.keep())
         clock.run(2000)
+
+    def _resumed(self) -> None:
+        self.resumed += 1
 
     def lose(self) -> None:
         self.store.counts.fail = 1 << 30
@@ -259,7 +264,74 @@ def test_a_node_stops_when_a_leader_returns_and_does_not_renew(asking: Asking, m
     assert asking.member.may_serve()
     asking.says(2, None)
     asking.clock.run(int(VALID_S * 1000) + 50)
-    assert asking.member.state is State.FENCED
+    assert not asking.member.may_serve() and not asking.resumed
+    asking.clock.run(int(DOUBT_S * 1000))
+    assert asking.member.state is State.FENCED and not asking.resumed
+
+
+def doubting(asking: Asking, member: Member) -> None:
+    """It has served on, and node two does not answer any more."""
+    asking.lose()
+    member.lose_leader()
+    asking.says(2, asking.clock.now())
+    asking.clock.run(3 * TTL_S * 1000)
+    assert asking.member.may_serve() and not asking.member.in_doubt
+    asking.answers = asking.nodes.answers.copy()
+    asking.nodes.answers.clear()
+    asking.clock.run(int(VALID_S * 1000) + 1500)
+    assert asking.member.in_doubt and not asking.member.may_serve() and not asking.resumed
+    assert asking.log[-1].startswith("too few members of etcd have confirmed in time")
+
+
+def test_a_node_whose_answers_are_late_pauses_and_goes_on(asking: Asking, member: Member) -> None:
+    doubting(asking, member)
+    asking.nodes.answers = asking.answers
+    asking.clock.run(500)
+    assert asking.member.may_serve() and asking.resumed == 1 and asking.quorum.lost == 1
+    assert len(asking.log) == 3 and asking.log[-1] == "no lease has ended meanwhile: this node serves on"
+    asking.clock.run(60_000)
+    assert asking.member.may_serve() and asking.resumed == 1 and len(asking.log) == 3
+
+
+def test_a_node_that_stood_still_without_quorum_asks_before_it_gives_up(asking: Asking, member: Member) -> None:
+    asking.lose()
+    member.lose_leader()
+    asking.says(2, asking.clock.now())
+    asking.clock.run(3 * TTL_S * 1000)
+    asking.clock.ms += 2000
+    assert not asking.member.may_serve()
+    asking.clock.run(500)
+    assert asking.member.may_serve() and not asking.fenced
+    asking.clock.ms += int(VALID_S * 1000 + DOUBT_S * 1000) + 1
+    asking.clock.run(500)
+    assert asking.fenced and not asking.member.may_serve()
+
+
+@pytest.mark.parametrize("late_s", [0.5, 3.0])
+def test_a_renewal_ends_a_doubt(asking: Asking, member: Member, late_s: float) -> None:
+    """The key is still there with the lease: so that has not ended meanwhile."""
+    doubting(asking, member)
+    asking.clock.run(int(late_s * 1000))
+    asking.store.counts.fail = 0
+    asking.clock.run(1000)
+    assert asking.member.may_serve() and asking.resumed == 1 and not asking.member.why_late and not asking.fenced
+
+
+@pytest.mark.parametrize("case", ["a leader since", "not in time", "no lease any more"])
+def test_a_doubt_that_is_confirmed_ends_in_a_fence(asking: Asking, member: Member, case: str) -> None:
+    doubting(asking, member)
+    if case == "a leader since":        # for a moment: a lease may have ended
+        asking.says(2, asking.clock.now() - 0.5, period=8)
+    elif case == "no lease any more":
+        asking.store.end_lease(asking.member.lease)
+        asking.store.counts.fail = 0
+        asking.clock.run(1000)
+        assert asking.member.state is State.FENCED
+    asking.clock.run(int(DOUBT_S * 1000))
+    assert asking.member.state is State.FENCED and not asking.resumed
+    asking.nodes.answers = asking.answers
+    asking.clock.run(1000)
+    assert not asking.member.may_serve() and not asking.resumed
 
 
 def test_a_node_without_a_member_asks_the_others(clock: Clock) -> None:

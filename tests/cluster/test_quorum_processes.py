@@ -3,10 +3,10 @@ a quorum, they are not."""
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kit.client import Client
 from kit.cluster import Cluster, cluster_command
 from oracle.mqtt import Will
@@ -50,9 +50,19 @@ def all_hear_all(found: list[Client], text: str) -> None:
             other.receive("all/x", f"{text} {number}".encode())
 
 
-# Beside others on a busy machine a node sometimes loses its lease here, and why is not known yet. The simulator plays
-# the same in each run (simulator/cluster/test_quorum.py).
-@pytest.mark.soak
+def serve_on(cluster: Cluster) -> None:
+    """All nodes do, past the ends of their leases. On a busy machine answers may be late, and a node in doubt."""
+    def does(seen: dict[str, Any]) -> bool:
+        assert seen["state"] == "without_quorum" and seen["quorum_lost"] == 1, seen["reason"]
+        return seen["without_quorum_ms"] > 1500 * TTL_S and "serves on" in seen["reason"]
+
+    def begun(seen: dict[str, Any]) -> bool:
+        return seen["state"] == "without_quorum" and seen["quorum_lost"] == 1
+
+    cluster.wait(lambda: all(begun(cluster.view(number)) for number in NODES))
+    cluster.wait(lambda: all(does(cluster.view(number)) for number in NODES))
+
+
 def test_without_quorum_everybody_serves_on(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, ttl_s=TTL_S, can_hold=True) as cluster:
         ready(cluster)
@@ -60,12 +70,16 @@ def test_without_quorum_everybody_serves_on(tmp_path: Path) -> None:
         all_hear_all(found, "before")
         cluster.hold_member(1)
         cluster.hold_member(2)
-        cluster.wait(lambda: all(cluster.view(number)["without_quorum_ms"] > 1500 * TTL_S for number in NODES))
-        for number in NODES:
-            view = cluster.view(number)
-            assert view["state"] == "without_quorum" and "serves on" in view["reason"], view["reason"]
-            assert view["quorum_lost"] == 1
+        serve_on(cluster)
         all_hear_all(found, "without quorum")
+        # The two do not answer the third one for longer than an answer counts, nor do they get one.
+        cluster.pause(1)
+        cluster.pause(2)
+        time.sleep(1.5)
+        cluster.resume(1)
+        cluster.resume(2)
+        serve_on(cluster)
+        all_hear_all(found, "after a pause")
         # What needs etcd is refused, and does not hang: a session that nobody has, and one that must change hands.
         for name in ("new", "c1"):
             assert cluster.client(0).connect(name, expect=0x88).reason == 0x88

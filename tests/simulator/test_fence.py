@@ -71,3 +71,6 @@ def test_what_a_turn_has_written_does_not_leave_after_the_end() -> None:
     with pytest.raises(FencedError):
         world.node.turn()
     assert not pipe.to_client
+    world.node.hub.serve_until(world.boot_ms + 1000)    # it was certain too late that its lease has not ended
+    world.node.turn()
+    assert pipe.to_client

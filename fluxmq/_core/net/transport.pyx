@@ -675,7 +675,10 @@ cdef class Transport(Recorded):
         if self.link.blocked:
             return 0
         if is_fenced(self.hub.node):
-            return 0                        # the poller reports it at the beginning of the next turn
+            # The poller reports it at the beginning of the next turn. If the node may go on, the output is sent then.
+            self.link.blocked = 1
+            self.want(self.interest | EPOLLOUT)
+            return 0
         if self.hub.node.tap != NULL:
             link_tap(self.link)
         result = self.flush_tls() if self.tls is not None else link_flush(self.link)

@@ -147,6 +147,11 @@ cdef class PeerOutbox(PeerHop):
         self.mark_dirty()
         self.hub.touch()
 
+    def go_on(self):
+        """This node may serve again (Hub.serve_until): frames that were held back leave."""
+        self.mark_dirty()
+        self.hub.touch()
+
     cdef int end_turn(self) except -1:
         self.dirty = False
         if self.gone is not None:

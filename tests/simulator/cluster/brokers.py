@@ -86,6 +86,8 @@ class BrokerProcess:
         self.log: list[tuple[str, str, dict[str, Any]]] = []
         self.started: Any = None
         self.fences = 0
+        self.paused_s: float | None = None      # the deadline at which turns paused, as of Server
+        self.pauses = 0
         self.hangs = False      # its disk
         self.directories = 0  # that it has had, for their identities
 
@@ -96,6 +98,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Begins a life; `serving` is true some time later."""
         process, brokers = self.process, self.brokers
+        self.paused_s = None
         if not process.alive:
             process.start()
         driver = process.driver
@@ -129,12 +132,26 @@ class BrokerProcess:
 
     def turn(self) -> None:
         """What the loop does when something is ready."""
-        if self.cluster.phase in (Phase.FENCED, Phase.STOPPED):
+        if self.cluster.phase in (Phase.FENCED, Phase.STOPPED) or self._pauses():
             return
         try:
             self.node.turn()
         except FencedError as error:
-            self.cluster.membership.fence(str(error))
+            self._must_not_serve(error)
+
+    def _must_not_serve(self, error: FencedError) -> None:
+        member = self.cluster.membership
+        if member.may_return:
+            self.paused_s = member.deadline_s
+            self.pauses += 1
+        else:
+            member.fence(str(error))
+
+    def _pauses(self) -> bool:
+        member = self.cluster.membership
+        if self.paused_s is not None and not (member.may_return and member.deadline_s == self.paused_s):
+            self.paused_s = None
+        return self.paused_s is not None
 
     async def stop(self) -> None:
         """As SIGTERM (`Server.stop`): hands sessions over, says goodbye to the other clients, leaves the cluster. What
@@ -177,10 +194,12 @@ class BrokerProcess:
         driver = self.process.driver
         while self.cluster.phase not in (Phase.FENCED, Phase.STOPPED):
             await driver.sleep(TICK_S)
+            if self._pauses():
+                continue
             try:
                 self.node.tick()
             except FencedError as error:
-                self.cluster.membership.fence(str(error))
+                self._must_not_serve(error)
 
     def _note(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
         self.log.append((level, text, {"cause": cause, **fields}))

@@ -33,6 +33,7 @@ EXPIRY_S = 10_000
 RATE_PPM = 4000         # of clocks: within membership.CLOCK_RATE_ERROR, for two of them
 PERIOD_S = 0.3          # between two looks of the clients at their connections
 STRANGE_S = 0.25        # how late a node may notice its deadline
+STALL_S = (0.2, 3.0)    # of a node without quorum: it waits longer than that to be certain again
 VARIANTS = [*(EtcdOptions(lease_checks=LeaseChecks.ALWAYS).with_raft(pre_vote=pre_vote, check_quorum=check_quorum)
               for pre_vote, check_quorum in ((True, True), (True, True), (False, True), (True, False))),
             *[EtcdOptions(lease_checks=LeaseChecks.NEVER).with_raft(pre_vote=True)] * 3]
@@ -116,7 +117,7 @@ class QuorumHistory:
         self.faults = Faults(cluster, random.Random(chance.getrandbits(48)), most=3)
         self.publishes = True
         self.eager = False      # clients lose no time
-        self.counts = {"served on": 0, "fences": 0, "outages": 0, "cut off": 0, "leaders": 0}
+        self.counts = {"served on": 0, "stalls": 0, "fences": 0, "outages": 0, "cut off": 0, "leaders": 0}
         self.stayers = {name: Stayer(self, name) for name in nodes}
         self.twins = [Twins(self, f"twin{number}", chance.sample(nodes, 2)) for number in range(3)]
         self._numbers = 0
@@ -269,6 +270,9 @@ class QuorumHistory:
         assert self._serving() == before, f"{self._serving()}: a node has stopped although there was no quorum"
         for stayer in self.stayers.values():
             assert stayer.subscriber.connected and stayer.publisher.connected, f"{stayer.node} serves nobody"
+        if self.chance.random() < 0.5:
+            self._stall(names)
+            assert self._serving() == before, f"{self._serving()}: a node has stopped that had only stood still"
         mark = self._numbers
         self.run(2.0)
         for stayer in self.stayers.values():
@@ -288,6 +292,29 @@ class QuorumHistory:
         if not raft.check_quorum or not raft.pre_vote or self.robberies != robberies:
             return      # one that has not noticed anything ends leases at once; one is unseated before it renews any
         assert after == before, f"{after}: a node has stopped when the quorum was back"
+
+    def _stall(self, down: list[str]) -> None:
+        """Nodes stand still for a moment, or processors have too much to do: what is asked is answered late. Meanwhile
+        members that are down may be started, and end."""
+        for _ in range(self.chance.choice((1, 2, 4))):
+            processes = [self.brokers.processes[name].process
+                         for name in self.chance.sample(list(self.stayers), self.chance.choice((1, 1, 2)))]
+            for process in processes:
+                self._tell("pause", process.name)
+                process.pause()
+            if self.chance.random() < 0.3:
+                name = self.chance.choice(down)
+                self._tell("restart in vain", name)
+                self.cluster.etcd.restart(name)
+                self.run(0.05)
+                self.cluster.etcd.kill(name)
+            self.run(STALL_S[0] + self.chance.random() * (STALL_S[1] - STALL_S[0]))
+            for process in processes:
+                self._tell("resume", process.name)
+                process.resume()
+            self.run(self.chance.choice((0.1, 0.6, 1.5)))
+            self.counts["stalls"] += 1
+        self.run(2.0)
 
     def _leader_dies(self) -> None:
         """Its node may lose its lease, if the member is away for long; the others do not."""
