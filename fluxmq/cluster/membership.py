@@ -40,7 +40,7 @@ WAIT_S = 0.5  # while another process has the name
 RETRY_ALONE_S = 0.5  # while it is known that there is no leader
 LATE_S = 0.25  # behind the time at which a renewal was due
 PATIENCE_S = 5.0  # for a quorum that is lost, from the last renewal on
-DOUBT_S = 5.0  # without quorum: how long a node waits to be certain again, before it gives its place up
+DOUBT_S = 5.0  # without quorum: how old what is certain may be, before a node that waits gives its place up
 LOOK_S = 1.0  # between two looks whether the disk is alive
 # Clocks of two machines may differ in rate by this part; a lease is given up so much earlier.
 CLOCK_RATE_ERROR = 0.01
@@ -120,6 +120,7 @@ class Membership:
         self._renewed_s = 0.0  # by clock_s: when the last renewal that counts was sent
         self._claim = claim
         self._quorum_lost = False  # since the last renewal that counts, as quorum.py has found
+        self._certain_s = 0.0  # by clock_s: the store has ended no lease before that, says quorum.py
         self._problem = ""  # of the newest attempt
         self._attempted_s = 0.0  # by clock_s
         self._store = store
@@ -197,8 +198,8 @@ class Membership:
                 return
             if now >= self._next_attempt_s:
                 self._attempt()
-            ends = self.deadline_s + (DOUBT_S if self._quorum_lost else 0.0)
-            left = min(self._next_attempt_s, ends) - self._clock_s()
+            ends_s = self._doubt_ends_s if self._quorum_lost else self.deadline_s
+            left = min(self._next_attempt_s, ends_s) - self._clock_s()
             await self._driver.sleep(max(0.01, min(left, LOOK_S)))
 
     @property
@@ -243,7 +244,11 @@ class Membership:
     @property
     def may_return(self) -> bool:
         """Whether this node, when its deadline passes, keeps its place and waits: there was no quorum."""
-        return (self.state is State.MEMBER and self._quorum_lost and self._clock_s() < self.deadline_s + DOUBT_S)
+        return self.state is State.MEMBER and self._quorum_lost and self._clock_s() < self._doubt_ends_s
+
+    @property
+    def _doubt_ends_s(self) -> float:
+        return max(self.deadline_s, self._certain_s) + DOUBT_S
 
     @property
     def in_doubt(self) -> bool:
@@ -257,10 +262,12 @@ class Membership:
 
     def serve_on(self, until_s: float) -> None:
         """The store has not ended the lease and cannot before that, and nobody takes over then: the node may serve, if
-        it still does, or waits in doubt. Decided by quorum.py."""
+        it still does, or waits in doubt. A time that is over lets it wait for longer. Decided by quorum.py."""
         if self.state is State.MEMBER and (self._clock_s() < self.deadline_s or self.may_return):
             self._quorum_lost = True
-            self._serve_until(until_s)
+            self._certain_s = max(self._certain_s, until_s)
+            if until_s > self._clock_s():
+                self._serve_until(until_s)
 
     def _serve_until(self, at_s: float) -> None:
         if at_s > self.deadline_s:

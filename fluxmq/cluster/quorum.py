@@ -35,7 +35,7 @@ __all__ = ["VOTER", "Quorum"]
 
 VOTER = "voter"  # method of Transport.call
 ASK_S = 0.1  # between two questions to a voter
-ASK_LIMIT_S = 0.4
+ASK_LIMIT_S = 1.0  # longer than VALID_S: a late answer still lets the node wait
 VALID_S = 0.5  # how long the node serves on after what is certain
 assert VALID_S < TAKEOVER_DELAY_S
 LOOK_S = 0.25  # between two looks whether a renewal is late
@@ -198,7 +198,7 @@ class Quorum:
             self._take(watch.number, watch.answer(member.voters), now)
         until = min((self._certain(voters) for voters in self._lists()), default=0.0) + VALID_S
         self.serves_on = until > now
-        if self.serves_on:
+        if until > 0.0:
             member.serve_on(until)
 
     def _lists(self) -> Iterable[frozenset[int]]:
