@@ -529,8 +529,8 @@ class Takeovers:
         self._look(going)
 
     def on_cut(self, peer: Peer, cut: Cut) -> None:
-        """What a node has sent before this counts at the old owner, what it sends behind it at the new one. From the old
-        owner: it has sent everything that the session's client has published there."""
+        """What a node has sent before this counts at the old owner, what it sends behind it at the new one. The old
+        owner says by its own that it has sent everything that the session's client has published there."""
         session = cut.namespace, cut.client_id
         if (session, peer.name) in self.late_copies:
             self._expect_no_copies(session, peer.name)
