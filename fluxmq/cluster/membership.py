@@ -4,9 +4,8 @@
                       │
                       └── no renewal in time, or its key is gone or not its own ──► FENCED
 
-Without quorum nothing is renewed, and no lease can end: quorum.py decides whether the node serves on (serve_on). If it
-is not certain of that any more, it serves nobody and waits (in_doubt): answers may only be late. When it is certain
-that no lease has ended meanwhile, or its lease is renewed, it goes on, and nothing has happened but a pause.
+Without quorum nothing is renewed, and no lease can end: quorum.py decides whether the node serves on (serve_on). When
+it is not certain of that it serves nobody (in_doubt), until it knows that no lease has ended, or has renewed its own.
 
 The lease lives only while the journal does: a node whose disk hangs can confirm nothing, so it gives its lease up, and
 others take over.
@@ -93,9 +92,8 @@ class Membership:
     name: of this node. claim: to that name. clock_s: seconds of a clock that no operator can set and that goes on while
     the machine sleeps (CLOCK_BOOTTIME), read at the call. on_deadline: called with the time by that clock until which
     this node may serve, whenever it moves. on_resumed: called when a doubt has ended well. on_fenced: called once, with
-    the reason. on_node: called with a node that
-    has appeared, or disappeared (False); a node with a new epoch disappears first. unfit: why this node can keep no
-    promise although it has its lease; "": it can.
+    the reason. on_node: called with a node that has appeared, or disappeared (False); a node with a new epoch
+    disappears first. unfit: why this node can keep no promise although it has its lease; "": it can.
     """
 
     def __init__(self, name: str, store: MetadataStore, driver: Driver, ttl_s: int, *, claim: Claim,
@@ -149,8 +147,7 @@ class Membership:
                 await self._driver.sleep(WAIT_S)
                 continue
             self.waits = ""
-            if seen.former is not None:
-                # Its data directory is locked by this process, so that one is gone.
+            if seen.former is not None:     # its data directory is locked by this process, so that one is gone
                 await self._store.revoke(seen.former.lease)
             compare, change = await self._claim.stake(seen)
             sent = self._clock_s()
