@@ -73,7 +73,8 @@ class History:
 
     def __init__(self, seed: int, clean: bool = False, steps: int = 40) -> None:
         self.chance = chance = random.Random(seed)
-        self.brokers = serving(*NAMES, seed=seed)
+        self.names = NAMES if seed % 3 < 2 else (*NAMES, "four")    # with four, lives end beside two that go on
+        self.brokers = serving(*self.names, seed=seed)
         self.brokers.writer_s = chance.choice((0.001, 0.005, 0.05))
         self.events: list[str] = []
         self.wrong: list[str] = []
@@ -82,12 +83,12 @@ class History:
         self.brokers.ending = self.count_what_ends
         # The first two keep their sessions: while one of these lives the group has members. Who may lose its session
         # has subscribed with QoS 1: a delivery of QoS 2 that has begun ends with it [MQTT-4.8.2-5].
-        self.members = [Member(self, NAMES[number % 3], f"m{number}", SHARE,
+        self.members = [Member(self, self.names[number % len(self.names)], f"m{number}", SHARE,
                                1 if clean and number >= 2 else chance.choice((1, 2)),
                                number < 2 or not clean or chance.random() < 0.5) for number in range(MEMBERS)]
         self.clean = clean
-        self.beside = Member(self, chance.choice(NAMES), "beside", FILTER, 2, True)
-        self.publishers = [Publisher(self, at, f"p-{at}") for at in NAMES]  # type: ignore[arg-type]
+        self.beside = Member(self, chance.choice(self.names), "beside", FILTER, 2, True)
+        self.publishers = [Publisher(self, at, f"p-{at}") for at in self.names]  # type: ignore[arg-type]
         for client in self.clients:
             client.go(client.at)
         self.until(lambda: all(member.subscribed for member in (*self.members, self.beside))
@@ -128,7 +129,7 @@ class History:
     # ------------------------------------------------------------------ what clients do
 
     def up(self) -> list[str]:
-        return [name for name in NAMES if self.brokers.processes[name].serving
+        return [name for name in self.names if self.brokers.processes[name].serving
                 and not self.brokers.processes[name].process.paused]
 
     def step(self) -> None:
@@ -196,7 +197,7 @@ class History:
 
     def serve_again(self) -> None:
         """Who was fenced, or killed, joins again."""
-        self.until(lambda: len(self.up()) == len(NAMES), 60.0, f"all serve again: {self.up()}")
+        self.until(lambda: len(self.up()) == len(self.names), 60.0, f"all serve again: {self.up()}")
 
     def failing(self) -> None:
         """Of what follows, some comes while the node joins."""
@@ -205,9 +206,9 @@ class History:
 
     def stand_still(self) -> None:
         """SIGSTOP, for less or for longer than the lease."""
-        if len(self.up()) < len(NAMES):
+        if len(self.up()) < len(self.names):
             return
-        name = self.chance.choice(NAMES)
+        name = self.chance.choice(self.names)
         beyond = self.chance.random() < 0.8
         self.note(f"{name} stands still" + " beyond its lease" * beyond)
         self.brokers.processes[name].process.pause()
@@ -222,9 +223,9 @@ class History:
 
     def cut_off(self) -> None:
         """From the other nodes, in both directions, for longer than the lease."""
-        if len(self.up()) < len(NAMES):
+        if len(self.up()) < len(self.names):
             return
-        name = self.chance.choice(NAMES)
+        name = self.chance.choice(self.names)
         self.note(f"{name} is cut off")
         self.brokers.network.isolate(name)
         self.meanwhile(LEASE_S)
@@ -236,9 +237,9 @@ class History:
 
     def cut_one_way(self) -> None:
         """What one node sends to another is lost, or late; both keep their leases, or the first one loses it."""
-        if len(self.up()) < len(NAMES):
+        if len(self.up()) < len(self.names):
             return
-        one, other = self.chance.sample(NAMES, 2)
+        one, other = self.chance.sample(self.names, 2)
         how = self.chance.choice((self.brokers.network.cut, self.brokers.network.stall))
         self.note(f"nothing comes from {one} to {other}")
         how(one, other, back=False)
@@ -254,24 +255,24 @@ class History:
 
     def lose_lease(self) -> None:
         """The store ends a lease of a node that is well."""
-        if len(self.up()) == len(NAMES):
-            name = self.chance.choice(NAMES)
+        if len(self.up()) == len(self.names):
+            name = self.chance.choice(self.names)
             self.lease_ends(name)
             self.meanwhile(0.4)
             self.failing()
 
     def lose_all_leases(self) -> None:
-        if len(self.up()) == len(NAMES):
-            for name in NAMES:
+        if len(self.up()) == len(self.names):
+            for name in self.names:
                 self.lease_ends(name)
             self.meanwhile(0.4)
             self.failing()
 
     def die(self) -> None:
         """SIGKILL, and the node is back at once, or when its lease has ended."""
-        if len(self.up()) < len(NAMES):
+        if len(self.up()) < len(self.names):
             return
-        name = self.chance.choice(NAMES)
+        name = self.chance.choice(self.names)
         self.note(f"{name} is killed")
         self.brokers.kill(name)
         if self.chance.random() < 0.6:
@@ -294,7 +295,7 @@ class History:
         for again in (False, True):     # the second time nothing of an earlier connection waits any more
             for number, client in enumerate(self.clients):
                 if again or not client.connected or not getattr(client, "acks", True):
-                    self.go(client, NAMES[number % 3])
+                    self.go(client, self.names[number % len(self.names)])
             self.settle()
         self.note("verdict")
         self.judge()
@@ -318,7 +319,7 @@ class History:
         found = [f"{member.name} is not subscribed" for member in (*self.members, self.beside) if not member.subscribed]
         found += [f"{publisher.name} waits for {len(publisher.open_)} answers" for publisher in self.publishers
                   if publisher.open_ or not publisher.connected]
-        found += [f"{at} keeps messages for a member" for at in NAMES
+        found += [f"{at} keeps messages for a member" for at in self.names
                   if self.brokers.processes[at].node.broker.share_groups.parked]
         return found
 
