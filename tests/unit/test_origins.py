@@ -136,3 +136,29 @@ def test_what_sessions_bring_is_kept_over_a_restart(tmp_path: Path) -> None:
         # Nobody knows what was released meanwhile.
         assert origins.had_by(4) == [] and origins.own(name) == []
     world.node.close()
+
+
+def test_a_session_that_was_absent_has_not_had_what_came_in_this_life(tmp_path: Path) -> None:
+    """It keeps what came before that life, however much has come and is over since."""
+    world = World(tmp_path)
+    world.join()
+    for identity in range(1, 6):
+        world.publish(identity)
+    world.node.sync()
+    world.node.close()
+    world.start()
+    number = world.node.broker.sessions[b"/", b"s0"].number
+    origins = world.node.hub.origins
+    for identity in range(100, 600):
+        world.publish(identity)
+        if identity % 50:
+            world.forget(identity)
+    assert len(origins.had_by(number)) == 10
+    origins.absent(number)
+    assert origins.had_by(number) == []
+    for identity in (150, 599):
+        world.here[identity] = set()
+    for identity in (5, 150, 599):              # again
+        world.publish(identity)
+    world.check()
+    world.node.close()

@@ -47,6 +47,9 @@ cdef class Use:
     cdef readonly bint recorded
     cdef readonly bint former           # from before this life of the node, and not confirmed since
     cdef readonly bint loaded           # from before this life of the node
+    cdef bint gone                      # Origins does not have it any more
+    cdef uint64_t name
+    cdef uint16_t packet_id
     cdef bint had_by(self, uint64_t session) except -1
     cdef bint has_group(self, uint32_t group) except -1
     cdef bint has_queue(self, uint32_t mark) except -1
@@ -55,6 +58,8 @@ cdef class Use:
 cdef class Origins:
     cdef Ledger ledger
     cdef dict names                     # name -> packet identifier -> list of Use
+    cdef list fresh                     # uses of this life of the node; some are gone
+    cdef size_t fresh_gone              # how many
     cdef dict changed                   # keys of rows of the view -> None, since the last export
     cdef uint32_t watching              # sessions that are being taken over
     cdef dict ended                     # (name, packet identifier) -> uses that have ended while there were such
@@ -78,4 +83,5 @@ cdef class Origins:
     cdef bint end(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1
     cdef Use put(self, uint64_t name, uint16_t packet_id, uint64_t use)
     cdef int drop(self, uint64_t name, object packet_id, uint64_t use) except -1
+    cdef int forgotten(self, Use use) except -1
     cdef int touch(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1

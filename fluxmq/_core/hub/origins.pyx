@@ -42,6 +42,7 @@ cdef bytes bytes_of(tuple numbers):
     return b"".join([number.to_bytes(8, "big") for number in numbers])
 
 
+FRESH_GONE_MIN = 64         # of uses that are gone, before the list of those of this life is made anew
 RELEASED_MAX = 1 << 16      # a node that stands still may have copies of more: those come twice
 
 # In Use.groups, beside the mark of a queue: it has come here behind the message, and has not had it.
@@ -88,6 +89,7 @@ cdef class Origins:
     def __cinit__(self, Ledger ledger not None):
         self.ledger = ledger
         self.names = {}
+        self.fresh = []
         self.changed = {}
         self.ended = {}
         self.released = {}
@@ -191,10 +193,28 @@ cdef class Origins:
         cdef dict of_name = self.names.get(name)
         if of_name is None:
             of_name = self.names[name] = {}
-        made.use = use
+        cdef list left = []
+        cdef Use each
+        made.name, made.packet_id, made.use = name, packet_id, use
         made.missed = made.had = made.groups = ()
-        of_name[packet_id] = [*[each for each in of_name.get(packet_id, ()) if (<Use>each).use != use], made]
+        for each in of_name.get(packet_id, ()):
+            if each.use != use:
+                left.append(each)
+            else:
+                self.forgotten(each)
+        left.append(made)
+        of_name[packet_id] = left
+        self.fresh.append(made)
         return made
+
+    cdef int forgotten(self, Use use) except -1:
+        use.gone = True
+        if not use.loaded:
+            self.fresh_gone += 1
+            if self.fresh_gone > FRESH_GONE_MIN and 2 * self.fresh_gone > <size_t>len(self.fresh):
+                self.fresh = [each for each in self.fresh if not (<Use>each).gone]
+                self.fresh_gone = 0
+        return 0
 
     cdef int drop(self, uint64_t name, object packet_id, uint64_t use) except -1:
         """packet_id None: all of the name's. use: exactly this one."""
@@ -208,7 +228,9 @@ cdef class Origins:
             for each in of_name[identifier]:
                 if packet_id is not None and each.use != use:
                     left.append(each)
-                elif each.recorded:
+                    continue
+                self.forgotten(each)
+                if each.recorded:
                     self.touch(name, identifier, each.use)
             if left:
                 of_name[identifier] = left
@@ -244,13 +266,11 @@ cdef class Origins:
         """The session with this number on disk enters the index, and was not there in this life of the node: what came
         in this life it has not had. What is kept for it elsewhere may bring that yet."""
         cdef Use each
-        for name, of_name in self.names.items():
-            for packet_id, uses in of_name.items():
-                for each in uses:
-                    if not each.loaded and each.had_by(session) and session not in each.had:
-                        each.missed = (*each.missed, session)
-                        if each.recorded:
-                            self.record(name, packet_id, each)
+        for each in self.fresh:
+            if not each.gone and each.had_by(session) and session not in each.had:
+                each.missed = (*each.missed, session)
+                if each.recorded:
+                    self.record(each.name, each.packet_id, each)
 
     def own(self, uint64_t name) -> list:
         """What this node has published, or published before the session with this incarnation has moved here, and was
@@ -382,6 +402,7 @@ cdef class Origins:
         use = self.put(name, packet_id, number)
         use.mark, use.flags, use.missed, use.had, use.groups = mark, flags, missed, had, groups
         use.recorded = use.former = use.loaded = use.spread = True
+        self.fresh.pop()        # put() has just added it
 
     def replay(self, int kind, uint64_t name, bytes body not None):
         """Applies an ORIGIN or ORIGIN_END record of the journal; body: behind the name. Raises CorruptError."""
