@@ -588,9 +588,24 @@ def test_an_adopter_dies_before_others_hear_of_its_session(seed: int) -> None:
     died(brokers, "one")
     brokers.run_until(lambda: took)
     brokers.run_for(0.02)
+    newer = brokers.processes[took[0]].cluster.membership.epoch
     died(brokers, took[0])
     brokers.run_for(0.55)
     rest = [name for name in names[1:] if name not in took]
+
+    def hears_late_of_the_newer_life(name: str) -> None:
+        adoption, driver = brokers.processes[name].cluster.adoption, brokers.processes[name].process.driver
+        on_adopted = adoption.on_adopted
+
+        async def later(peer: Any, message: Any) -> None:
+            await driver.sleep(0.02)
+            on_adopted(peer, message)
+
+        adoption.on_adopted = lambda peer, message: (   # type: ignore[method-assign]
+            driver.start(later(peer, message)) if message.life == newer else on_adopted(peer, message))
+
+    for name in rest:
+        hears_late_of_the_newer_life(name)
     sent: dict[str, list[bytes]] = {name: [] for name in rest}
     for number in range(150):           # from before the session is adopted again until both lives are settled
         for name in rest:

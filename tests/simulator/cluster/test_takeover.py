@@ -450,13 +450,13 @@ def test_a_new_owner_that_is_cut_off_before_others_have_heard(heard: tuple[str, 
     brokers.kill("two")
     client.leave()
     sent: dict[str, list[bytes]] = {publisher.name: [] for publisher in publishers}
-    for number in range(150):
+    for number in range(250):
         if number == 50:
             brokers.end_lease_of("two")
         for publisher in publishers:
             sent[publisher.name].append(b"%s %d" % (publisher.name.encode(), number))
             publisher.publish("t", sent[publisher.name][-1], 1 + number % 2)
-        brokers.run_for(0.02)
+        brokers.run_for(0.001 if 75 <= number < 225 else 0.02)      # every ms while it is adopted
     brokers.run_for(3.0)
     assert hop(brokers, client, "three").session_present
     brokers.run_for(2.0)
