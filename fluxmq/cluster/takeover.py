@@ -70,20 +70,27 @@ EARLY = 0.5  # of the limit: then the old owner sends what it has, although a so
 
 
 class _Going:
-    """A session that is being handed over; at the old owner."""
+    """A session that is being handed over; at the old owner. epoch: of the owner that this node is."""
 
-    def __init__(self, departure: Departure, moving: MovingSession, to: str, life: int,
+    def __init__(self, departure: Departure, moving: MovingSession, epoch: int, to: str, life: int,
                  settled: Promise[bool]) -> None:
         self.departure = departure
         self.moving = moving
+        self.epoch = epoch
         self.to = to
+        self.to_epoch = 0  # of the owner that has taken it; 0: it has not said so yet
         self.life = life  # epoch of that node
         self.settled = settled  # True: the other node owns it; False: it stays
         self.waits: set[str] = set()  # nodes whose Cut has not come
-        self.early: set[str] = set()  # those whose Cut came before the Switch
+        self.early: dict[str, int] = {}  # those whose Cut came before the Switch: its epoch
         self.switched = False
         self.ready: Promise[None] | None = None
         self.given_up = False  # the other node has died with the session: it is left to its adopters
+
+    def is_cut_by(self, cut: Cut) -> bool:
+        """Whether it is of this takeover. One of the takeover by which the session came here is late when its sender
+        was cut off meanwhile, and what that one sends behind it counts here still."""
+        return cut.epoch == self.to_epoch if self.to_epoch else cut.epoch > self.epoch
 
 
 class _Coming:
@@ -126,8 +133,9 @@ class Takeovers:
         self._going: dict[Session, _Going] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
         self._coming: dict[Session, _Coming] = {}
-        # Copies that a session's former owner may still send of what its client had published there: (session, owner).
-        self.late_copies: set[tuple[Session, str]] = set()
+        # Copies that a session's former owner may still send of what its client had published there: (session, owner),
+        # with the epoch of the owner whose takeover ends them.
+        self.late_copies: dict[tuple[Session, str], int] = {}
         self._cut_early: dict[tuple[Session, str], int] = {}  # Cuts ahead of their Switch: epoch of the new owner
         # What was fetched, until this node owns it or has abandoned it; and the life of its former owner.
         self.fetched: dict[Session, tuple[Arrival, int]] = {}
@@ -299,7 +307,7 @@ class Takeovers:
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
         moving = MovingSession(departure.session, plain_filters(departure.session.subscriptions), True)
-        going = self._going[session] = _Going(departure, moving, call.node, call.epoch, self._driver.promise())
+        going = self._going[session] = _Going(departure, moving, owner, call.node, call.epoch, self._driver.promise())
         owners.begin_handover(session)
         sent = False
         try:
@@ -520,10 +528,11 @@ class Takeovers:
         if not going.settled.done():
             going.settled.set_result(True)
         going.switched = True
+        going.to_epoch = switch.epoch
         for source in range(SLOTS):
             going.moving.accept(source, False)
         for other in peers.peers.values():
-            if other.name != peer.name and other.name not in going.early:
+            if other.name != peer.name and going.early.get(other.name) != switch.epoch:
                 going.waits.add(other.name)
                 going.moving.accept(other.slot, True)
         self._look(going)
@@ -532,25 +541,20 @@ class Takeovers:
         """What a node has sent before this counts at the old owner, what it sends behind it at the new one. The old
         owner says by its own that it has sent everything that the session's client has published there."""
         session = cut.namespace, cut.client_id
-        if (session, peer.name) in self.late_copies:
-            self._expect_no_copies(session, peer.name)
-        elif session not in self._coming and session not in self._going:
-            self._cut_early[session, peer.name] = cut.epoch
-            if len(self._cut_early) > EARLY_MAX:
-                del self._cut_early[next(iter(self._cut_early))]
-        coming = self._coming.get(session)
+        coming, going = self._coming.get(session), self._going.get(session)
         if coming is not None and coming.epoch == cut.epoch:
             coming.moving.accept(peer.slot, True)
             coming.waits.discard(peer.name)
             coming.look()
-        going = self._going.get(session)
-        if going is not None:
+        elif going is not None and going.is_cut_by(cut):
             going.moving.accept(peer.slot, False)
             if going.switched:
                 going.waits.discard(peer.name)
                 self._look(going)
             else:
-                going.early.add(peer.name)
+                going.early[peer.name] = cut.epoch
+        else:
+            self._copies_end(session, peer.name, cut.epoch)
 
     def on_gone(self, peer: Peer) -> None:
         """A node has no lease any more: nothing comes from it."""
@@ -577,12 +581,26 @@ class Takeovers:
 
     def _expect_copies(self, session: Session, former: str, epoch: int) -> None:
         """The session's client has moved, and releases at its new node what it publishes."""
-        if self._cut_early.pop((session, former), 0) != epoch and (session, former) not in self.late_copies:
-            self.late_copies.add((session, former))
+        if (cut := self._cut_early.get((session, former), 0)) >= epoch:
+            if cut == epoch:
+                del self._cut_early[session, former]
+            return
+        if (session, former) not in self.late_copies:
             self._broker.hub.origins.expect(True)
+        self.late_copies[session, former] = epoch
+
+    def _copies_end(self, session: Session, former: str, epoch: int) -> None:
+        """By a Cut of a takeover between two other nodes, which may come before the Switch, or late."""
+        expected = self.late_copies.get((session, former))
+        if expected is not None and epoch >= expected:
+            self._expect_no_copies(session, former)
+        if epoch != expected:
+            self._cut_early[session, former] = max(epoch, self._cut_early.get((session, former), 0))
+            if len(self._cut_early) > EARLY_MAX:
+                del self._cut_early[next(iter(self._cut_early))]
 
     def _expect_no_copies(self, session: Session, former: str) -> None:
-        self.late_copies.discard((session, former))
+        del self.late_copies[session, former]
         self._broker.hub.origins.expect(False)
 
     async def _whole_later(self, coming: _Coming, life: int) -> None:

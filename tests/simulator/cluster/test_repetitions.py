@@ -269,6 +269,22 @@ def test_a_copy_that_is_late_counts_for_nothing_when_its_publisher_has_moved_and
     assert not takeovers.late_copies and not brokers.processes["two"].node.hub.origins.expecting
 
 
+def test_no_copies_are_expected_when_the_former_node_was_faster_than_the_next_one() -> None:
+    """Its Cut comes ahead of the Switch of the node to which the publisher has moved."""
+    brokers = serving(*NAMES)
+    publisher = publisher_at(brokers, "one")
+    brokers.run_for(0.5)
+    brokers.network.stall("three", "two", back=False)
+    publisher.leave()
+    comes_back(brokers, publisher, ["three"])
+    takeovers = brokers.processes["two"].cluster.takeovers
+    brokers.run_until(lambda: takeovers._cut_early)
+    brokers.network.heal()
+    brokers.run_for(2.0)
+    assert not takeovers._cut_early and not takeovers.late_copies
+    assert not brokers.processes["two"].node.hub.origins.expecting
+
+
 def test_a_node_that_does_not_hear_that_a_message_was_refused_takes_the_next_one() -> None:
     """It has the message, and could not say so. The publisher's node dies; the next one does not know the uses."""
     brokers = serving(*NAMES)

@@ -498,6 +498,31 @@ def test_the_rest_comes_when_the_session_has_gone_on(to: str, qos: int) -> None:
                for broker in brokers.processes.values())
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_cut_of_an_earlier_takeover_says_nothing_of_this_one(qos: int) -> None:
+    """A node is cut off when it has just cut for one takeover, and is back while the next one waits for it. What it
+    sends between its two Cuts is for the owner in between, which hands it over."""
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", qos)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.5)
+    takeovers = {name: broker.cluster.takeovers for name, broker in brokers.processes.items()}
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: any(going.switched for going in takeovers["one"]._going.values()))
+    brokers.network.isolate("one")
+    brokers.run_until(lambda: client.connected)         # two waits for one no longer
+    client.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: any(going.switched for going in takeovers["two"]._going.values()))
+    publisher.publish("t", b"between", qos)
+    brokers.run_for(0.1)
+    brokers.network.heal()
+    brokers.run_for(30.0)
+    assert client.connected and client.at == "three"
+    assert [payload for _, payload in client.messages] == [b"between"]
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> None:
     """The second takeover begins while the first waits for what others have sent."""
