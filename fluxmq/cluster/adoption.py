@@ -36,9 +36,8 @@ from fluxmq.cluster.left_sessions import LeftSessions
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import Adopted, Adopting, LifeCut, Serving, encode
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.peers import OWN_CLIENTS, Peer, Peers
 from fluxmq.cluster.ports import Change, Compare, Log, StoreError
-from fluxmq.cluster.takeover import plain_filters
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver, Promise
 from fluxmq.engine.sessions.state import Head, Subscription
@@ -50,7 +49,6 @@ RETRY_S = 0.1
 WORKERS_MAX = 128  # sessions that are being taken at once
 RETURN_S = 30.0  # so long the sessions of a node are left to its new life
 LIVES_MAX = 8  # that a session remembers
-OWN_CLIENTS = 0  # source of what this node's own clients publish
 LIVES_KEPT = 1024  # of settled lives
 
 
@@ -366,7 +364,7 @@ class Adoption:
         if peers is None or not coming.lives or coming.life in self._settled:
             self._complete(session, coming)
             return
-        moving = coming.moving = MovingSession(held, plain_filters(held.subscriptions), True, coming.lives)
+        moving = coming.moving = MovingSession(held, True, coming.lives)
         moving.accept(OWN_CLIENTS, False)
         coming.waits.add(peers.name)
         for peer in peers.peers.values():

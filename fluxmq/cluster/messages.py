@@ -212,11 +212,13 @@ class MoveRefused(msgspec.Struct, frozen=True, kw_only=True):
 
 class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
-    empty. had: with the last part, origins of messages that the session has had (_core/hub/origins.pxd)."""
+    empty. had: with the last part, origins of messages that the session has had (_core/hub/origins.pxd). source: the
+    session's name at this node (Departure.source)."""
 
     last: bool
     part: bytes
     had: list[Origin] = []
+    source: bytes
 
 
 class VoterAnswer(msgspec.Struct, frozen=True, kw_only=True):

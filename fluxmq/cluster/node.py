@@ -559,6 +559,7 @@ class ClusterNode:
     def release_session(self, namespace: bytes, client_id: bytes) -> None:
         """See the port."""
         self.adoption.ended((namespace, client_id))
+        self.takeovers.ended((namespace, client_id))
         self.owners.release((namespace, client_id))
 
     def kept_changed(self, namespace: bytes, client_id: bytes, filter_: bytes | None = b"") -> None:

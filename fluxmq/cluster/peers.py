@@ -41,12 +41,13 @@ from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.malformed import MALFORMED
 
-__all__ = ["SLOTS", "Peer", "Peers", "caller_of"]
+__all__ = ["OWN_CLIENTS", "SLOTS", "Peer", "Peers", "caller_of"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001
 ACK_BYTES = 16 << 10  # of frames that are waited for: an acknowledgement costs little beside them, and leaves at once
 SLOTS = 256  # of sources of messages: this node, and its peers
+OWN_CLIENTS = 0  # the slot of what this node's own clients publish
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
 
 

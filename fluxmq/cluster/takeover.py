@@ -12,6 +12,10 @@
       tail ◄── call "tail" ─────────────────────────── what was queued since; the session ends here
     every source counts and the tail is here: CONNACK
 
+A client does not wait for nodes that do not answer (limit_s). The takeover is *late* then: the client is there, and the
+session still takes nothing from a source before its Cut, since that counts at the old owner and comes with the tail.
+If the session moves on meanwhile, that goes on at the node in between.
+
 Messages of a source (a node, and the clients connected to it) reach the old owner before its Cut and count there;
 behind it they reach the new owner and count there. Both streams carry the Cut, and streams keep their order. So
 whatever the source knew of either node's interest, the session gets each message once, in the order of its publisher.
@@ -46,18 +50,17 @@ from fluxmq.cluster.messages import (
     takeover_of,
 )
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
-from fluxmq.cluster.peers import SLOTS, Peer, Peers, caller_of
+from fluxmq.cluster.peers import OWN_CLIENTS, SLOTS, Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
-from fluxmq.engine.queues.consumers import is_queue_filter
 from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
 from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["TAIL", "TAKEOVER", "Takeovers", "plain_filters"]
+__all__ = ["TAIL", "TAKEOVER", "Takeovers"]
 
 TAKEOVER, TAIL = "takeover", "tail"  # methods of Transport.call
 GONE = b"gone"  # answer to TAIL
@@ -82,7 +85,7 @@ class _Going:
         self.life = life  # epoch of that node
         self.settled = settled  # True: the other node owns it; False: it stays
         self.waits: set[str] = set()  # nodes whose Cut has not come
-        self.early: dict[str, int] = {}  # those whose Cut came before the Switch: its epoch
+        self.early: dict[str, int] = {}  # nodes that have cut for this epoch or a later one before the Switch came
         self.switched = False
         self.ready: Promise[None] | None = None
         self.given_up = False  # the other node has died with the session: it is left to its adopters
@@ -104,12 +107,12 @@ class _Coming:
         self.epoch = epoch
         self.waits: set[str] = set()  # nodes whose Cut has not come
         self.whole = False  # the tail is complete, or nobody can send it any more
-        self.done = done
+        self.done = done  # the client waits no longer
 
-    def look(self) -> None:
-        """Ends the wait of the client when nothing is missing."""
-        if self.whole and not self.waits and not self.done.done():
-            self.done.set_result(None)
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self.whole and not self.waits
 
 
 class Takeovers:
@@ -133,6 +136,7 @@ class Takeovers:
         self._going: dict[Session, _Going] = {}
         self._empty: set[Session] = set()  # those of which there was nothing to hand over; nobody connects to them here
         self._coming: dict[Session, _Coming] = {}
+        self._late: dict[Session, _Coming] = {}  # those that are not complete, whose client waits no longer
         # Copies that a session's former owner may still send of what its client had published there: (session, owner),
         # with the epoch of the owner whose takeover ends them.
         self.late_copies: dict[tuple[Session, str], int] = {}
@@ -190,11 +194,11 @@ class Takeovers:
         return arrival
 
     def wants_from(self, life: int) -> int | None:
-        """For Adoption: how many sessions that this node is taking over from a node in this life still lack what other
+        """For Adoption: how many sessions that this node has taken over from a node in this life still lack what other
         nodes had sent to that one. None: it is not certain yet which sessions these are."""
         if any(life == of and not arrival.ended for arrival, of in self.fetched.values()):
             return None
-        return sum(life in coming.moving.lives and not coming.done.done() for coming in self._coming.values())
+        return sum(life in coming.moving.lives for coming in (*self._coming.values(), *self._late.values()))
 
     @staticmethod
     async def _receive(answer: AsyncIterator[bytes], arrival: Arrival) -> ClientHere | None:
@@ -230,7 +234,7 @@ class Takeovers:
         held = self._broker.sessions[session]
         origins = self._broker.hub.origins
         origins.watch(True)         # before any node hears of the Switch
-        moving = MovingSession(held, plain_filters(held.subscriptions), True, (life,))
+        moving = MovingSession(held, True, (life,))
         coming = self._coming[session] = _Coming(arrival, moving, former.node, epoch, self._driver.promise())
         for peer in peers.peers.values():
             coming.waits.add(peer.name)
@@ -238,15 +242,38 @@ class Takeovers:
             peer.outbox.control(encode(self._switch(session, coming)))
         owner = peers.peers.get(former.node)
         if owner is None or owner.node.epoch != life:       # its lease has ended meanwhile
-            self._driver.start(self._whole_later(coming, life))
-        coming.look()
+            self._driver.start(self._whole_later(session, coming, life))
+        self._look_at(session, coming)
         self._driver.start(self._limit(coming))
         try:
             await coming.done
         finally:
             self._coming.pop(session, None)
-            moving.restore()
+            if coming.complete:
+                moving.restore()
+            else:
+                self._late[session] = coming
             origins.watch(False)
+
+    def ended(self, session: Session) -> None:
+        """A session of this node has ended, or another node has it."""
+        self._late.pop(session, None)
+
+    def _late_of(self, session: Session) -> _Coming | None:
+        late = self._late.get(session)
+        if late is not None and late.arrival.ended:     # its client has begun another session here
+            del self._late[session]
+            return None
+        return late
+
+    def _look_at(self, session: Session, coming: _Coming) -> None:
+        """Ends the wait of the client when nothing is missing, or what a late takeover has left."""
+        if coming.complete and not coming.done.done():
+            coming.done.set_result(None)
+        elif coming.complete and self._late.get(session) is coming:
+            del self._late[session]
+            if session not in self._going:
+                coming.moving.restore()
 
     @staticmethod
     def _switch(session: Session, coming: _Coming) -> Switch:
@@ -264,7 +291,7 @@ class Takeovers:
     def greet(self, peer: Peer) -> None:
         """A node has appeared: it is told of the sessions that are being taken over, before all of our interest is
         known to it."""
-        for session, coming in self._coming.items():
+        for session, coming in (*self._coming.items(), *self._late.items()):
             peer.outbox.control(encode(self._switch(session, coming)))
 
     # ------------------------------------------------------------------ the old owner
@@ -302,11 +329,13 @@ class Takeovers:
         elif held is not None:
             departure = freeze(self._broker, held)
         if departure is None:
+            self.ended(session)
             owners.begin_handover(session)
             self._empty.add(session)
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
-        moving = MovingSession(departure.session, plain_filters(departure.session.subscriptions), True)
+        late = self._late_of(session)
+        moving = MovingSession(departure.session, True) if late is None else late.moving
         going = self._going[session] = _Going(departure, moving, owner, call.node, call.epoch, self._driver.promise())
         owners.begin_handover(session)
         sent = False
@@ -344,7 +373,8 @@ class Takeovers:
         if await going.settled:
             await self._forward(session, going)
         else:
-            going.moving.restore()
+            if session not in self._late:
+                going.moving.restore()
             going.departure.unfreeze()
             self._forget(session)
 
@@ -364,6 +394,7 @@ class Takeovers:
         handed over, so that it must not be given up at once."""
         going = self._going.get(session)
         if going is None:
+            self.ended(session)
             self._end_empty(session)
             return False
         if not going.settled.done():
@@ -401,6 +432,7 @@ class Takeovers:
                               {"client_id": session[1].decode(errors="replace"), "node": going.to, "why": str(error)})
                     await self._driver.sleep(RETRY_S)
         if not going.given_up:
+            self.ended(session)
             going.moving.restore()
             going.departure.end()
             self._forget(session)
@@ -424,6 +456,7 @@ class Takeovers:
         """The other node is gone, and the session with it, which is adopted now: by this node, with what it has, or by
         another one, to which that is handed over. Clients wait for it here until then, as while it was on its way."""
         going.given_up = True
+        self.ended(session)
         del self._going[session]
         self._left.leave(session, going.moving, going.life)
         self._driver.start(self._store_later(session, going.life))
@@ -432,6 +465,7 @@ class Takeovers:
         """The session has gone on from the other node, which let its client in without the rest, or has ended. Whoever
         has it now gets what is here as from a node that is back (returns.py)."""
         going.given_up = True
+        self.ended(session)
         going.moving.restore()
         self._broker.store_away(going.departure.session)
         self._forget(session)
@@ -445,7 +479,7 @@ class Takeovers:
         """early: more follows, and what is sent now is sent again. Returns whether the session is still there."""
         for end, part in _with_last(going.departure.tail()):
             last = end and not early
-            call = TailCall(**peers.call_to(peer, session), last=last, part=part,
+            call = TailCall(**peers.call_to(peer, session), last=last, part=part, source=going.departure.source,
                             had=going.departure.had() if last else [])
             if [answer async for answer in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S)]:
                 return False
@@ -471,8 +505,9 @@ class Takeovers:
     # ------------------------------------------------------------------ what streams and calls bring
 
     async def take_tail(self, body: bytes) -> AsyncIterator[bytes]:
-        """Answers the call "tail": nothing, when the part is on disk; GONE, when the session has gone on to another
-        node, or has ended. Raises CallFailed."""
+        """Answers the call "tail": nothing, when the part is on disk; GONE, when the session has ended, or has gone on
+        to another node, also if it has come back from there: what one node has sent is counted by its own numbers.
+        Raises CallFailed."""
         try:
             call = tail_of(body)
         except MALFORMED as error:
@@ -482,7 +517,7 @@ class Takeovers:
         coming = self._coming.get(session)
         try:
             arrival = coming.arrival if coming is not None else self._arrival_of(session)
-            if arrival is None:
+            if arrival is None or arrival.ended or arrival.source != call.source:
                 yield GONE
                 return
             if call.part:
@@ -493,9 +528,9 @@ class Takeovers:
             await self.durable()
         except ProtocolError as error:
             raise CallFailed(str(error)) from None
-        if call.last and coming is not None:
+        if call.last and (coming := coming or self._late_of(session)) is not None:
             coming.whole = True
-            coming.look()
+            self._look_at(session, coming)
 
     def _arrival_of(self, session: Session) -> Arrival | None:
         """The client did not wait for the tail any longer. Raises CallFailed while the session is on its way from here:
@@ -516,6 +551,13 @@ class Takeovers:
             if (former := peers.peers.get(switch.former)) is not None:
                 former.outbox.control(cut)
                 self._expect_copies(session, former.name, switch.epoch)
+            if (going := self._going.get(session)) is not None:
+                # It has gone on from its next owner, of which this node may not have heard yet.
+                going.moving.accept(OWN_CLIENTS, False)
+                going.moving.accept(peer.slot, False)
+                going.early[peer.name] = switch.epoch
+                going.waits.discard(peer.name)
+                self._look(going)
             return
         for other in peers.peers.values():
             if other.name != peer.name:
@@ -529,23 +571,24 @@ class Takeovers:
             going.settled.set_result(True)
         going.switched = True
         going.to_epoch = switch.epoch
+        late = self._late_of(session)
         for source in range(SLOTS):
             going.moving.accept(source, False)
         for other in peers.peers.values():
-            if other.name != peer.name and going.early.get(other.name) != switch.epoch:
+            if other.name != peer.name and going.early.get(other.name, 0) < switch.epoch:
                 going.waits.add(other.name)
-                going.moving.accept(other.slot, True)
+                going.moving.accept(other.slot, late is None or other.name not in late.waits)
         self._look(going)
 
     def on_cut(self, peer: Peer, cut: Cut) -> None:
         """What a node has sent before this counts at the old owner, what it sends behind it at the new one. The old
         owner says by its own that it has sent everything that the session's client has published there."""
         session = cut.namespace, cut.client_id
-        coming, going = self._coming.get(session), self._going.get(session)
+        coming, going = self._coming.get(session) or self._late_of(session), self._going.get(session)
         if coming is not None and coming.epoch == cut.epoch:
-            coming.moving.accept(peer.slot, True)
+            coming.moving.accept(peer.slot, going is None or not going.switched or peer.name in going.waits)
             coming.waits.discard(peer.name)
-            coming.look()
+            self._look_at(session, coming)
         elif going is not None and going.is_cut_by(cut):
             going.moving.accept(peer.slot, False)
             if going.switched:
@@ -560,13 +603,14 @@ class Takeovers:
         """A node has no lease any more: nothing comes from it."""
         for session, owner in [each for each in self.late_copies if each[1] == peer.name]:
             self._expect_no_copies(session, owner)
-        for coming in self._coming.values():
+        for session, coming in (*self._coming.items(), *self._late.items()):
             coming.waits.discard(peer.name)
-            coming.moving.accept(peer.slot, True)
+            if session not in self._going:
+                coming.moving.accept(peer.slot, True)
             if peer.name == coming.former and not coming.whole:
                 # What others had sent it and it had not acknowledged is on its way to the sessions that it had.
-                self._driver.start(self._whole_later(coming, peer.node.epoch))
-            coming.look()
+                self._driver.start(self._whole_later(session, coming, peer.node.epoch))
+            self._look_at(session, coming)
         for session, going in list(self._going.items()):
             going.waits.discard(peer.name)
             if going.to == peer.name:
@@ -603,20 +647,15 @@ class Takeovers:
         del self.late_copies[session, former]
         self._broker.hub.origins.expect(False)
 
-    async def _whole_later(self, coming: _Coming, life: int) -> None:
+    async def _whole_later(self, session: Session, coming: _Coming, life: int) -> None:
         await self._passed(life)
         coming.whole = True
-        coming.look()
+        self._look_at(session, coming)
 
     @staticmethod
     def _look(going: _Going) -> None:
         if going.switched and not going.waits and going.ready is not None and not going.ready.done():
             going.ready.set_result(None)
-
-
-def plain_filters(filters: Any) -> list[bytes]:
-    """Those that are in the index for the session itself."""
-    return [filter_ for filter_ in filters if not filter_.startswith(b"$share/") and not is_queue_filter(filter_)]
 
 
 def _with_last(parts: Any) -> Any:

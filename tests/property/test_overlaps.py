@@ -48,7 +48,7 @@ def test_each_session_gets_what_the_naive_broker_gives(sessions: list[Held],
             probe.subscribe(number, topic_filter, bits, one.identifier)
             probe.sessions[number].subscriptions[topic_filter] = (bits, one.identifier)
         if number in moving:
-            kept.append(MovingSession(probe.sessions[number], tuple(held), True))
+            kept.append(MovingSession(probe.sessions[number], True))
     for topic, qos, retain, publisher in messages:
         source = probe.sessions[publisher] if publisher < len(sessions) else None
         probe.hub.publish_message(topic, b"x", qos, retain, source=source)

@@ -680,7 +680,7 @@ def adopted(node: PeerNode, name: bytes, life: int, filter_: bytes = b"t/#") -> 
     """A session that was adopted from a life of a node, and takes nothing of any source yet."""
     session = node.session(name, filter_)
     session.subscriptions[filter_] = (2, 0)
-    return MovingSession(session, [filter_], False, [life])
+    return MovingSession(session, False, [life])
 
 
 def texts(moving: MovingSession) -> list[bytes]:

@@ -25,7 +25,7 @@ from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, read_clocks, 
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
-    HOP_EXCHANGE, HOP_GROUP, HOP_MOVING, HOP_PEER, HOP_QUEUE, HOP_SESSION, HOP_SPREAD, Routes, hop_target, route_enter,
+    HOP_EXCHANGE, HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_SESSION, HOP_SPREAD, Routes, hop_target, route_enter,
     route_leave,
 )
 from fluxmq._core.pubsub.share_group cimport ShareGroup
@@ -303,15 +303,12 @@ cdef class Hub(Waiter):
         """To those who have not had it, among them all other nodes: they know themselves."""
         cdef uint32_t i
         cdef hop_t* hop
-        cdef uint64_t number
         if self.life:
             return self.deliver_to_life(pub, route)
         for i in range(route.count):
             hop = &route.hops[i]
-            if hop.kind == HOP_SESSION or hop.kind == HOP_MOVING:
-                number = ((<Session>hop_target(hop, HOP_SESSION)).number if hop.kind == HOP_SESSION else
-                          (<MovingSession>hop_target(hop, HOP_MOVING)).session.number)
-                if not self.known.had_by(number):
+            if hop.kind == HOP_SESSION:
+                if not self.known.had_by((<Session>hop_target(hop, HOP_SESSION)).number):
                     self.deliver_hop(hop, pub)
             elif hop.kind != HOP_QUEUE or not self.has_had(<Queue>hop_target(hop, HOP_QUEUE)):
                 self.deliver_hop(hop, pub)
@@ -332,14 +329,19 @@ cdef class Hub(Waiter):
 
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i
-        cdef MovingSession moving
+        cdef Session session
         for i in range(route.count):
-            if route.hops[i].kind == HOP_MOVING:
-                moving = <MovingSession>hop_target(&route.hops[i], HOP_MOVING)
-                if moving.came_from(self.life) and (
-                        self.known is None or not self.known.had_by(moving.session.number)):
-                    moving.session.deliver_hop(pub, &route.hops[i])
+            if route.hops[i].kind == HOP_SESSION:
+                session = <Session>hop_target(&route.hops[i], HOP_SESSION)
+                if session.moving is not None and (<MovingSession>session.moving).came_from(self.life) and (
+                        self.known is None or not self.known.had_by(session.number)):
+                    session.deliver_hop(pub, &route.hops[i])
         return 0
+
+    cdef int deliver_to_session(self, Session session, pub_t* pub, const hop_t* hop) except -1:
+        if session.moving is not None and not (<MovingSession>session.moving).takes(pub, hop):
+            return 0 if self.origin == NULL else self.miss(session.number)
+        return session.deliver_hop(pub, hop)
 
     cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1:
         cdef bint own_blob = 0
@@ -382,7 +384,7 @@ cdef class Hub(Waiter):
         if route.count == 1:
             hop = &route.hops[0]
             if hop.kind == HOP_SESSION:
-                return (<Session>hop_target(hop, HOP_SESSION)).deliver_hop(pub, hop)
+                return self.deliver_to_session(<Session>hop_target(hop, HOP_SESSION), pub, hop)
             return self.deliver_hop(hop, pub)
         for i in range(route.count):
             hop = &route.hops[i]
@@ -397,7 +399,7 @@ cdef class Hub(Waiter):
             link = session.link
             if (not plain or link == NULL or (pub.qos and hop.options & SUB_QOS_MASK) or hop.ids != NULL
                     or hop.options & SUB_NO_LOCAL or link.aliases != NULL or link.pending > link.high):
-                session.deliver_hop(pub, hop)
+                self.deliver_to_session(session, pub, hop)
                 continue
             if made != NULL and made_version == (link.version == 5) and made_size <= link.packet_size_max:
                 at = link_room(link, made_size)
@@ -423,10 +425,9 @@ cdef class Hub(Waiter):
         cdef Queue queue
         cdef ExchangeHop exchanges
         cdef PeerHop peer
-        cdef MovingSession moving
         cdef uint8_t reason
         if hop.kind == HOP_SESSION:
-            return (<Session>hop_target(hop, HOP_SESSION)).deliver_hop(pub, hop)
+            return self.deliver_to_session(<Session>hop_target(hop, HOP_SESSION), pub, hop)
         if hop.kind == HOP_GROUP:
             if pub.from_peer:
                 return 0            # the publisher's node chooses one member, on whatever node
@@ -445,11 +446,6 @@ cdef class Hub(Waiter):
                 return 0            # as for queues
             exchanges = <ExchangeHop>hop_target(hop, HOP_EXCHANGE)
             exchanges.forward(pub)
-        elif hop.kind == HOP_MOVING:
-            moving = <MovingSession>hop_target(hop, HOP_MOVING)
-            if self.origin != NULL and not moving.accepted[pub.from_peer]:
-                return self.miss(moving.session.number)
-            return moving.deliver(pub, hop)
         elif hop.kind == HOP_SPREAD:
             if pub.from_peer:
                 return 0

@@ -23,8 +23,7 @@ cdef enum:                  # kind of a hop's target: hop_t.kind. Only Hub.deliv
     HOP_QUEUE = 2           # Queue
     HOP_EXCHANGE = 3        # ExchangeHop: bindings of amq.topic to other exchanges
     HOP_PEER = 4            # PeerHop: another node
-    HOP_MOVING = 5          # MovingSession: a session between two nodes
-    HOP_SPREAD = 6          # ShareGroup that has members on other nodes
+    HOP_SPREAD = 5          # ShareGroup that has members on other nodes
 
 cdef struct hop_t:
     void* target            # as the kind says; alive while the generation stands

@@ -94,6 +94,8 @@ cdef class Session:
     # state of the cold half (engine/sessions/state.py), not used here
     cdef public dict subscriptions      # filter bytes -> (options, identifier)
     cdef public object data
+    # MovingSession (hub/moving), which says from which nodes it takes messages; None: from all. Only the hub looks.
+    cdef public object moving
     # connection
     cdef link_t* link                   # counted; NULL while the client is disconnected
     cdef node_t* node

@@ -37,6 +37,7 @@ class Session:
     dirty: bool
     subscriptions: dict[bytes, tuple[int, int]]
     data: Any
+    moving: object
     queue_max: int
     queue_bytes_max: int
     queue_rejects: bool

@@ -128,7 +128,7 @@ cdef class Session:
         cdef uint32_t i
         cdef entry_t entry
         self.detach()
-        self.replay = None
+        self.replay = self.moving = None
         self.sharing = 0
         if self.slots != NULL:
             for i in range(self.slots_mask + 1):

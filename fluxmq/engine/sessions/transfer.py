@@ -59,6 +59,12 @@ class Departure:
         self.upto = sequence_of(session)
 
     @property
+    def source(self) -> bytes:
+        """The session's name here, which no other session gets from this node; b"" if it is not on disk."""
+        number = self.session.number
+        return f"{self.broker.directory.node}/{number}".encode() if number else b""
+
+    @property
     def frozen(self) -> bool:
         """Whether the session is still on its way."""
         return self.session.data is not None and self.session.data.frozen
@@ -84,8 +90,7 @@ class Departure:
 
     def _head(self, state: SessionState) -> MovedHead:
         session, origins = self.session, self.broker.hub.origins
-        origin = f"{self.broker.directory.node}/{session.number}".encode() if session.number else b""
-        return MovedHead(origin, session.name, session.namespace.name, state.version, state.expiry_s,
+        return MovedHead(self.source, session.name, session.namespace.name, state.version, state.expiry_s,
                          state.keep_alive_s, max(self.broker.hub.steady_ms - state.since_ms, 0), state.restored,
                          state.will, state.username, list(state.moved.origins) if state.moved else [],
                          state.identity, state.counted,
@@ -186,6 +191,11 @@ class Arrival:
     def ended(self) -> bool:
         """Whether its session has ended again: abandoned, replaced by another arrival, expired …"""
         return self.session is not None and self.session.data is None
+
+    @property
+    def source(self) -> bytes:
+        """Departure.source of the old owner, from which it came last."""
+        return self._moved().source
 
     @property
     def upto(self) -> int:

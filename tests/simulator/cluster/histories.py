@@ -37,6 +37,7 @@ KINDS: dict[str, Callable[[int], object]] = {
     "adopter dies": test_adoption.test_an_adopter_dies_in_the_middle,
     "client hops": test_takeover.test_a_client_that_hops_under_load_misses_nothing,
     "client hops while a node is dead": test_adoption.test_the_client_hops_while_a_node_is_dead,
+    "client hops while links stand still": test_takeover.test_a_client_that_hops_while_links_stand_still,
     "client moves on": test_takeover.test_a_client_that_moves_on_before_its_session_has_come_whole,
     "disk hangs": test_hanging_disk_histories.run,
     "earlier and later connects": test_later_connects.test_the_last_one_gets_it_whatever_the_others_do,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.metadata import MetadataInMemory
 from kit.sizes import some
-from oracle.mqtt import Connack, Publish
+from oracle.mqtt import Connack, Puback, Publish, Pubrec
 from simulator.cluster.brokers import Brokers, Client
 
 from fluxmq.cluster.keys import node_key
@@ -229,6 +229,56 @@ def test_a_client_that_hops_under_load_misses_nothing(seed: int) -> None:
             assert found == payloads, f"{key}: twice, lost or out of order"
         else:
             assert list(dict.fromkeys(found)) == payloads, f"{key}: lost or out of order"
+
+
+@pytest.mark.parametrize("seed", some(15, range(60)))
+def test_a_client_that_hops_while_links_stand_still(seed: int) -> None:
+    """Nodes keep their leases, and answer late or for a time not at all: each has what it acknowledged once."""
+    brokers = serving(seed)
+    kept: dict[str, Any] = {"clean_start": False, "expiry_s": 1000, "keep_alive": 0}
+    chance = random.Random(seed)
+    client = connected(brokers, "one", "c", **kept)
+    for qos in (1, 2):
+        packet_id = client.subscribe(f"t/{qos}", qos)
+        brokers.run_until(lambda packet_id=packet_id: client.acknowledged(packet_id))  # type: ignore[misc]
+    publishers = {at: connected(brokers, at, f"p-{at}", **kept) for at in NAMES}
+    sent: dict[tuple[str, int, int], bytes] = {}        # by publisher, QoS, packet identifier
+
+    def publish() -> None:
+        at, qos = chance.choice(NAMES), chance.choice((1, 2))
+        payload = b"%s %d" % (at.encode(), len(sent))
+        sent[at, qos, publishers[at].publish(f"t/{qos}", payload, qos)] = payload
+
+    for _ in range(40):
+        for _ in range(chance.randrange(4)):
+            publish()
+        what = chance.random()
+        if what < 0.2:
+            client.connect(at=chance.choice([name for name in NAMES if name != client.at]), **kept)
+        elif what < 0.3:
+            brokers.network.isolate(chance.choice(NAMES))
+        elif what < 0.4:
+            brokers.network.stall(*chance.sample(NAMES, 2), back=chance.random() < 0.5)
+        elif what < 0.55:
+            brokers.network.heal()
+        for _ in range(chance.randrange(10)):
+            publish()
+            brokers.run_for(chance.choice((0, 0.001, 0.003)))
+        brokers.run_for(chance.choice((0, 0, 0.01, 0.1, 1, 6, 16)))
+    brokers.network.heal()
+    for _ in range(5):
+        if not client.open:         # it was refused, or it has waited for too long
+            client.connect(**kept)
+        brokers.run_for(20.0)
+    assert client.connected
+    nothing_is_left(brokers)
+    got = [payload for _, payload in client.messages]
+    for (at, qos, packet_id), payload in sent.items():
+        count, told = got.count(payload), publishers[at].got
+        refused = any(isinstance(packet, Puback | Pubrec) and packet.packet_id == packet_id and packet.reason >= 0x80
+                      for packet in told)
+        assert count <= 1 or qos == 1, f"{payload!r} came {count} times"
+        assert count or refused or not publishers[at].acknowledged(packet_id), f"{payload!r} was lost"
 
 
 @pytest.mark.parametrize("seed", some(10, range(20)))
@@ -466,7 +516,7 @@ def test_a_new_owner_that_is_cut_off_before_others_have_heard(heard: tuple[str, 
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("to", ["one", "two", "ended at one", "ended at three"])
+@pytest.mark.parametrize("to", ["one", "two", "one and back to three", "ended at one", "ended at three"])
 def test_the_rest_comes_when_the_session_has_gone_on(to: str, qos: int) -> None:
     """A node was cut off, and the client was let in without what that one still held. What the old owner gets of that
     later is for the session, wherever it is. to: where it has gone on to."""
@@ -490,12 +540,13 @@ def test_the_rest_comes_when_the_session_has_gone_on(to: str, qos: int) -> None:
     brokers.run_for(0.1)
     brokers.network.heal()
     at, ends = to.split()[-1], "ended" in to
+    if "back" in to:
+        hop(brokers, client, "one")
     client.connect(at=at, clean_start=ends, expiry_s=1000)
     brokers.run_for(20.0)
     assert client.connected and client.at == at
     assert [payload for _, payload in client.messages] == [b"meanwhile"] * (not ends)
-    assert all(broker.cluster.takeovers.under_way == 0 and not broker.node.broker.stored
-               for broker in brokers.processes.values())
+    nothing_is_left(brokers)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -521,6 +572,66 @@ def test_a_cut_of_an_earlier_takeover_says_nothing_of_this_one(qos: int) -> None
     brokers.run_for(30.0)
     assert client.connected and client.at == "three"
     assert [payload for _, payload in client.messages] == [b"between"]
+    nothing_is_left(brokers)
+
+
+@pytest.mark.parametrize("then", ["stays", "goes to one", "goes to two"])
+def test_what_the_old_owner_published_while_it_was_cut_off_comes_once(then: str) -> None:
+    """The client was let in without it. Its own copy and the one in the rest of the session are the same message."""
+    brokers = serving()
+    client = connected(brokers, "two", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 2)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "two", "p", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.5)
+    client.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: brokers.processes["three"].cluster.takeovers.under_way)
+    brokers.network.isolate("two")
+    publisher.publish("t", b"late", 2)
+    brokers.run_until(lambda: client.connected)
+    if then == "goes to one":
+        hop(brokers, client, "one")
+    brokers.network.heal()
+    if then == "goes to two":
+        hop(brokers, client, "two")
+    brokers.run_for(30.0)
+    assert client.connected
+    assert [payload for _, payload in client.messages] == [b"late"]
+    nothing_is_left(brokers)
+
+
+def test_what_a_former_owner_publishes_that_has_not_heard_of_the_next_one_comes_once() -> None:
+    """It hears first that the session has gone on from there."""
+    brokers = serving()
+    client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", 2)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.5)
+    client.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: brokers.processes["two"].cluster.takeovers.under_way)
+    brokers.network.stall("two", "one", back=False)
+    brokers.run_until(lambda: client.connected)
+    publisher.publish("t", b"before", 2)
+    brokers.run_for(0.1)
+    client.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: brokers.processes["three"].cluster.takeovers.under_way)
+    brokers.run_for(0.5)
+    publisher.publish("t", b"behind", 2)
+    brokers.run_for(0.5)
+    brokers.network.heal()
+    brokers.run_for(30.0)
+    assert client.connected and client.at == "three"
+    assert sorted(payload for _, payload in client.messages) == [b"before", b"behind"]
+    nothing_is_left(brokers)
+
+
+def nothing_is_left(brokers: Brokers) -> None:
+    """No session is on its way, or lacks anything, and all take messages from every node."""
+    for broker in brokers.processes.values():
+        takeovers = broker.cluster.takeovers
+        assert takeovers.under_way == 0 and not takeovers._late and not broker.node.broker.stored
+        assert all(session.moving is None for session in broker.node.broker.sessions.values())
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -559,7 +670,7 @@ def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> 
                          ids=lambda wrong: str(*wrong))
 @pytest.mark.parametrize(("method", "make"), [
     (TAKEOVER, lambda call: TakeoverCall(**call, owner_epoch=1, clean=True)),
-    (TAIL, lambda call: TailCall(**call, last=True, part=b"")),
+    (TAIL, lambda call: TailCall(**call, last=True, part=b"", source=b"")),
     (TAKE, lambda call: TakeCall(**call)),
     (RETURN, lambda call: ReturnCall(**call, identity="")),
     (STORED, lambda call: ReturnCall(**call, identity=""))], ids=["takeover", "tail", "take", "return", "stored"])
