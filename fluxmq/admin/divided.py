@@ -189,7 +189,8 @@ class Divided:
         return answer
 
     async def _purge(self, divided: QueueDivided, call: Call) -> Answer:
-        return json_answer(200, {"purged": sum(one["purged"] for one in await self._each(divided, call))})
+        each = await self._each(divided, call)
+        return json_answer(200, {what: sum(one[what] for one in each) for what in ("purged", "unsettled")})
 
     async def _publish(self, divided: QueueDivided, call: Call) -> Answer:
         """Each partition gets its messages at once. When one refuses, others may have theirs."""

@@ -226,9 +226,11 @@ class QueueRoutes:
         return json_answer(200 if there else 202, {"name": name, "node": move.node, "moving": not there})
 
     async def purge(self, call: Call) -> Answer:
-        purged = self._queues.purge(call.names[0])
+        name, unsettled = call.names[0], truth(call.query, "unsettled")
+        purged = self._queues.purge(name, unsettled=unsettled)
+        held = 0 if unsettled else self._queues.unsettled(name)
         await self._durable()
-        return json_answer(200, {"purged": purged})
+        return json_answer(200, {"purged": purged, "unsettled": held})
 
     # ------------------------------------------------------------------ messages
 

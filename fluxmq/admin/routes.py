@@ -5,7 +5,7 @@
     PUT    /api/v1/queues/Q                           declare; body as an entry of `queues:`       201 made, 200 else
     DELETE /api/v1/queues/Q?if_unused=&if_empty=      {"deleted": true, "messages": n}
     POST   /api/v1/queues/Q/move                      {"node": n, "partition": p | null}: it is there   202 on its way
-    POST   /api/v1/queues/Q/purge                     {"purged": n}
+    POST   /api/v1/queues/Q/purge?unsettled=          {"purged": n, "unsettled": n}
     POST   /api/v1/queues/Q/messages                  {"messages": [...]} or one of them           202
     GET    /api/v1/queues/Q/messages?from=&count=&partition=    browse: claims nothing; as bytes: pages.py
     GET    /api/v1/queues/Q/logs?position=            where its logs begin and end, and where in each a position is
@@ -104,7 +104,7 @@ class AdminRoutes:
         self._route(queue, GET=(every.describe, ""), PUT=(every.declare, ""),
                     DELETE=(every.delete, "if_unused if_empty"))
         self._route((*queue, "move"), POST=(every.move, ""))
-        self._route((*queue, "purge"), POST=(every.purge, ""))
+        self._route((*queue, "purge"), POST=(every.purge, "unsettled"))
         self._route((*queue, "messages"), POST=(every.publish, ""),
                     GET=(every.browse, "from count partition to lane identity"))
         self._route((*queue, "logs"), GET=(every.logs, "position"))

@@ -139,13 +139,19 @@ def queue_move(place: Place, name: str, node: str, partition: int | None) -> Non
 
 @queue.command("purge")
 @click.argument("name")
+@click.option("--unsettled", is_flag=True, help="Also those that consumers hold; they do not come back.")
 @yes_option
 @asks_queues
-def queue_purge(place: Place, name: str, yes: bool) -> None:
-    """Empty the queue NAME, for all its groups."""
-    confirm(yes, f"Throw away all messages in {plain(name)}?")
-    answer = place.client.ask("POST", "queues", name, "purge")
-    place.show(answer, lambda: f"{answer['purged']} messages are gone from {plain(name)}")
+def queue_purge(place: Place, name: str, unsettled: bool, yes: bool) -> None:
+    """Empty the queue NAME, for all its groups.
+
+    Messages that consumers hold stay: they are settled by them, or go back into the queue.
+    """
+    confirm(yes, f"Throw away all messages in {plain(name)}"
+                 f"{', also those that consumers hold' if unsettled else ' that no consumer holds'}?")
+    answer = place.client.ask("POST", "queues", name, "purge", query={"unsettled": "true"} if unsettled else {})
+    held = f"; {answer['unsettled']} that consumers hold stay" if answer["unsettled"] else ""
+    place.show(answer, lambda: f"{answer['purged']} messages are gone from {plain(name)}{held}")
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -130,7 +130,11 @@ class FakeQueues:
         self.moved.append(node)
         return len(self.moved) > 1
 
-    def purge(self, name: str) -> int:
+    def unsettled(self, name: str) -> int:
+        self._find(name)
+        return 0
+
+    def purge(self, name: str, *, unsettled: bool = False) -> int:
         queue, messages = self._find(name), self._short(name)["messages"]
         for part in queue.partitions:
             part.clear()

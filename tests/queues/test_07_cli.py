@@ -234,7 +234,7 @@ def test_the_socket_is_found_by_the_configuration(shell: Shell, tmp_path: Path) 
     done = run("list", "--config", str(file))
     assert done.returncode == 2 and b"storage" in done.stderr
     done = run("purge", "orders", "--config", str(file), "--socket", shell.socket, stdin=b"n\n")
-    assert done.returncode == 1 and b"Throw away all messages in orders?" in done.stderr
+    assert done.returncode == 1 and b"Throw away all messages in orders that no consumer holds?" in done.stderr
     assert b"nothing was done" in done.stderr
     done = run("purge", "orders", "--config", str(file), "--socket", shell.socket, stdin=b"")
     assert done.returncode == 2 and b"--yes" in done.stderr
@@ -254,13 +254,14 @@ def test_list_purge_and_delete(shell: Shell, connect: Connect) -> None:
     held = [consumer.receive() for _ in range(3)]
     assert "has 1 consumers" in shell.bad("delete", "jobs", "--if-unused", "--yes")
     assert "messages" in shell.bad("delete", "jobs", "--if-empty")
-    assert "10 messages are gone" in shell.good("purge", "jobs", "--yes")
+    assert "7 messages are gone from jobs; 3 that consumers hold stay" in shell.good("purge", "jobs", "--yes")
+    assert "3 messages are gone from jobs\n" in shell.good("purge", "jobs", "--yes", "--unsettled")
     consumer.expect_quiet()
     for packet in held:                         # too late, and no harm
         order(consumer, "ack", packet)
     put(connect(shell.broker), "jobs", b"after")
     assert consumer.receive().payload == b"after"
-    assert shell.read("purge", "orders", "--yes") == {"purged": 10}
+    assert shell.read("purge", "orders", "--yes") == {"purged": 10, "unsettled": 0}
     shell.broker.restart()
     assert {entry["name"]: entry["messages"] for entry in shell.read("list")["queues"]} == {"jobs": 1, "orders": 0}
     later = connect(shell.broker)
@@ -274,11 +275,42 @@ def test_list_purge_and_delete(shell: Shell, connect: Connect) -> None:
     assert [entry["name"] for entry in shell.read("list")["queues"]] == ["orders"]
 
 
+def test_what_a_consumer_holds_when_its_queue_is_purged_comes_back(shell: Shell, connect: Connect) -> None:
+    put(connect(shell.broker), "orders", *(b"%d" % number for number in range(20)))
+    consumer, other = connect(shell.broker), connect(shell.broker)
+    consume(consumer, "orders", prefetch=10, ack="manual")
+    held = [consumer.receive() for _ in range(10)]
+    assert shell.read("purge", "orders", "--yes") == {"purged": 10, "unsettled": 10}
+    order(consumer, "ack", held[0])
+    consumer.close()
+    consume(other, "orders", prefetch=20, ack="manual")
+    assert [other.receive().payload for _ in range(9)] == [b"%d" % number for number in range(1, 10)]
+    other.expect_quiet()
+
+
+def test_each_group_keeps_what_its_own_consumers_hold(shell: Shell, connect: Connect) -> None:
+    first, second = connect(shell.broker), connect(shell.broker)
+    consume(first, "orders", consumer_group="a", prefetch=2, ack="manual")
+    consume(second, "orders", consumer_group="b", prefetch=1, ack="manual")
+    put(connect(shell.broker), "orders", *(b"%d" % number for number in range(5)))
+    held = [first.receive() for _ in range(2)]
+    second.receive(payload=b"0")
+    assert shell.read("purge", "orders", "--yes") == {"purged": 3, "unsettled": 2}
+    order(first, "ack", held[0])
+    order(first, "ack", held[1])
+    first.expect_quiet()
+    second.close()
+    third = connect(shell.broker)
+    consume(third, "orders", consumer_group="b", ack="manual")
+    third.receive(payload=b"0")
+    third.expect_quiet()
+
+
 @pytest.mark.parametrize("how", ["kill", "restart"])
 def test_what_was_delayed_when_it_was_purged_does_not_come(how: str, shell: Shell, connect: Connect) -> None:
     for number in range(20):
         shell.good("publish", "orders", str(number), "--delay", "0.8")
-    assert shell.read("purge", "orders", "--yes") == {"purged": 20}
+    assert shell.read("purge", "orders", "--yes") == {"purged": 20, "unsettled": 0}
     shell.good("publish", "orders", "new", "--delay", "0.1")
     if how == "kill":
         shell.broker.kill()

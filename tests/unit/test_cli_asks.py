@@ -65,7 +65,7 @@ class _Broker:
             return {"local": "n", "state": "serving", "nodes": [{"id": "n", "etcd": "voter", "sessions": 0}]}
         if segments[0] == "namespaces":
             return dict.fromkeys(("connections", "sessions", "queues", "messages", "retained"), 1)
-        return {"messages": 1, "purged": 1, "positions": [], "removed": "", "behind": "", "used": True}
+        return {"messages": 1, "purged": 1, "unsettled": 0, "positions": [], "removed": "", "behind": "", "used": True}
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def test_a_purge_while_messages_are_in_hand() -> None:
     consumer = Consumer(world, "q", room=3)
     world.put("q", b"1", b"2", b"3", b"4", b"5")
     assert len(consumer.take()) == 3
-    assert world.admin.purge("q") == 5
+    assert world.admin.purge("q", unsettled=True) == 5
     world.turn()
     assert world.messages("q") == []
     # Settled or given back, it is gone: nothing of it comes again, and nothing is counted.

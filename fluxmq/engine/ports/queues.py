@@ -214,8 +214,12 @@ class QueuesPort(Protocol):
         serves it; False: it takes longer, ask again. conflict: it cannot be moved; unavailable: it was not moved, or
         nobody knows."""
 
-    def purge(self, name: str) -> int:
-        """Removes all messages, for every group. Returns how many."""
+    def purge(self, name: str, *, unsettled: bool = False) -> int:
+        """Removes all messages, for every group, but those that consumers hold, which settle them or give them back
+        (as AMQP 0-9-1 queue.purge); unsettled: those, too, as always of a stream. Returns how many."""
+
+    def unsettled(self, name: str) -> int:
+        """How many messages consumers hold."""
 
     def publish(self, name: str, message: Publish) -> dict[str, Any]:
         """Appends a message. Returns partition and offset, due_ms if it is delayed, or duplicate=True if its producer

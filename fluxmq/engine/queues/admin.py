@@ -14,6 +14,7 @@ from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.peer.parts import Parts
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
+from fluxmq._core.queue.amqp_head import purge_ready
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Record
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
@@ -221,8 +222,26 @@ class QueueAdmin:
                 (state.queue.address[0], part_name(state.queue.address[1], at, state.queue.partitions)), node)
         return there
 
-    def purge(self, name: str) -> int:
-        return self.manager.purge(self._here(name))
+    def purge(self, name: str, *, unsettled: bool = False) -> int:
+        state = self._here(name)
+        queue = state.queue
+        if queue.kind == QUEUE_STREAM:
+            return self.manager.purge(state)
+        waiting, delayed = queue.waiting, 0 if queue.delays is None else len(queue.delays)
+        if unsettled or not self.unsettled(name):
+            self.manager.purge(state)
+            return waiting + delayed
+        queue.pump_now()
+        for group in state.groups.values():
+            self.hub.spend(purge_ready(group))
+        if queue.delays is not None:
+            self.manager.trim(state, queue.delays.log, queue.delays.log.next)
+            queue.delays.forget()
+        queue.notify()
+        return waiting - queue.waiting + delayed
+
+    def unsettled(self, name: str) -> int:
+        return numbers_of(self._here(name))["unsettled"]
 
     def publish(self, name: str, message: Publish) -> dict[str, Any]:
         state = self._here(name)
