@@ -373,10 +373,25 @@ def test_direct_reply_to_is_there_to_ask_for(wire: Wire, login: Login) -> None:
     assert asked is not None
     address = asked.properties["reply_to"]
     server = login()
-    assert server.call(1, "queue.declare", queue=address, passive=True)["queue"] == address
+    for passive in (True, False):
+        assert server.call(1, "queue.declare", queue=address, passive=passive)["queue"] == address
     wire.call(1, "channel.close", reply_code=200)
-    server.send(1, "queue.declare", queue=address, passive=True)
-    assert server.expect_refusal(1).code == 404
+    for passive in (True, False):
+        server.send(1, "queue.declare", queue=address, passive=passive)
+        assert server.expect_refusal(1).code == 404
+        server.open_channel(1)
+
+
+@pytest.mark.parametrize("passive", [True, False])
+def test_what_direct_reply_to_answers_to_each_method_on_queues(wire: Wire, passive: bool) -> None:
+    """It can be declared, plainly too, by clients which declare whatever they consume from. It is no queue for others."""
+    declared = wire.call(1, "queue.declare", queue="amq.rabbitmq.reply-to", passive=passive)
+    assert (declared["queue"], declared["message_count"], declared["consumer_count"]) == ("amq.rabbitmq.reply-to", 0, 1)
+    for method, asked in (("queue.purge", {}), ("queue.bind", {"exchange": "amq.topic", "routing_key": "x"}),
+                          ("basic.get", {})):
+        assert refusal(wire, method, queue="amq.rabbitmq.reply-to", **asked).code == 404, method
+        wire.open_channel(1)
+    assert wire.call(1, "queue.delete", queue="amq.rabbitmq.reply-to")["message_count"] == 0
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────

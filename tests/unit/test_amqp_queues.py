@@ -338,6 +338,8 @@ def test_a_queue_that_nobody_uses_expires() -> None:
     world.after(0.9)
     world.declare(durable=True, expires=1000)
     world.after(0.9)
+    world.declare(passive=True)
+    world.after(0.9)
     asker = Consumer(world, asks=True)
     assert asker.ask() == PULL_EMPTY
     asker.leave()

@@ -252,25 +252,28 @@ class ChannelMethods:
                                                           f"for user '{client.identity or ''}'")
 
     def queue_declare(self, client: Client, state: ChannelState, method: m.QueueDeclare) -> None:
-        name = wire(method.queue)
-        if not method.passive:
-            name = wire(unbroken(method.queue))
+        named = unbroken(method.queue)
+        if named == REPLY_TO:
+            self.answer(state, m.QueueDeclareOk(queue=named, consumer_count=1), self.hub.commits.mark,
+                        no_wait=method.no_wait)
+            return
+        # A queue for replies can only be asked for, also by who would make it.
+        passive = method.passive or named.startswith(f"{REPLY_TO}.")
+        name = wire(method.queue if method.passive else named)
+        if not passive:
             if name:
                 self._use_queue(client, text(name))
             self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
                           method.arguments.get("x-dead-letter-routing-key"))
-        if method.passive and method.queue == REPLY_TO:
-            self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.commits.mark, no_wait=method.no_wait)
-            return
-        if not name and method.passive:
+        if not name and passive:
             name = self._named(client, state, "")
-        home = self.queues.reply_elsewhere(wire(client.vhost), name) if method.passive else None
+        home = self.queues.reply_elsewhere(wire(client.vhost), name) if passive else None
         if home is not None:
             state.last_queue = name
             self.elsewhere.declared_reply(state, *home, method)
             return
         since = self.hub.commits.mark
-        declared = self.queues.declare(wire(client.vhost), name, passive=method.passive, durable=method.durable,
+        declared = self.queues.declare(wire(client.vhost), name, passive=passive, durable=method.durable,
                                        exclusive_owner=client if method.exclusive else None, owner=client,
                                        auto_delete=method.auto_delete, arguments=method.arguments)
         state.last_queue = declared.name

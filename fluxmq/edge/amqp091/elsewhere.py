@@ -75,8 +75,8 @@ class Elsewhere:
 
     def declared(self, state: ChannelState, queue: Queue, name: bytes, method: m.QueueDeclare) -> None:
         """Queue.Declare of a queue that is there: its counts."""
-        used, no_wait = not method.passive, method.no_wait
-        self._ask(state, QUEUE_DECLARE, lambda answered: self.relays.ask(queue, "counts", (used,), answered),
+        no_wait = method.no_wait
+        self._ask(state, QUEUE_DECLARE, lambda answered: self.relays.ask(queue, "counts", (True,), answered),
                   lambda counts: self._reply(state, m.QueueDeclareOk(
                       queue=text(name), message_count=counts[0], consumer_count=counts[2]), no_wait))
 

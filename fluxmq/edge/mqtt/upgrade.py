@@ -14,7 +14,8 @@ import h11
 __all__ = ["answer_upgrade"]
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section 1.3
-SUBPROTOCOL = "mqtt"  # [MQTT-6.0.0-3] [MQTT-6.0.0-4]
+# The first that a client offers [MQTT-6.0.0-3] [MQTT-6.0.0-4]; mqttv3.1 is what libraries called it before 3.1.1.
+SUBPROTOCOLS = "mqtt", "mqttv3.1"
 
 
 def _response(status: int, reason: str, text: str, headers: str = "") -> bytes:
@@ -49,11 +50,12 @@ def answer_upgrade(head: bytes, path: str, origins: tuple[str, ...]) -> tuple[bo
     if refusal is not None:
         return False, refusal[0], refusal[1]
     offered = [item.strip() for item in headers.get("sec-websocket-protocol", "").split(",")]
-    if SUBPROTOCOL not in offered:
+    chosen = next((each for each in SUBPROTOCOLS if each in offered), None)
+    if chosen is None:
         return False, _response(400, "Bad Request", "the subprotocol must be mqtt"), "no subprotocol mqtt"
     accept = base64.b64encode(hashlib.sha1(headers["sec-websocket-key"].encode() + GUID).digest()).decode()
     return True, (f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                  f"Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n").encode(), ""
+                  f"Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {chosen}\r\n\r\n").encode(), ""
 
 
 def _judge(request: h11.Request, headers: dict[str, str], path: str,

@@ -45,8 +45,15 @@ def test_the_subprotocol_is_selected_among_those_offered(open_ws, offered):
     assert open_ws(subprotocol=offered).headers["sec-websocket-protocol"] == "mqtt"
 
 
+def test_the_name_of_former_clients_is_selected_where_nothing_else_is_offered(open_ws):
+    """Libraries from before 3.1.1 had a name for the subprotocol offer it still."""
+    ws = open_ws(subprotocol="mqttv3.1")
+    assert ws.headers["sec-websocket-protocol"] == "mqttv3.1"
+    Client(ws).connect()
+
+
 @pytest.mark.normative("MQTT5-6.0.0-4", "MQTT5-6.0.0-3")
-@pytest.mark.parametrize("offered", [None, "mqttv3.1", "other", "MQTTX"])
+@pytest.mark.parametrize("offered", [None, "mqttv3", "other", "MQTTX"])
 def test_without_the_subprotocol_there_is_no_connection_or_none_named(broker, offered):
     """The server may refuse; if it does not it must not name a subprotocol that was not offered."""
     try:

@@ -129,15 +129,13 @@ class AmqpQueues(QueueListener):
         Raises AmqpRefused: 403, 404, 405, 406. Raises Deferred.
         """
         if passive:
-            # A passive declaration does not count as use (x-expires), and every connection may make it, also for a
-            # reply queue.
+            # Every connection may make a passive declaration, also for a reply queue.
             if name.startswith(REPLY_PREFIX) and (queue := self.get(vhost, name)) is not None:
                 return QueueDeclared(queue, name, 0, 1)
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
             self.whole(state.queue)
             state.queue.pump_now()
-            ready, _, consumers = self.counts(state.queue)
-            return QueueDeclared(state.queue, name, ready, consumers)
+            return self._declared(state, name)
         name = name.translate(None, b"\r\n")
         exclusive = exclusive_owner is not None
         declared = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
@@ -452,7 +450,7 @@ class AmqpQueues(QueueListener):
         return self.ask(queue, member), remaining
 
     def _counts_for(self, queue: Queue, member: PeerMember | None, used: bool) -> tuple[int, int, int]:
-        """used: it was declared again, which counts as use (x-expires)."""
+        """used: it was declared, also passively, which counts as use (x-expires)."""
         if used:
             self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
         self.whole(queue)
