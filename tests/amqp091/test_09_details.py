@@ -384,7 +384,7 @@ def test_direct_reply_to_is_there_to_ask_for(wire: Wire, login: Login) -> None:
 
 @pytest.mark.parametrize("passive", [True, False])
 def test_what_direct_reply_to_answers_to_each_method_on_queues(wire: Wire, passive: bool) -> None:
-    """It can be declared, plainly too, by clients which declare whatever they consume from. It is no queue for others."""
+    """Clients that declare whatever they consume from declare it plainly, too. To other methods it is no queue."""
     declared = wire.call(1, "queue.declare", queue="amq.rabbitmq.reply-to", passive=passive)
     assert (declared["queue"], declared["message_count"], declared["consumer_count"]) == ("amq.rabbitmq.reply-to", 0, 1)
     for method, asked in (("queue.purge", {}), ("queue.bind", {"exchange": "amq.topic", "routing_key": "x"}),
