@@ -411,10 +411,14 @@ class Takeovers:
         self._look(going)
         self._driver.start(self._forward_early(session, going))
         await going.ready
+        peers, late = self._peers(), self._late_of(session)
+        if late is not None and not late.whole and peers is not None:
+            (life,), former = late.moving.lives, peers.peers.get(late.former)
+            if former is None or former.node.epoch != life:
+                await self._passed(life)        # what others keep for the owner before this one comes here
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
         if going.departure.frozen and not going.given_up:
             self._broker.share_groups.leave_all(going.departure.session)
-        peers = self._peers()
         # Given up, it may be a stored session, which may be frozen again: an adopter takes it over.
         while peers is not None and going.departure.frozen and not going.given_up:
             peer = peers.peers.get(going.to)

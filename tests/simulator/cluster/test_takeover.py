@@ -24,8 +24,8 @@ NAMES = ("one", "two", "three")
 NO_LOCAL, AS_PUBLISHED = 4, 8       # MQTT 5.0 section 3.8.3.1
 
 
-def serving(seed: int = 1, ttl_s: int = 10) -> Brokers:
-    brokers = Brokers(seed, list(NAMES), lambda process: store.seen_by(process.driver), ttl_s=ttl_s)
+def serving(seed: int = 1, ttl_s: int = 10, names: tuple[str, ...] = NAMES) -> Brokers:
+    brokers = Brokers(seed, list(names), lambda process: store.seen_by(process.driver), ttl_s=ttl_s)
     store = MetadataInMemory(brokers.world.events)
 
     def end_lease_of(name: str) -> None:
@@ -626,9 +626,43 @@ def test_what_a_former_owner_publishes_that_has_not_heard_of_the_next_one_comes_
     nothing_is_left(brokers)
 
 
+@pytest.mark.parametrize("seed", some(3, range(1, 9)))
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_sent_to_an_owner_that_has_died_comes_although_the_session_has_gone_on(qos: int, seed: int) -> None:
+    """Who sent it was cut off from all; then the session moved twice, and the first of its owners died."""
+    brokers = serving(seed, names=(*NAMES, "four"))
+    client = connected(brokers, "two", "c", clean_start=False, expiry_s=1000)
+    packet_id = client.subscribe("t", qos)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000, keep_alive=0)
+    brokers.run_for(0.5)
+    brokers.network.isolate("one")
+    hop(brokers, client, "three")
+    publisher.publish("t", b"kept", qos)
+    brokers.run_for(0.1)
+    client.connect(at="four", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.5)
+    brokers.kill("two")
+    brokers.run_for(random.Random(seed).choice((0.1, 3.0, 12.0)))
+    if seed % 2:
+        brokers.network.heal()
+        brokers.run_for(random.Random(seed).choice((0.001, 0.002, 0.005, 1.0)))
+    brokers.end_lease_of("two")
+    brokers.run_for(random.Random(seed).choice((0.0, 1.0)))
+    brokers.network.heal()
+    brokers.run_for(60.0)
+    if not client.open:
+        client.connect(at="four", clean_start=False, expiry_s=1000)
+        brokers.run_for(30.0)
+    assert client.connected
+    assert [packet.reason for packet in publisher.of(Puback if qos == 1 else Pubrec)] == [0]
+    assert [payload for _, payload in client.messages] == [b"kept"]
+    nothing_is_left(brokers)
+
+
 def nothing_is_left(brokers: Brokers) -> None:
     """No session is on its way, or lacks anything, and all take messages from every node."""
-    for broker in brokers.processes.values():
+    for broker in (each for each in brokers.processes.values() if each.process.alive):
         takeovers = broker.cluster.takeovers
         assert takeovers.under_way == 0 and not takeovers._late and not broker.node.broker.stored
         assert all(session.moving is None for session in broker.node.broker.sessions.values())
