@@ -129,12 +129,11 @@ def queue_delete(place: Place, name: str, if_unused: bool, if_empty: bool, yes: 
 def queue_move(place: Place, name: str, node: str, partition: int | None) -> None:
     """Move the queue NAME to NODE of the cluster, while it is used: with all partitions, or one.
 
-    The command returns when it is there. A large queue or stream may take minutes; its clients notice a moment at the
-    end. Queues that are exclusive to a connection stay at its node.
+    It returns when the queue is there, after minutes if it is large. Exclusive queues stay with their connection.
     """
     answer = move(place, name, node, partition)
-    place.show(answer, lambda: f"{plain(name)}{'' if partition is None else f' partition {partition}'} is at "
-                              f"node {plain(node)}")
+    part = "" if partition is None else f" partition {partition}"
+    place.show(answer, lambda: f"{plain(name)}{part} is at node {plain(node)}")
 
 
 @queue.command("purge")
@@ -143,14 +142,10 @@ def queue_move(place: Place, name: str, node: str, partition: int | None) -> Non
 @yes_option
 @asks_queues
 def queue_purge(place: Place, name: str, unsettled: bool, yes: bool) -> None:
-    """Empty the queue NAME, for all its groups.
-
-    Messages that consumers hold stay: they are settled by them, or go back into the queue.
-    """
-    confirm(yes, f"Throw away all messages in {plain(name)}"
-                 f"{', also those that consumers hold' if unsettled else ' that no consumer holds'}?")
-    answer = place.client.ask("POST", "queues", name, "purge", query={"unsettled": "true"} if unsettled else {})
-    held = f"; {answer['unsettled']} that consumers hold stay" if answer["unsettled"] else ""
+    """Empty the queue NAME, for all its groups. What consumers hold stays: they settle it, or it goes back."""
+    confirm(yes, f"Throw away all messages in {plain(name)}{'' if unsettled else ' that no consumer holds'}?")
+    answer = place.client.ask("POST", "queues", name, "purge", query={"unsettled": unsettled})
+    held = f"; {count} that consumers hold stay" if (count := answer["unsettled"]) else ""
     place.show(answer, lambda: f"{answer['purged']} messages are gone from {plain(name)}{held}")
 
 
