@@ -221,7 +221,7 @@ def test_a_queue_that_has_moved_is_found(to: str) -> None:
     world.nodes["one"] = AdminRoutes(world.queues["one"], operations=way)
 
     async def scenario() -> None:
-        assert await world.call("POST", f"{Q}/q/purge") == (200, {"purged": 1})
+        assert await world.call("POST", f"{Q}/q/purge") == (200, {"purged": 1, "unsettled": 0})
         assert [node for node, _ in way.asked] == ["two"] + (["three"] if to == "three" else [])
 
     run(scenario())
