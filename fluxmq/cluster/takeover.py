@@ -555,7 +555,7 @@ class Takeovers:
             if (former := peers.peers.get(switch.former)) is not None:
                 former.outbox.control(cut)
                 self._expect_copies(session, former.name, switch.epoch)
-            if (going := self._going.get(session)) is not None:
+            if (going := self._going.get(session)) is not None and switch.epoch > going.epoch:
                 # It has gone on from its next owner, of which this node may not have heard yet.
                 going.moving.accept(OWN_CLIENTS, False)
                 going.moving.accept(peer.slot, False)
@@ -567,7 +567,7 @@ class Takeovers:
             if other.name != peer.name:
                 other.outbox.control(cut)       # behind all that this session's client has published here
         going = self._going.get(session)
-        if going is None or going.switched:
+        if going is None or going.switched or switch.epoch <= going.epoch:
             return
         # The stream may be faster than the feed.
         self._owners().handed_over(session, Owner(peer.name, switch.epoch), peer.node.lease)
@@ -635,7 +635,7 @@ class Takeovers:
             return
         if (session, former) not in self.late_copies:
             self._broker.hub.origins.expect(True)
-        self.late_copies[session, former] = epoch
+        self.late_copies[session, former] = max(epoch, self.late_copies.get((session, former), 0))
 
     def _copies_end(self, session: Session, former: str, epoch: int) -> None:
         """By a Cut of a takeover between two other nodes, which may come before the Switch, or late."""
