@@ -626,28 +626,30 @@ def test_what_a_former_owner_publishes_that_has_not_heard_of_the_next_one_comes_
     nothing_is_left(brokers)
 
 
-def test_a_switch_of_an_earlier_takeover_says_nothing_of_this_one() -> None:
-    """It comes to the owner when that one is handing the session over: what its clients publish counts there still."""
+@pytest.mark.parametrize(("what", "publishes"), [("on_switch", "one"), ("on_cut", "two")])
+def test_what_is_late_of_an_earlier_takeover_between_others_says_nothing_of_this_one(what: str, publishes: str) -> None:
+    """It comes to the owner when that one is handing the session over: what its own clients publish, and what a node
+    sends that has not cut, counts there still."""
     brokers = serving()
     client = connected(brokers, "two", "c", clean_start=False, expiry_s=1000, keep_alive=0)
     packet_id = client.subscribe("t", 1)
     brokers.run_until(lambda: client.acknowledged(packet_id))
-    publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000, keep_alive=0)
+    publisher = connected(brokers, publishes, "p", clean_start=False, expiry_s=1000, keep_alive=0)
     brokers.run_for(0.5)
-    takeovers = {name: broker.cluster.takeovers for name, broker in brokers.processes.items()}
+    takeovers = brokers.processes["one"].cluster.takeovers
     late: list[tuple[Any, Any]] = []
-    on_switch = takeovers["one"].on_switch
-    takeovers["one"].on_switch = lambda *what: late.append(what)    # type: ignore[method-assign]
+    hears = getattr(takeovers, what)
+    setattr(takeovers, what, lambda *heard: late.append(heard))
     hop(brokers, client, "three")
-    takeovers["one"].on_switch = on_switch      # type: ignore[method-assign]
+    setattr(takeovers, what, hears)
     hop(brokers, client, "one")
-    client.connect(at="two", clean_start=False, expiry_s=1000, keep_alive=0)
-    brokers.run_until(lambda: takeovers["one"]._going)
-    for peer, switch in late:
-        on_switch(peer, switch)
+    client.connect(at="three", clean_start=False, expiry_s=1000, keep_alive=0)
+    brokers.run_until(lambda: takeovers._going)
+    for heard in late:
+        hears(*heard)
     publisher.publish("t", b"here", 1)
     brokers.run_for(40.0)
-    assert client.connected and client.at == "two" and len(late) == 1
+    assert client.connected and client.at == "three" and len(late) == 1
     assert b"here" in [payload for _, payload in client.messages]
     nothing_is_left(brokers)
 
