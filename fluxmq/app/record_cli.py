@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fluxmq.app.config_options import file_option
+from fluxmq.app.config_options import duration, file_option
 from fluxmq.app.record_files_cli import import_command, show_command
+from fluxmq.app.running import broker_sockets, node_option
 from fluxmq.model.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -41,15 +42,6 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(error) or "write a size such as 64MiB") from None
 
 
-def _duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    from fluxmq.model.units import parse_duration
-
-    try:
-        return None if value is None else parse_duration(float(value) if value.isdigit() else value)
-    except ValueError as error:
-        raise click.BadParameter(str(error) or "write a duration such as 90s, or seconds") from None
-
-
 def _filters(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     from fluxmq.app.config_checks import is_topic_choice
 
@@ -67,8 +59,9 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 
 @click.group(invoke_without_command=True)
 @click.option("--attach", "sockets", type=click.Path(path_type=Path), metavar="ADDR", multiple=True,
-              help="The broker's admin socket. Default: that of the configuration. Several: nodes of a cluster on this "
-                   "machine, each recorded into node=NAME of DIR.")
+              help="The broker's admin socket. Default: that of the only broker that runs on this machine. Several: "
+                   "nodes of a cluster on this machine, each recorded into node=NAME of DIR.")
+@node_option(several=True)
 @file_option("The broker's configuration file: where its socket is, and the defaults of the options below (section "
              "record).")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -83,14 +76,14 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.option("--payload", type=click.Choice(_PAYLOADS), help="What is kept of payloads.")
 @click.option("--max-rows", type=click.IntRange(1), help="Start a new file after this many rows.")
 @click.option("--max-size", callback=_size, metavar="SIZE", help="Start a new file at this size.")
-@click.option("--max-time", callback=_duration, metavar="TIME", help="Start a new file after this time.")
+@click.option("--max-time", callback=duration, metavar="TIME", help="Start a new file after this time.")
 @click.option("--max-disk", callback=_size, metavar="SIZE", help="Stop when all files together reach this size.")
 @click.option("--ring-size", callback=_size, metavar="SIZE", help="Memory between broker and writer.")
-@click.option("--duration", callback=_duration, metavar="TIME", help="Stop after this time. Default: at Ctrl+C.")
+@click.option("--duration", callback=duration, metavar="TIME", help="Stop after this time. Default: at Ctrl+C.")
 @click.option("--parent", type=int, default=0, hidden=True)     # stop when this process, which started it, has ended
 @click.pass_context
-def record(context: click.Context, /, sockets: tuple[Path, ...], file: Path | None, directory: Path | None,
-           duration: float | None, ring_size: int | None, parent: int, **given: Any) -> None:
+def record(context: click.Context, /, sockets: tuple[Path, ...], nodes: tuple[str, ...], file: Path | None,
+           directory: Path | None, duration: float | None, ring_size: int | None, parent: int, **given: Any) -> None:
     """Record the traffic of a running broker into DIR, until Ctrl+C. See docs/recording.md."""
     if context.invoked_subcommand is not None:
         return
@@ -102,13 +95,13 @@ def record(context: click.Context, /, sockets: tuple[Path, ...], file: Path | No
     config = load(file, os.environ)[0]
     if directory is None:
         directory = Path(config.record.dir) / recording_name(time.time_ns())
-    if len(sockets) > 1:
+    found = broker_sockets(sockets, file, nodes, "--attach")
+    if len(found) > 1:
         from fluxmq.app.record_nodes import record_nodes
 
-        context.exit(record_nodes(sockets, directory, _words(given | {
+        context.exit(record_nodes(found, directory, _words(given | {
             "config": file, "duration": duration, "ring_size": ring_size})))
-    socket = _socket(sockets[0] if sockets else None, config)
-    manifest = _record(socket, directory, _options(config, given), _Stop(duration, parent), ring_size)
+    manifest = _record(found[0], directory, _options(config, given), _Stop(duration, parent), ring_size)
     lost = f"; {manifest.lost_entries} entries lost, {_bytes(manifest.lost_bytes)}" if manifest.lost_entries else ""
     click.echo(f"{directory}: {manifest.rows} rows in {len(manifest.parts)} files{lost} ({manifest.end})")
     if manifest.end not in ("stopped", "broker ended", "cap reached"):
@@ -121,16 +114,6 @@ def _words(given: dict[str, Any]) -> list[str]:
     words = [word for name, option in repeated.items() for value in given.pop(name) for word in (option, value)]
     return words + [word for name, value in given.items() if value is not None
                     for word in (f"--{name.replace('_', '-')}", str(value))]
-
-
-def _socket(given: Path | None, config: Config) -> Path:
-    path = given or config.admin_socket_path()
-    if path is None:
-        from fluxmq.app.admin_client import AdminError
-
-        raise AdminError("a broker with this configuration has no admin socket",
-                         "set server.admin_socket to a path and start it again, or give --attach PATH")
-    return path
 
 
 def _options(config: Config, given: dict[str, Any]) -> RecordOptions:

@@ -42,7 +42,8 @@ def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tup
                    amqp_ports: tuple[int, ...]) -> None:
     """Make a recording in DIRECTORY of the MQTT and AMQP 0-9-1 in CAPTURE, a pcap or pcapng file.
 
-    TLS cannot be read. Gaps in the capture are reported at the end and recorded as `lost`.
+    TLS cannot be read. Gaps in the capture are reported at the end and recorded as `lost`, invalid packets
+    as `malformed`.
     """
     _need_pyarrow()
     from fluxmq.record.importer import AMQP_PORTS, MQTT_PORTS, import_capture

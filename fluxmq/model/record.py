@@ -22,7 +22,7 @@ VIEW_RING_BYTES_MIN, VIEW_RING_BYTES_MAX = 64 << 10, 8 << 20
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Recording of traffic, from start to stop. `fluxmq record --attach` records a broker for a while instead."""
+    """Recording of traffic, from start to stop. `fluxmq record` records a broker for a while instead."""
 
     enabled: Annotated[bool, Meta(description=(
         "Record from start to stop, by a process of its own. Recordings are Parquet: pip install '.[record]' in the "

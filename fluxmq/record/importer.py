@@ -5,22 +5,34 @@ would have made, which are then handled like those of a tap.
 
 What is not in the capture is a LOST entry of that connection; behind it, and where a connection's beginning is missing,
 a direction goes on at a segment that holds whole packets and nothing else. Times are those of the capture.
+
+The recorded broker may have accepted what FluxMQ does not: an invalid packet whose fixed header (AMQP: frame header and
+frame end) is in order is one row `malformed`, and the next one is read. Otherwise no packet of that direction has a
+certain beginning any more.
 """
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fluxmq._core.amqp091.methods import ConnectionOpen, ConnectionStartOk, decode_method
+from fluxmq._core.amqp091.methods import (
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStartOk,
+    Method,
+    decode_method,
+)
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.mqtt.decode import decode_packet
 from fluxmq._core.mqtt.packets import ConnAck, Connect
 from fluxmq._core.record.rows import whole_packets
 from fluxmq.record.files import prepare_directory
-from fluxmq.record.manifest import MANIFEST, Manifest, RecordingError, new_manifest
+from fluxmq.record.imported import Imported, Invalid, invalid_notes
+from fluxmq.record.manifest import MANIFEST, RecordingError, new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions
 from fluxmq.record.pcap import ACK, FIN, RST, SYN, Capture
 from fluxmq.record.tcp import Piece, Stream
@@ -36,22 +48,11 @@ _PRESENT = 1
 _HELD_MAX = 1 << 16             # bytes of a connection while its protocol is unknown,
 _HELD_PIECES_MAX = 4096         # in so many pieces
 _FIRST_BYTES = 64               # bytes of a direction that suffice to tell its protocol
-_OPEN_OK = 10 << 16 | 41
 # Flags that each MQTT packet type must have in its first byte; PUBLISH has its own.
 _FLAGS = {kind: 2 if kind in (6, 8, 10) else 0 for kind in range(1, 16) if kind != 3}
 
 End = tuple[str, int]
 Emit = Callable[[int, int, int, int, int, bytes], None]    # kind, protocol, flags, connection, time, data
-
-
-class Imported(msgspec.Struct, kw_only=True):
-    """What became of a capture. skipped: connections without a row, by reason; notes: sentences for who asked."""
-
-    manifest: Manifest
-    packets: int = 0
-    connections: int = 0
-    skipped: dict[str, int] = msgspec.field(default_factory=dict)
-    notes: list[str] = msgspec.field(default_factory=list)
 
 
 def _looks_like_mqtt(data: bytes) -> bool:
@@ -99,7 +100,7 @@ class _Way:
         self.stream = Stream()
         self.buffer = bytearray()
         self.synced = False
-        self.over = False           # the data was no packet: everything that follows is passed on unchanged
+        self.over = False           # no packet begins here: everything that follows is passed on unchanged
         self.first = b""            # bytes received while the protocol is unknown
 
 
@@ -131,6 +132,7 @@ class _Connections:
         self.known: dict[tuple[End, End], _Connection] = {}
         self.count = 0
         self.skipped: Counter[str] = Counter()
+        self.unfinished = 0         # bytes of packets whose rest never came
 
     # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,6 +176,7 @@ class _Connections:
             for piece in connection.ways[way].stream.rest():
                 self.piece(connection, way, time, piece)
         self.decide(connection, True)
+        self.unfinished += sum(len(way.buffer) for way in connection.ways.values())
         if connection.skipped:
             self.skipped[connection.skipped] += 1
         elif connection.rows and kind:
@@ -254,11 +257,13 @@ class _Connections:
                 return
             way.synced = True
         way.buffer += piece.data
-        whole = len(way.buffer) if way.over else whole_packets(way.buffer, connection.protocol == _AMQP091)
-        if whole < 0:
-            way.over = True
-            whole = len(way.buffer)
-        if whole:
+        while way.buffer:
+            whole = len(way.buffer) if way.over else whole_packets(way.buffer, connection.protocol == _AMQP091)
+            if whole < 0:
+                way.over = True
+                whole = len(way.buffer)
+            if whole == 0:
+                return
             data = bytes(way.buffer[:whole])
             del way.buffer[:whole]
             self.entry(connection, kind, time, data)
@@ -276,13 +281,11 @@ class _Connections:
 
     def listen(self, connection: _Connection, kind: int, time: int, data: bytes) -> None:
         """Tells ACCEPTED before the entry with CONNACK, or with connection.open-ok."""
-        try:
-            if connection.protocol == _MQTT:
+        if connection.protocol == _MQTT:
+            with suppress(ProtocolError):
                 self.listen_mqtt(connection, kind, data)
-            else:
-                self.listen_amqp(connection, data)
-        except ProtocolError:
-            return
+        else:
+            self.listen_amqp(connection, data)
         if connection.accepted:
             self.emit(_ACCEPTED, connection.protocol, 0, connection.number, time,
                       msgspec.json.encode(connection.client_details))
@@ -312,18 +315,21 @@ class _Connections:
             size = int.from_bytes(data[at + 3:at + 7], "big")
             code = int.from_bytes(data[at + 7:at + 11], "big")
             if data[at] == 1 and code >> 16 == 10:
-                method = decode_method(data[at + 7:at + 7 + size])
-                if isinstance(method, ConnectionStartOk):
-                    # In a malformed response the password's position is unknown.
-                    parts = method.response.split(b"\0") if method.mechanism == "PLAIN" else []
-                    connection.client_details["user"] = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
-                elif isinstance(method, ConnectionOpen):
-                    connection.client_details["vhost"] = method.virtual_host
-                elif code == _OPEN_OK:
-                    connection.client_details = {"client_id": f"amqp091-{connection.number}",
-                                                 **connection.client_details, "version": 91}
-                    connection.accepted = True
+                with suppress(ProtocolError):       # of this method; the next one is another matter
+                    self.listen_method(connection, decode_method(data[at + 7:at + 7 + size]))
             at += size + 8
+
+    def listen_method(self, connection: _Connection, method: Method) -> None:
+        if isinstance(method, ConnectionStartOk):
+            # In a malformed response the password's position is unknown.
+            parts = method.response.split(b"\0") if method.mechanism == "PLAIN" else []
+            connection.client_details["user"] = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+        elif isinstance(method, ConnectionOpen):
+            connection.client_details["vhost"] = method.virtual_host
+        elif isinstance(method, ConnectionOpenOk):
+            connection.client_details = {"client_id": f"amqp091-{connection.number}",
+                                         **connection.client_details, "version": 91}
+            connection.accepted = True
 
 
 def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
@@ -338,7 +344,7 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
     """
     opened = Capture(capture)
     prepare_directory(directory)
-    rows = rows_for(options)
+    rows = rows_for(options, go_on=True)
     writer = RowsWriter(directory, new_manifest(options, BrokerAbout(name=""), source="pcap"), options, rows)
 
     def emit(kind: int, protocol: int, flags: int, connection: int, time: int, data: bytes) -> None:
@@ -365,8 +371,11 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
         manifest = writer.close(end)
     if writer.error is not None:
         raise RecordingError(f"{directory}: the recording ended before the capture did: {manifest.end}")
+    invalid = [Invalid(connection=number, direction=direction, packets=packets, bytes=passed, dropped=dropped,
+                       dropped_bytes=left) for number, direction, packets, passed, dropped, left in rows.invalid]
     done = Imported(manifest=manifest, packets=opened.packets, connections=connections.count,
-                    skipped=dict(connections.skipped), notes=_notes(opened, connections, rows.lost_bytes))
+                    skipped=dict(connections.skipped), invalid=invalid,
+                    notes=[*_notes(opened, connections, rows.lost_bytes), *invalid_notes(invalid)])
     if not manifest.rows:
         (directory / MANIFEST).unlink()     # so that the next attempt can use the directory
         raise RecordingError(f"{capture}: there is no MQTT and no AMQP 0-9-1 in it that could be read"
@@ -382,6 +391,8 @@ def _notes(opened: Capture, connections: _Connections, lost_bytes: int) -> list[
         notes.append(f"the file is damaged: {opened.damaged}; what came before is there")
     if lost_bytes:
         notes.append(f"{lost_bytes} bytes of these connections are not in the capture")
+    if connections.unfinished:
+        notes.append(f"{connections.unfinished} bytes are beginnings of packets whose rest is not in the capture")
     notes += [f"passed over: {count} {what}" for what, count in sorted(opened.passed.items())]
     notes += [f"skipped: {count} {what}" for what, count in sorted(connections.skipped.items())]
     return notes

@@ -191,10 +191,13 @@ def _check(recordings: Sequence[Recording]) -> tuple[int, int]:
         before.append(one)
     # A node that was started again has several, one after the other.
     latest = max(by_node.values(), key=lambda its: _span(its[0])[0])[0]
-    earliest = min(by_node.values(), key=lambda its: _span(its[-1])[1])[-1]
-    begin, end = _span(latest)[0], _span(earliest)[1]
+    begin = _span(latest)[0]
+    # Of one that still runs all rows may be in its open part, so nobody knows how far it has come.
+    ends = {its[-1].path: _span(its[-1])[1] if its[-1].manifest.ended else max(_span(its[-1])[1], begin)
+            for its in by_node.values()}
+    earliest, end = min(ends.items(), key=lambda one: one[1])
     if begin > end:
-        raise RecordingError(f"{earliest.path} ended at {_when(end)}, and {latest.path} began at {_when(begin)}: nodes "
+        raise RecordingError(f"{earliest} ended at {_when(end)}, and {latest.path} began at {_when(begin)}: nodes "
                              "of a cluster are read together if they were recorded at the same time")
     return begin, end
 

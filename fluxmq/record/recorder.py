@@ -150,7 +150,7 @@ class Recorder(RecordPort):
         recording = self._current[reader] = Recording(self, tap, descriptor, reader, who)
         self._poller.record(tap, reader == VIEW)
         # The edge reports connections from now on.
-        present = list(self._poller.connections.values())
+        present = list(self._poller.connections)
         recording.present_task = asyncio.get_running_loop().create_task(self._record_present(recording, present))
         return recording
 

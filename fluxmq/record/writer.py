@@ -54,14 +54,14 @@ class _Word(enum.Enum):
     END = 1         # the last command
 
 
-def rows_for(options: RecordOptions) -> RecordRows:
-    """What makes rows as these options ask for. Four batches are on their way when the cap is noticed: with a low cap
-    they are small."""
+def rows_for(options: RecordOptions, *, go_on: bool = False) -> RecordRows:
+    """What makes rows as these options ask for; go_on: as of RecordRows. Four batches are on their way when the cap is
+    noticed: with a low cap they are small."""
     cap = options.cap_bytes or 1 << 62
     return RecordRows(payload=options.payload, topics=options.topics, clients=options.clients,
                       protocols=options.protocols, sample=options.sample,
                       batch_rows=min(BATCH_ROWS, options.max_rows, max(cap // 1024, 1024)),
-                      batch_bytes=min(BATCH_BYTES, options.max_bytes, max(cap // 16, 1 << 16)))
+                      batch_bytes=min(BATCH_BYTES, options.max_bytes, max(cap // 16, 1 << 16)), go_on=go_on)
 
 
 class RowsWriter:

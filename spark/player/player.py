@@ -221,14 +221,14 @@ class Player(Waits):
         amqp = operation.method is not None
         if amqp and kind in (CONNECT, SETUP) and link is not None:
             return True                     # the second of the two rows of a connection
-        # The recording began in the middle of this connection.
-        picked_up = amqp and link is None and kind in (METHOD, SEND)
+        begins = (METHOD, SEND) if amqp else (PUBLISH, SUBSCRIBE, UNSUBSCRIBE) if operation.version else ()
+        picked_up = link is None and kind in begins     # recorded from its middle on, or its CONNECT was invalid
         if kind in (CONNECT, SETUP) or picked_up:
             if self.opening >= OPENING_MAX:
                 self.at_the_door.append(client)
                 return False
-            request, filters = read_opening(operation.detail, operation.properties, operation.version or MQTT_5,
-                                            operation.copy)
+            said = (None, None) if picked_up else (operation.detail, operation.properties)
+            request, filters = read_opening(*said, operation.version or MQTT_5, operation.copy)
             self.spawn(self._open(self._new_link(client, operation), request, operation.due, filters))
             return not picked_up
         if link is None or link.state == CLOSED:

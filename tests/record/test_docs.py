@@ -67,7 +67,7 @@ def test_commands_and_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Every command but the one that needs a broker, and every example but Spark's."""
     monkeypatch.chdir(place)
     lines = [shlex.split(line) for block in blocks("") for line in block.splitlines() if line]
-    assert [words[2] for words in lines] == ["--attach", "import", "show", "show"]
+    assert [words[2] for words in lines] == ["--dir", "import", "show", "show"]
     for words in lines[1:]:
         done = subprocess.run([sys.executable, "-P", "-m", *words], env=environment(), capture_output=True, text=True,
                               timeout=60)

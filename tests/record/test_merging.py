@@ -140,6 +140,18 @@ def test_recordings_that_do_not_belong_together(tmp_path: Path, make: Any, says:
     assert "\n" not in str(raised.value)
 
 
+def test_nodes_that_are_still_recorded_belong_together(tmp_path: Path) -> None:
+    """A quiet node has all its rows in its open part, so it seems to have ended when it began."""
+    of_node(tmp_path / "a", "n0", [])
+    of_node(tmp_path / "b", "n1", [row(5)], started=2)
+    for one in ("a", "b"):
+        manifest = tmp_path / one / "_manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"ended": None, "end": ""}))
+    found = open_recordings(tmp_path)
+    assert isinstance(found, ClusterRecording)
+    assert found.common == (START + 2 * SECOND, START + 2 * SECOND) and found.rows == 1
+
+
 def test_the_manifest_has_sums_and_what_is_common(tmp_path: Path) -> None:
     of_node(tmp_path / "a", "n0", [row(1), row(2)])
     of_node(tmp_path / "b", "n1", [row(1)], end="disk full")

@@ -12,15 +12,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.broker import free_port
+from kit.captures import compared, direct, imported, imported_file, open_talk
 from kit.pcap import ACK, FORMS, IN, LINKS, OUT, RST, START, Talk, write_capture
 from kit.python import environment
 from kit.rabbitmq import RabbitNode
-from kit.record_entries import AMQP091, MQTT, entry
+from kit.record_entries import AMQP091, MQTT
 from kit.tools import require_tool
 
 from fluxmq._core.amqp091.methods import (
@@ -32,15 +32,13 @@ from fluxmq._core.amqp091.methods import (
 )
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
-from fluxmq._core.record.rows import RecordRows, whole_packets
-from fluxmq.record.files import batch_of_columns
-from fluxmq.record.importer import Imported, import_capture
+from fluxmq._core.record.rows import whole_packets
+from fluxmq.record.importer import import_capture
 from fluxmq.record.manifest import RecordingError
 from fluxmq.record.options import RecordOptions
 from fluxmq.record.reading import open_recording
 from fluxmq.record.tcp import Stream
 
-EVENTS = ("opened", "accepted", "closed", "lost")
 CHATTER: list[tuple[int, Any]] = [
     (IN, Connect(client_id="dev", keep_alive=30)), (OUT, ConnAck()), (IN, Subscribe(1, [Subscription("a/#", qos=1)])),
     *((way, packet) for n in range(1, 20) for way, packet in (
@@ -49,44 +47,6 @@ CHATTER: list[tuple[int, Any]] = [
 
 def wire(version: int = 5) -> list[tuple[int, bytes]]:
     return [(way, encode_packet(packet, version)) for way, packet in CHATTER]
-
-
-def imported(tmp_path: Path, talks: list[Talk], **words: Any) -> tuple[Imported, list[dict[str, Any]]]:
-    packets = sorted((packet for talk in talks for packet in talk.packets), key=lambda packet: packet[0])
-    write_capture(tmp_path / "c.pcap", packets, **words)
-    return imported_file(tmp_path)
-
-
-def imported_file(tmp_path: Path) -> tuple[Imported, list[dict[str, Any]]]:
-    done = import_capture(tmp_path / "c.pcap", tmp_path / "r", RecordOptions(payload="full"))
-    return done, plain(open_recording(tmp_path / "r").table())
-
-
-def plain(table: Any) -> list[dict[str, Any]]:
-    at = table.schema.get_field_index("time")
-    return table.set_column(at, "time", table["time_ns"]).drop_columns("time_ns").to_pylist()
-
-
-def direct(pieces: list[tuple[int, bytes]], protocol: int = MQTT) -> list[dict[str, Any]]:
-    """The rows that a tap's entries of these bytes give."""
-    machine = RecordRows(payload="full")
-    machine.feed(b"".join(entry(kind, 1, data, protocol=protocol) for kind, data in pieces))
-    return plain(pa.Table.from_batches([batch_of_columns(*machine.take())]))
-
-
-def compared(rows: list[dict[str, Any]], *, leave: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Without events, times, and numbers that depend on events."""
-    packets = [row for row in rows if row["kind"] not in EVENTS]
-    place = {row["seq"]: n for n, row in enumerate(packets)}
-    gone = {"seq", "time", "ack_latency", "connection", *leave}
-    return [{name: place.get(value) if name == "answers" else value for name, value in row.items() if name not in gone}
-            for row in packets]
-
-
-def open_talk(**words: Any) -> Talk:
-    talk = Talk(**words)
-    talk.opened()
-    return talk
 
 
 def whole_talk(**words: Any) -> Talk:

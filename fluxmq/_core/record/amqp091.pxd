@@ -18,6 +18,7 @@ cdef struct name_t:     # a short string, kept
 
 cdef struct content_t:  # an incomplete message
     int state
+    bint dropped        # the last message was broken: its other frames have no row
     uint32_t code       # of its method
     uint64_t tag        # delivery tag
     uint64_t left       # missing bytes of the body

@@ -11,6 +11,10 @@ basic.publish, basic.deliver and the acknowledgements are read in place; other m
     a method that is answered waits for its answer, per channel and in order
 
 The row of a message is written at its last frame. An acknowledgement of several messages answers the last of them.
+
+In a capture decoding goes on after an invalid frame. If it was one of a message, that message is one row `malformed`,
+and its frames until the next message of the channel are counted; other channels, and the other direction, are not
+touched.
 """
 cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -31,12 +35,13 @@ from fluxmq._core.amqp091.values cimport room_free, room_put, room_t
 from fluxmq._core.record.columns cimport (
     HAS_ANSWERS, HAS_CHANNEL, HAS_DETAIL, HAS_DIGEST, HAS_DUP, HAS_EXCHANGE, HAS_LATENCY, HAS_PACKET_ID, HAS_PAYLOAD,
     HAS_PROPERTIES, HAS_QOS, HAS_REASON, HAS_SIZE, HAS_TOPIC, KIND_HEARTBEAT, KIND_PROTOCOL_HEADER, WAY_IN, WAY_OUT,
-    kind_of_method, row_t)
+    kind_name, kind_of_method, row_t)
 from fluxmq._core.record.json cimport plain_value, put_content_properties, put_json
 from fluxmq._core.record.pending cimport (
     LEFT_OUT, NOTHING, sent_t, window_free, window_put, window_take)
 from fluxmq._core.record.state cimport (
-    PAYLOAD_FULL, PAYLOAD_SIZE, Peer, Recording, json_of, row_end, row_malformed, row_packet, row_payload)
+    PAYLOAD_FULL, PAYLOAD_SIZE, Peer, Recording, count_undecoded, json_of, row_end, row_malformed, row_packet,
+    row_payload)
 from fluxmq._core.wire.primitives cimport (
     Cursor, peek_u16, peek_u32, peek_u64, take_u8, take_u16, take_u32, take_u64,
 )
@@ -45,6 +50,7 @@ from fluxmq._core.wire.xxh64 cimport xxh64_begin, xxh64_end, xxh64_more
 cdef enum:
     FRAME_HEAD = 7          # type, channel, size
     PENDING_CALLS_MAX = 1024  # methods of a channel that wait for an answer
+    UNEXPECTED_FRAME = 505
 
 # Never recorded: SASL responses of both sides, and secrets.
 cdef frozenset SECRET = frozenset({"response", "challenge", "new_secret"})
@@ -177,6 +183,7 @@ cdef int content_begin(Channel channel, int direction, uint32_t code, const uint
     if not good or c.at != c.end:
         raise ProtocolError(502, "the arguments of the method are not what they should be")
     content.state = WANTS_HEADER
+    content.dropped = 0
     return 0
 
 
@@ -450,7 +457,9 @@ cdef int method_row(Recording recording, Peer peer, int direction, int64_t time,
     if end - at < 4:
         raise ProtocolError(501, "a method frame without class and method")
     code = peek_u32(at)
-    if code == BASIC_PUBLISH or code == BASIC_DELIVER or code == BASIC_RETURN or code == BASIC_GET_OK:
+    if has_content(code):
+        if recording.go_on:
+            content_cut(recording, peer, direction, time, number)
         return content_begin(channel_of(peer, number), direction, code, at + 4, end, size)
     if code == BASIC_ACK or code == BASIC_NACK or code == BASIC_REJECT:
         return settle_row(recording, peer, direction, time, number, code, at + 4, end, size)
@@ -474,6 +483,90 @@ cdef int method_row(Recording recording, Peer peer, int direction, int64_t time,
     if answer and len(channel.pending_calls) < PENDING_CALLS_MAX:
         channel.pending_calls.append((answer, 1 - direction, seq, time))
     learn(peer, channel, method, direction, number)
+    return 0
+
+
+# ── what is invalid in a capture ─────────────────────────────────────────────────────────────────────────────
+
+
+cdef inline bint has_content(uint32_t code) noexcept:
+    return code == BASIC_PUBLISH or code == BASIC_DELIVER or code == BASIC_RETURN or code == BASIC_GET_OK
+
+
+cdef int content_dropped(Channel channel, int direction, uint32_t code, bint counts) except -1:
+    """The message is broken. code: of its method, 0: unknown. counts: the broker that went on took it as a message."""
+    cdef row_t unused
+    cdef content_t* content = &channel.contents[direction]
+    content.state = NO_CONTENT
+    content.dropped = 1
+    content.payload.used = 0
+    if direction == WAY_IN and code == BASIC_PUBLISH and counts:
+        channel.published += channel.confirms
+    elif direction == WAY_IN:
+        channel.confirms = 0        # the number of the next publish is not certain any more
+    elif code == BASIC_GET_OK:
+        memset(&unused, 0, sizeof(row_t))
+        answer_of(channel, &unused, BASIC_GET_OK, direction)
+    return 0
+
+
+cdef int content_cut(Recording recording, Peer peer, int direction, int64_t time, int number) except -1:
+    """Before the next message: one that is not complete is broken."""
+    cdef Channel channel = channel_of(peer, number)
+    cdef content_t* content = &channel.contents[direction]
+    if content.state == NO_CONTENT:
+        return 0
+    row_malformed(recording, peer, time, direction, <size_t>content.bytes,
+                  "the next method came before the message was complete", kind_name(kind_of_method(content.code)),
+                  number, 1)
+    return content_dropped(channel, direction, content.code, 0)
+
+
+cdef int method_dropped(Peer peer, int direction, int number, uint32_t code, int reply) except -1:
+    """Drops the state that an invalid method may have changed."""
+    cdef Channel channel = channel_of(peer, number)
+    if has_content(code) or kind_of_method(code) < 0:
+        content_dropped(channel, direction, code, reply != UNEXPECTED_FRAME)
+    if code == CHANNEL_OPEN or code == CHANNEL_CLOSE_OK:
+        return forget_channel(peer, number)
+    if not has_content(code) and code != BASIC_ACK and code != BASIC_NACK and code != BASIC_REJECT:
+        # It asked, or answered, and which of those that wait it belongs to is not known.
+        channel.pending_calls.clear()
+        channel.unnamed.clear()
+    return 0
+
+
+cdef int frame_malformed(Recording recording, Peer peer, int direction, int64_t time, uint8_t kind, int number,
+                         const uint8_t* at, const uint8_t* end, int64_t size, int reply, str why) except -1:
+    """Writes the row of an invalid frame, together with what there is of its message."""
+    cdef content_t* content
+    cdef uint32_t code = 0
+    if kind == FRAME_METHOD:
+        code = peek_u32(at) if end - at >= 4 else 0
+        if kind_of_method(code) < 0:
+            content_cut(recording, peer, direction, time, number)   # it may have been the method of the next message
+    elif kind == FRAME_HEADER or kind == FRAME_BODY:
+        content = &channel_of(peer, number).contents[direction]
+        if content.state != NO_CONTENT:
+            code = content.code
+            size += content.bytes
+    row_malformed(recording, peer, time, direction, <size_t>size, why, kind_name(kind_of_method(code)), number, 1)
+    if kind == FRAME_METHOD:
+        return method_dropped(peer, direction, number, code, reply)
+    if kind == FRAME_HEADER or kind == FRAME_BODY:
+        return content_dropped(channel_of(peer, number), direction, code, reply != UNEXPECTED_FRAME)
+    return 0
+
+
+cdef int frame_unplaced(Recording recording, Peer peer, int direction, int number, int64_t size) except -1:
+    """A header or body without a message: the rest of one that began before the recording, or that is broken. Raises
+    ProtocolError if it can be neither."""
+    cdef Channel channel = channel_of(peer, number)
+    if recording.go_on and channel.contents[direction].dropped:
+        return count_undecoded(recording, peer, direction, <size_t>size, 1)
+    if recording.go_on and channel.known:
+        raise ProtocolError(UNEXPECTED_FRAME, "a content header or body came without the method of a message")
+    recording.undecoded += <uint64_t>size
     return 0
 
 
@@ -509,18 +602,14 @@ cdef int frame_rows(Recording recording, Peer peer, int direction, int64_t time,
         simple_row(recording, peer, direction, time, KIND_HEARTBEAT, size, NULL)
     else:
         raise ProtocolError(501, f"there is no frame type {kind}")
-    if not placed:
-        recording.undecoded += <uint64_t>size       # rest of a message that began before the recording
-    return 0
+    return 0 if placed else frame_unplaced(recording, peer, direction, number, size)
 
 
 cdef int amqp_rows(Recording recording, Peer peer, int direction, int64_t time, const uint8_t* at,
                    const uint8_t* end) except -1:
     cdef uint64_t size
     if peer.broken[direction]:
-        if peer.kept:
-            recording.undecoded += <uint64_t>(end - at)
-        return 0
+        return count_undecoded(recording, peer, direction, <size_t>(end - at), 0) if peer.kept else 0
     if end - at >= 8 and memcmp(at, b"AMQP", 4) == 0:
         simple_row(recording, peer, direction, time, KIND_PROTOCOL_HEADER, 8, at + 4)
         at += 8
@@ -529,7 +618,8 @@ cdef int amqp_rows(Recording recording, Peer peer, int direction, int64_t time, 
         if end - at >= FRAME_HEAD:
             size += peek_u32(at + 3)
         if <uint64_t>(end - at) < size or at[size - 1] != FRAME_END:
-            return row_malformed(recording, peer, time, direction, <size_t>(end - at), "this is not a whole frame")
+            return row_malformed(recording, peer, time, direction, <size_t>(end - at), "this is not a whole frame",
+                                 None, -1, 0)
         if not peer.kept:
             # Each method is a row, and each heartbeat.
             recording.filtered += at[0] == FRAME_METHOD or at[0] == FRAME_HEARTBEAT
@@ -538,6 +628,9 @@ cdef int amqp_rows(Recording recording, Peer peer, int direction, int64_t time, 
                 frame_rows(recording, peer, direction, time, at[0], peek_u16(at + 1), at + FRAME_HEAD, at + size - 1,
                            <int64_t>size)
             except ProtocolError as error:
-                return row_malformed(recording, peer, time, direction, <size_t>(end - at), str(error))
+                if not recording.go_on or at[0] == 0 or at[0] > FRAME_HEARTBEAT:
+                    return row_malformed(recording, peer, time, direction, <size_t>(end - at), str(error), None, -1, 0)
+                frame_malformed(recording, peer, direction, time, at[0], peek_u16(at + 1), at + FRAME_HEAD,
+                                at + size - 1, <int64_t>size, error.reason, str(error))
         at += size
     return 0

@@ -147,3 +147,4 @@ cdef class Columns:
     cdef void begin(self) noexcept                          # a new batch; what this one has is dropped
 
 cdef int kind_of_method(uint32_t code) noexcept             # code: class << 16 | method; -1: unknown
+cdef str kind_name(int kind)                                # None: not a kind

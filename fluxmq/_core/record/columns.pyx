@@ -63,6 +63,10 @@ cdef int kind_of_method(uint32_t code) noexcept:
     return method_kinds[code >> 16][code & 0xFFFF]
 
 
+cdef str kind_name(int kind):
+    return KIND_NAMES[kind] if 0 < kind < len(KIND_NAMES) else None
+
+
 @cython.final
 cdef class Words:
     """Machine. Numbered byte strings."""
@@ -368,6 +372,7 @@ cdef class Columns:
         self.exchanges.clear()
 
 
-cdef Words KINDS = words_of(kind_names())
+cdef list KIND_NAMES = kind_names()
+cdef Words KINDS = words_of(KIND_NAMES)
 cdef Words PROTOCOLS = words_of(["mqtt", "amqp091"])
 cdef Words WAYS = words_of(["in", "out"])

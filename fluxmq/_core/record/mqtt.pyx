@@ -12,23 +12,25 @@ through decode_packet, which also reports errors.
 from base64 import b64encode
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.amqp091.values cimport room_more
 from fluxmq._core.mqtt.consts cimport (
-    AUTH, CONNACK, CONNECT, DISCONNECT, LEVEL_31, LEVEL_5, PINGREQ, PINGRESP, PROPERTY_ASSIGNED_CLIENT_IDENTIFIER,
-    PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE)
+    AUTH, CONNACK, CONNECT, DISCONNECT, LEVEL_31, LEVEL_311, LEVEL_5, PINGREQ, PINGRESP,
+    PROPERTY_ASSIGNED_CLIENT_IDENTIFIER, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, SUBSCRIBE, UNSUBACK,
+    UNSUBSCRIBE)
 from fluxmq._core.mqtt.decode cimport connect_level_at, reason_fits
 from fluxmq._core.mqtt.packets cimport (
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe, Will)
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
 from fluxmq._core.record.columns cimport (
     HAS_ANSWERS, HAS_DETAIL, HAS_DUP, HAS_LATENCY, HAS_PACKET_ID, HAS_PROPERTIES, HAS_QOS, HAS_REASON, HAS_RETAIN,
-    HAS_TOPIC, WAY_IN, WAY_OUT, Columns, row_t)
+    HAS_TOPIC, WAY_IN, WAY_OUT, Columns, kind_name, row_t)
 from fluxmq._core.record.json cimport properties_of, put_publish_properties
 from fluxmq._core.record.pending cimport LEFT_OUT, NOTHING, pending_get, pending_put, sent_t
 from fluxmq._core.record.state cimport (
-    PAYLOAD_FULL, Peer, Recording, json_of, row_end, row_malformed, row_packet, row_payload)
+    PAYLOAD_FULL, Peer, Recording, count_undecoded, json_of, row_end, row_malformed, row_packet, row_payload)
 from fluxmq._core.wire.primitives cimport Cursor, take_bytes16, take_u8, take_u16, take_varint
 from fluxmq._core.wire.sizes cimport fit_u16
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
@@ -42,6 +44,22 @@ cdef enum:
     FROM_BROKER = 1 << 16   # pending numbers: packet identifiers of publishes by the broker,
     PINGS = 1 << 17         # pings,
     CONNECTS = 1 << 18      # and the connection itself
+    BRIDGE = 0x80           # bit of the protocol level that bridges of mosquitto set
+
+
+cdef int take_padded(Cursor* c, uint32_t* length) noexcept nogil:
+    """As take_varint, after it refused: 1 for a Remaining Length with more bytes than its value needs. MQTT 3.1.1 does
+    not forbid that, MQTT 5 does [MQTT-1.5.5-1]; either way the packet ends where it says."""
+    cdef int i
+    length[0] = 0
+    for i in range(4):
+        if c.at + i == c.end:
+            return 0
+        length[0] |= <uint32_t>(c.at[i] & 0x7F) << (7 * i)
+        if c.at[i] < 0x80:
+            c.at += i + 1
+            return 1
+    return 0
 
 
 cdef int64_t mqtt_whole(const uint8_t* at, const uint8_t* end) noexcept nogil:
@@ -55,7 +73,7 @@ cdef int64_t mqtt_whole(const uint8_t* at, const uint8_t* end) noexcept nogil:
             return at - start if at != start else -1
         c.at = at + 1
         taken = take_varint(&c, &length)
-        if taken < 0:
+        if taken < 0 and not take_padded(&c, &length):
             return at - start if at != start else -1
         if taken == 0 or <size_t>(end - c.at) < length:
             break
@@ -331,7 +349,9 @@ cdef int cold_row(Recording recording, Peer peer, int direction, int64_t time, u
     cdef bytes properties = None, detail = None
     cdef bint wanted
     cdef int64_t seq
-    packet = <Packet>decode_packet(first, (<const char*>body)[:end - body], peer.version)
+    # The version decides about no error of a PUBLISH that is read without it.
+    packet = <Packet>decode_packet(first, (<const char*>body)[:end - body],
+                                   LEVEL_311 if peer.version == 0 and kind == PUBLISH else peer.version)
     found = properties_of(packet.properties) if hasattr(packet, "properties") else None
     properties = None if found is None else json_of(found)
     if PUBACK <= kind <= PUBCOMP:
@@ -391,26 +411,64 @@ cdef int packet_rows(Recording recording, Peer peer, int direction, int64_t time
     return cold_row(recording, peer, direction, time, first, body, end, size)
 
 
+cdef int bridge_level_at(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """The version that a bridge of mosquitto speaks, whose CONNECT is that of MQTT but for one bit; 0: it is none."""
+    if end - at >= 9 and memcmp(at, <const char*>b"\x00\x06MQIsdp", 8) == 0 and at[8] == (BRIDGE | LEVEL_31):
+        return LEVEL_31
+    if end - at >= 7 and memcmp(at, <const char*>b"\x00\x04MQTT", 6) == 0 and at[6] == (BRIDGE | LEVEL_311):
+        return LEVEL_311
+    return 0
+
+
+cdef bint passed_over(Peer peer, int direction, uint8_t first, const uint8_t* body, const uint8_t* end) noexcept:
+    """After an invalid packet with a known end: drops the state that it may have changed. Returns False if what follows
+    in its direction cannot be decoded for certain."""
+    cdef int kind = first >> 4
+    if kind == 0 or (kind == AUTH and 0 < peer.version < LEVEL_5):
+        return 0            # reserved types: this is no fixed header
+    if kind == CONNECT and peer.version == 0:
+        peer.version = <int8_t>(connect_level_at(body, end) or bridge_level_at(body, end))
+        return peer.version != 0
+    if kind == PUBLISH and direction == WAY_IN:
+        peer.aliases_in = None      # it may have set one anew
+    elif kind == PUBLISH:
+        peer.aliases_out = None
+    elif kind == PINGREQ:
+        peer.pings += 1
+    elif kind == PINGRESP and peer.pongs < peer.pings:
+        peer.pongs += 1
+    return 1
+
+
 cdef int mqtt_rows(Recording recording, Peer peer, int direction, int64_t time, const uint8_t* at,
                    const uint8_t* end) except -1:
     cdef Cursor c
     cdef uint32_t length = 0
+    cdef int taken
+    cdef bint padded, goes_on
     if peer.broken[direction]:
-        if peer.kept:
-            recording.undecoded += <uint64_t>(end - at)
-        return 0
+        return count_undecoded(recording, peer, direction, <size_t>(end - at), 0) if peer.kept else 0
     c.end = end
     while at != end:
         c.at = at + 1
-        if take_varint(&c, &length) != 1 or <size_t>(end - c.at) < length:
-            return row_malformed(recording, peer, time, direction, <size_t>(end - at), "this is not a whole packet")
+        taken = take_varint(&c, &length)
+        padded = taken < 0 and recording.go_on and take_padded(&c, &length)
+        if (taken != 1 and not padded) or <size_t>(end - c.at) < length:
+            return row_malformed(recording, peer, time, direction, <size_t>(end - at), "this is not a whole packet",
+                                 None, -1, 0)
         if not peer.kept:
             recording.filtered += 1
         else:
             try:
+                if padded and peer.version >= LEVEL_5:
+                    raise ProtocolError(0x81, "the Remaining Length has more bytes than it needs")
                 packet_rows(recording, peer, direction, time, at[0], c.at, c.at + length,
                             <int64_t>(c.at + length - at))
             except ProtocolError as error:
-                return row_malformed(recording, peer, time, direction, <size_t>(end - at), str(error))
+                goes_on = recording.go_on and passed_over(peer, direction, at[0], c.at, c.at + length)
+                row_malformed(recording, peer, time, direction, <size_t>((c.at + length if goes_on else end) - at),
+                              str(error), kind_name(at[0] >> 4), -1, goes_on)
+                if not goes_on:
+                    return 0
         at = c.at + length
     return 0

@@ -83,17 +83,21 @@ cdef class RecordRows:
     """Machine. Rows of the bytes that the broker read and wrote.
 
     payload: full, hash or size. topics, clients, protocols, sample: as in RecordOptions; empty and 1.0: all.
-    batch_rows, batch_bytes (of text and payloads): limits at which `full` becomes true. Raises UsageError.
+    batch_rows, batch_bytes (of text and payloads): limits at which `full` becomes true. go_on: after an invalid packet
+    whose end is certain, decoding goes on with the next one, as brokers do that accept it; otherwise what follows in
+    that direction is counted. Raises UsageError.
 
     filtered_rows: left out by the selection. lost_entries, lost_bytes: as counted by the broker. undecoded_bytes: bytes
     of connections that could not be decoded. All are totals.
     """
     def __init__(self, payload: str = "hash", *, topics: object = (), clients: object = (), protocols: object = (),
-                 sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 67108864) -> None:
+                 sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 67108864,
+                 go_on: bool = False) -> None:
         if payload not in PAYLOADS:
             raise UsageError(f"payload must be one of {sorted(PAYLOADS)}, not {payload!r}")
         self.recording = Recording()
         self.recording.payload = PAYLOADS[payload]
+        self.recording.go_on = go_on
         self.recording.topics = TopicChoice(tuple(topics)) if topics else None
         self.peers = {}
         self.last = None
@@ -125,6 +129,14 @@ cdef class RecordRows:
     @property
     def undecoded_bytes(self) -> int:
         return self.recording.undecoded
+
+    @property
+    def invalid(self) -> list[tuple[int, str, int, int, int, int]]:
+        """With `go_on`, the directions that had invalid packets: connection, direction, invalid packets after which
+        decoding went on, their bytes, directions that were broken off (0 or 1), bytes of that. Connection 0: all that
+        are too many to be listed."""
+        return [(number, "out" if direction == WAY_OUT else "in", *counts)
+                for (number, direction), counts in sorted(self.recording.invalid.items())]
 
     @property
     def connections(self) -> int:

@@ -29,8 +29,10 @@ cdef class Recording:
     cdef TopicChoice topics     # None: all are selected
     cdef room_t scratch         # for the current row
     cdef room_t text            # JSON being written
+    cdef bint go_on             # after an invalid packet whose end is certain
     cdef uint64_t filtered
     cdef uint64_t undecoded
+    cdef dict invalid           # with go_on: (connection, direction) -> [packets, their bytes, dropped, bytes of that]
 
 # State of a connection.
 cdef class Peer:
@@ -62,8 +64,12 @@ cdef int64_t row_end(Recording recording, Peer peer, row_t* row, bint wanted) ex
 # Begins a row of a packet, with its direction and bytes.
 cdef int row_packet(Recording recording, Peer peer, row_t* row, int64_t time, int32_t kind, int direction,
                     int64_t size) except -1
-# Marks the direction as broken and writes a row with the reason and the number of undecoded bytes of the entry.
-cdef int row_malformed(Recording recording, Peer peer, int64_t time, int direction, size_t left, str why) except -1
+# Writes a row with the reason. packet: what it is, None if that is not known. channel: -1: none. goes_on: size is that
+# of the packet; otherwise that of the rest of the entry, and the direction is marked as broken.
+cdef int row_malformed(Recording recording, Peer peer, int64_t time, int direction, size_t size, str why, str packet,
+                       int channel, bint goes_on) except -1
+# Counts bytes without a row of their own: of a broken direction, or (passed) of a message that has a row `malformed`.
+cdef int count_undecoded(Recording recording, Peer peer, int direction, size_t size, bint passed) except -1
 # Sets digest, size and payload of a row, as configured.
 cdef int row_payload(Recording recording, row_t* row, const uint8_t* at, size_t n) noexcept
 cdef bytes json_of(object value)

@@ -9,7 +9,8 @@ from msgspec.json import encode as json_encode
 
 from fluxmq._core.amqp091.values cimport room_free, room_more, room_put
 from fluxmq._core.record.columns cimport (
-    HAS_BYTES, HAS_CLIENT, HAS_DETAIL, HAS_DIGEST, HAS_DIRECTION, HAS_PAYLOAD, HAS_PROTOCOL, HAS_SIZE, HAS_VERSION,
+    HAS_BYTES, HAS_CHANNEL, HAS_CLIENT, HAS_DETAIL, HAS_DIGEST, HAS_DIRECTION, HAS_PAYLOAD, HAS_PROTOCOL, HAS_SIZE,
+    HAS_VERSION,
     KIND_MALFORMED, Columns, Words, row_t)
 from fluxmq._core.record.pending cimport LEFT_OUT, pending_free
 from fluxmq._core.wire.xxh64 cimport xxh64_of
@@ -17,6 +18,7 @@ from fluxmq._core.wire.xxh64 cimport xxh64_of
 cdef enum:
     KNOWN_MAX = 65536       # topics with cached verdict
     KNOWN_BYTES_MAX = 1 << 24       # bytes of their names
+    INVALID_MAX = 1000      # directions with invalid packets that are listed; the others are counted together
 
 
 cdef bint matches(const uint8_t* filter, const uint8_t* filter_end, const uint8_t* topic,
@@ -98,6 +100,7 @@ cdef class Recording:
 
     def __cinit__(self):
         self.columns = Columns()
+        self.invalid = {}
         memset(&self.scratch, 0, sizeof(self.scratch))
         memset(&self.text, 0, sizeof(self.text))
 
@@ -163,16 +166,46 @@ cdef int row_packet(Recording recording, Peer peer, row_t* row, int64_t time, in
     return 0
 
 
-cdef int row_malformed(Recording recording, Peer peer, int64_t time, int direction, size_t left, str why) except -1:
+cdef list invalid_of(Recording recording, Peer peer, int direction):
+    """The counts of that direction, or of all that are not listed."""
+    key = (peer.number, direction)
+    if key not in recording.invalid and len(recording.invalid) >= INVALID_MAX:
+        key = (0, direction)
+    return recording.invalid.setdefault(key, [0, 0, 0, 0])
+
+
+cdef int row_malformed(Recording recording, Peer peer, int64_t time, int direction, size_t size, str why, str packet,
+                       int channel, bint goes_on) except -1:
     cdef row_t row
-    cdef bytes detail = json_of({"reason": why})
-    row_packet(recording, peer, &row, time, KIND_MALFORMED, direction, <int64_t>left)
+    cdef dict found = {"reason": why}
+    cdef bytes detail
+    cdef list counts
+    if packet is not None:
+        found["packet"] = packet
+    found["went_on"] = bool(goes_on)
+    detail = json_of(found)
+    row_packet(recording, peer, &row, time, KIND_MALFORMED, direction, <int64_t>size)
     row.has |= HAS_DETAIL
     row.detail.at = <const uint8_t*><const char*>detail
     row.detail.n = <size_t>len(detail)
+    if channel >= 0:
+        row.has |= HAS_CHANNEL
+        row.channel = channel
     row_end(recording, peer, &row, 1)
-    peer.broken[direction] = 1
-    recording.undecoded += left
+    if recording.go_on and peer.kept:
+        counts = invalid_of(recording, peer, direction)
+        counts[0 if goes_on else 2] += 1
+    if not goes_on:
+        peer.broken[direction] = 1
+    return count_undecoded(recording, peer, direction, size, goes_on)
+
+
+cdef int count_undecoded(Recording recording, Peer peer, int direction, size_t size, bint passed) except -1:
+    cdef list counts
+    recording.undecoded += size
+    if recording.go_on and peer.kept:
+        counts = invalid_of(recording, peer, direction)
+        counts[1 if passed else 3] += size
     return 0
 
 
