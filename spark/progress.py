@@ -1,4 +1,5 @@
-"""A progress bar on a terminal for what takes longer than two seconds; nothing at all elsewhere."""
+"""How far an operation has come that takes longer: a bar on a terminal, after two seconds; a line every ten seconds
+elsewhere, so that a log shows that it goes on."""
 from __future__ import annotations
 
 import sys
@@ -12,7 +13,10 @@ __all__ = ["bar_text", "shown"]
 
 PATIENCE_S = 2.0
 EVERY_S = 0.25
+LINE_EVERY_S = 10.0     # where there is no terminal
 WIDTH = 30
+# How far (0 to 1, None if unknown), and in words.
+Look = Callable[[], tuple[float | None, str]]
 
 
 def bar_text(name: str, share: float | None, note: str) -> str:
@@ -24,30 +28,40 @@ def bar_text(name: str, share: float | None, note: str) -> str:
 
 
 @contextmanager
-def shown(name: str, look: Callable[[], tuple[float | None, str]], stream: TextIO | None = None) -> Iterator[None]:
-    """Shows the result of `look` (share, note) while the block runs. It is called in a thread."""
+def shown(name: str, look: Look | None = None, stream: TextIO | None = None) -> Iterator[None]:
+    """Shows the result of `look` while the block runs; without it, for how long the block has run. It is called in a
+    thread."""
     to = stream or sys.stderr
-    if not to.isatty():
-        yield
-        return
     over = threading.Event()
     begun = time.monotonic()
 
-    def show() -> None:
-        wrote = False
-        while not over.wait(EVERY_S):
-            if time.monotonic() - begun > PATIENCE_S:
-                to.write("\r\x1b[K" + bar_text(name, *look()))
-                to.flush()
-                wrote = True
-        if wrote:
-            to.write("\r\x1b[K")
-            to.flush()
+    def since() -> tuple[float | None, str]:
+        return None, f"{time.monotonic() - begun:.0f} s"
 
-    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread = threading.Thread(target=_bar if to.isatty() else _lines, name="progress", daemon=True,
+                              args=(to, over, name, look or since))
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+def _bar(to: TextIO, over: threading.Event, name: str, look: Look) -> None:
+    if over.wait(PATIENCE_S):
+        return
+    while True:
+        to.write("\r\x1b[K" + bar_text(name, *look()))
+        to.flush()
+        if over.wait(EVERY_S):
+            break
+    to.write("\r\x1b[K")
+    to.flush()
+
+
+def _lines(to: TextIO, over: threading.Event, name: str, look: Look) -> None:
+    while not over.wait(LINE_EVERY_S):
+        share, note = look()
+        to.write(f"{name}: {note}\n" if share is None else f"{name}: {share:.0%}, {note}\n")
+        to.flush()

@@ -76,7 +76,9 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
         with without_java_warning():
             made: SparkSession = builder.getOrCreate()
     except PySparkRuntimeError as error:
-        raise SparkMissing(f"Spark does not start: {error}. It needs Java 17 or newer on PATH, or JAVA_HOME") from None
+        # PySpark's own text begins with the name of its condition, "[JAVA_GATEWAY_EXITED]".
+        reason = re.sub(r"^\[\w+\] ", "", str(error)).rstrip(".")
+        raise SparkMissing(f"Spark does not start: {reason}. It needs Java 17 or newer on PATH, or JAVA_HOME") from None
     made.sparkContext.setLogLevel("ERROR")
     return made
 

@@ -9,6 +9,7 @@ limit, or if there are too few pairs for an interval at that confidence.
 """
 from __future__ import annotations
 
+import difflib
 import math
 import random
 import statistics
@@ -76,27 +77,69 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """The threshold of a measure; None if there is none."""
         return next((one for pattern, one in self.measures.items() if fnmatchcase(measure, pattern)), None)
 
-    def check(self) -> None:
-        """Raises GateError for a threshold with missing or contradicting keys."""
-        for name, one in self.measures.items():
-            relative = one.better is not None and one.worse_by is not None
-            if relative == (one.at_most is not None) or (one.better is None) != (one.worse_by is None):
-                raise GateError(f"measures.{name}: give either `better` (higher or lower) with `worse_by` (a fraction, "
-                                "such as 0.15), or `at_most` (a number)")
-            if one.at_most is not None and not math.isfinite(one.at_most):
-                raise GateError(f"measures.{name}: at_most {one.at_most} bounds nothing: give a number")
-            if one.better == "higher" and one.limit <= 0:
-                raise GateError(f"measures.{name}: what is better when it is higher can become worse by less than 1")
+
+def _check_document(document: dict[Any, Any], root: yaml.MappingNode) -> None:
+    """Raises GateError for what is wrong with one key, with its line."""
+    lines = _lines(root)
+    for key in document:
+        if key not in Thresholds.__struct_fields__:
+            raise GateError(_no_such_key("", key, lines[key,], Thresholds.__struct_fields__))
+    if document.get("version", VERSION) != VERSION:
+        raise GateError(f"line {lines['version',]}: version {document['version']!r} is not known here, only {VERSION}")
+    measures = document.get("measures")
+    for name, given in measures.items() if isinstance(measures, dict) else ():
+        path, line = f"measures.{name}", lines["measures", name]
+        for key in given if isinstance(given, dict) else ():
+            if key not in Threshold.__struct_fields__:
+                raise GateError(_no_such_key(f"{path}.", key, lines["measures", name, key],
+                                             Threshold.__struct_fields__))
+        try:
+            _check(msgspec.convert(given, Threshold))
+        except msgspec.ValidationError as error:
+            said, _, key = str(error).partition(" - at `$")
+            key = key.strip("`.")
+            raise GateError(f"line {lines.get(('measures', name, key), line)}: {path}{'.' * bool(key)}{key}: "
+                            f"{said[0].lower()}{said[1:]}") from None
+        except GateError as error:
+            raise GateError(f"line {line}: {path}: {error}") from None
+
+
+def _check(one: Threshold) -> None:
+    """Raises GateError for missing or contradicting keys."""
+    relative = one.better is not None and one.worse_by is not None
+    if relative == (one.at_most is not None) or (one.better is None) != (one.worse_by is None):
+        raise GateError("give either `better` (higher or lower) with `worse_by` (a fraction, such as 0.15), or "
+                        "`at_most` (a number)")
+    if one.at_most is not None and not math.isfinite(one.at_most):
+        raise GateError(f"at_most {one.at_most} bounds nothing: give a number")
+    if one.better == "higher" and one.limit <= 0:
+        raise GateError("what is better when it is higher can become worse by less than 1")
+
+
+def _no_such_key(before: str, key: object, line: int, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(key), known, 1)
+    return f"line {line}: {before}{key}: there is no such key; " + (
+        f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
+
+
+def _lines(node: yaml.Node, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
+    """Of each key of mappings in mappings, by its path: its line, from 1 on."""
+    found: dict[tuple[Any, ...], int] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        place = (*path, yaml.SafeLoader("").construct_object(key))
+        found |= {place: key.start_mark.line + 1} | _lines(value, place)
+    return found
 
 
 def load_thresholds(path: Path) -> Thresholds:
-    """Read and check a thresholds file. Raises GateError: one sentence with the file and the key."""
+    """Read and check a thresholds file. Raises GateError: one sentence with the file, the line and the key."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and document.get("version", VERSION) != VERSION:
-            raise GateError(f"version {document['version']!r} is not known here, only {VERSION}")
+        content = path.read_text(encoding="utf-8")
+        document = yaml.safe_load(content)
+        root: yaml.Node | None = yaml.compose(content, Loader=yaml.SafeLoader)
+        if isinstance(document, dict) and isinstance(root, yaml.MappingNode):
+            _check_document(document, root)
         thresholds = msgspec.convert(document, Thresholds)
-        thresholds.check()
     except OSError as error:
         raise GateError(f"the thresholds {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

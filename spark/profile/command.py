@@ -12,6 +12,7 @@ from fluxmq.record.reading import Recording, RecordingError
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.profile.report import profile_page
 from fluxmq.spark.profile.text import text
+from fluxmq.spark.progress import shown
 from fluxmq.spark.recorded import rows_of
 from fluxmq.spark.report.page import check_empty, check_place, html_option, write_page
 from fluxmq.spark.session import session
@@ -70,7 +71,8 @@ def profile(recordings: tuple[Path, ...], as_json: bool, out: Path | None, top: 
     if found.rows:
         from fluxmq.spark.profile.summary import spreads, summary
 
-        spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY}, rows=found.rows)
+        with shown("starting Spark"):
+            spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY}, rows=found.rows)
         with attempt(spark, "profile", RecordingError, f"{found.path} cannot be read"):
             made = tables(spark, found)
             rest = {name: made[name] for name in ("rates", "topics", "connections", "clients", "sizes", "latencies")}

@@ -225,7 +225,8 @@ def run(recordings: tuple[str, ...], broker: str, out: str, amqp_broker: str | N
     # Checked before Spark starts.
     opened = open_recordings(*recordings)
     look_first(request, opened)
-    spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)
+    with shown("starting Spark"):
+        spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)
     summary = replay_with_spark(spark, request)
     click.echo(_report(summary, out))
     if not summary.complete:

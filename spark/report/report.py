@@ -84,13 +84,16 @@ def faulty(name: str, value: float | None) -> bool:
 # ── parts of pages ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+NOTHING_WRONG = "no message lost, no duplicate, none out of order, none without acknowledgement"
+
+
 def verdict(sides: Sequence[Side]) -> tuple[Tone, str]:
     """A verdict on results by themselves: whether they are complete, and which measures should be 0 and are not."""
     said, tone = [], "good"
     for name, side in zip(labels(sides), sides, strict=True):
         faults = side.faults()
         tone = "bad" if faults or tone == "bad" else "good" if side.summary.complete and tone == "good" else "open"
-        text = "; ".join([side.state, ", ".join(faults) or "nothing that must be 0 is anything else"])
+        text = "; ".join([side.state, ", ".join(faults) or NOTHING_WRONG])
         said.append(f"{name}: {text}" if name else text[0].upper() + text[1:])
     return tone, ". ".join(said)  # type: ignore[return-value]
 

@@ -10,7 +10,7 @@ from fluxmq.spark.measures.measuring import Engine, broken_down, engine_options,
 from fluxmq.spark.report.page import check_place, html_option, write_page
 from fluxmq.spark.report.report import Side, result_page
 from fluxmq.spark.report.side_by_side import recorded_nodes, side_by_side
-from fluxmq.spark.report.text import number, printable
+from fluxmq.spark.report.text import printable, with_unit
 from fluxmq.spark.result import Summary, open_result
 
 __all__ = ["show"]
@@ -35,7 +35,7 @@ def show(result: str, html: Path | None, engine: Engine, master: str | None) -> 
     lines = _head(found.name, found.summary) + recorded_nodes(found.summary) + side_by_side(found.summary)
     lines += [f"  not replayed: {count:,} {what}" for what, count in found.summary.not_replayed.items()]
     wide = max(len(measure.title) for measure in MEASURES.values())
-    lines += [f"  {measure.title:<{wide}}  {number(measures.values[name])} {measure.unit}"
+    lines += [f"  {measure.title:<{wide}}  {with_unit(measures.values[name], measure.unit)}"
               for name, measure in MEASURES.items() if measures.values.get(name) is not None]
     click.echo("\n".join(map(printable, lines)))
     if html is not None:

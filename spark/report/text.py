@@ -1,7 +1,7 @@
 """Numbers and names as text for people."""
 from __future__ import annotations
 
-__all__ = ["count_text", "number", "printable", "seconds_text", "size_text"]
+__all__ = ["count_text", "number", "printable", "seconds_text", "size_text", "with_unit"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -27,6 +27,16 @@ def seconds_text(number: float) -> str:
 def printable(text: str) -> str:
     """A name chosen by a client, with control characters made harmless for a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """A value of a measure. Times are in the unit that makes them short: 62 k µs are 62 ms."""
+    if unit == "µs" and value is not None:
+        for bound, name in ((1e3, "µs"), (1e6, "ms")):
+            if abs(value) < bound:
+                return f"{value / bound * 1e3:.3g} {name}"
+        return f"{value / 1e6:.3g} s"
+    return f"{number(value)} {unit}"
 
 
 def number(value: float | None) -> str:

@@ -10,6 +10,7 @@ import click
 from fluxmq.model.number_option import Number
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.measures.measuring import measured
+from fluxmq.spark.progress import shown
 from fluxmq.spark.report.page import check_empty, check_place, html_option, write_page
 from fluxmq.spark.report.report import Side
 from fluxmq.spark.report.side_by_side import side_by_side
@@ -83,7 +84,7 @@ def _caveats(found: Result, settle: float) -> list[str]:
     return lines
 
 
-def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
+def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[str, int], some: list[Row]) -> str:
     from fluxmq.spark.verify.violations import COUNTS
 
     lines = [f"result {found.name}, run {found.summary.run}", *_caveats(found, settle)]
@@ -92,10 +93,10 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
     lines += [f"  {counted[name]:>{width},} {text}" for name, text in COUNTS.items()]
     total = sum(kinds.values())
     lines.append(_verdict(counted, kinds))
-    for row in shown:
+    for row in some:
         lines += ["  " + printable(line) for line in _shown(row)]
-    if total > len(shown):
-        lines.append(f"  … and {total - len(shown):,} more: --out DIR writes them all")
+    if total > len(some):
+        lines.append(f"  … and {total - len(some):,} more: --out DIR writes them all")
     return "\n".join(lines)
 
 
@@ -125,7 +126,8 @@ def verify(result: str, settle: float, show: int, out: Path | None, html: Path |
     from fluxmq.spark.verify.report import Outcome, verified_parts, verify_page
     from fluxmq.spark.verify.violations import KINDS, counts, judged, violations
 
-    spark = session("fluxmq verify", master, rows=sum(found.summary.counts.values()))
+    with shown("starting Spark"):
+        spark = session("fluxmq verify", master, rows=sum(found.summary.counts.values()))
     with attempt(spark, "verify", ResultError, f"the events of {found.name} cannot be judged"):
         events = found.frame(spark).withColumn("run", F.lit(found.summary.run))
         if "amqp_address" in found.summary.broker:

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 SPARK_SECONDS = 500             # of a test: a machine with other work takes minutes to start Spark
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_progress() -> Iterator[None]:
+    """What is said now and then on a busy machine (spark/progress.py) is no part of what tests compare."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fluxmq.spark.progress.LINE_EVERY_S", 3600.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`, its temporary files below pytest's. Skips, or fails, without PySpark and Java (kit/tools.py)."""

@@ -120,7 +120,7 @@ def test_the_report_is_one_file(tmp_path: Path) -> None:
     text = out.read_text()
     page = page_of(text)
     assert page.tags.count("svg") == 9 and page.tags.count("table") == 10 and page.verdict[0] == "bad"
-    assert re.search("^A: complete; nothing .* B: partial: the broker <went> away.*; lost 1$", page.verdict[1])
+    assert re.search("^A: complete; no message lost, .* B: partial: the broker <went> away.*; lost 1$", page.verdict[1])
     assert "FluxMQ 0.1.0" in text and "copies 2" in text
 
 

@@ -41,6 +41,25 @@ def test_what_takes_long_is_shown_and_wiped(monkeypatch: pytest.MonkeyPatch) -> 
     assert " 25%  one quarter" in terminal.getvalue() and terminal.getvalue().endswith("\r\x1b[K")
 
 
+def test_what_takes_long_without_a_terminal_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    told = threading.Event()
+
+    class File(io.StringIO):
+        def write(self, text: str) -> int:
+            written = super().write(text)
+            if self.getvalue().count("\n") > 1:
+                told.set()
+            return written
+
+    for look, said in ((lambda: (0.25, "one quarter"), "replaying: 25%, one quarter"), (None, "replaying: 0 s")):
+        file = File()
+        told.clear()
+        with shown("replaying", look, file):
+            assert told.wait(10)
+        assert file.getvalue().splitlines()[0] == said and "\x1b" not in file.getvalue()
+
+
 def test_what_is_quick_and_what_is_no_terminal_shows_nothing() -> None:
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):

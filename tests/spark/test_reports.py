@@ -17,6 +17,8 @@ from fluxmq.spark.measures.breakdown import PARTS_MAX, breakdown, breakdown_with
 from fluxmq.spark.measures.buckets import bucket_edge, bucket_of, bucket_sql, bucketed
 from fluxmq.spark.report.page import Spread, distribution, duration
 from fluxmq.spark.report.plot import Series, decades, line_chart
+from fluxmq.spark.report.report import NOTHING_WRONG
+from fluxmq.spark.report.text import with_unit
 from fluxmq.spark.result import Result, open_result
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def test_the_report_of_a_result(tmp_path: Path) -> None:
     hostile(tmp_path / "r", recorded={"publish": 10, "delivery": 21}, counts={"publish": 10, "delivery": 20},
             not_replayed={HOSTILE: 3})
     page = page_made(tmp_path, "show", str(tmp_path / "r"))
-    assert page.verdict == ("good", "Complete; nothing that must be 0 is anything else")
+    assert page.verdict == ("good", f"Complete; {NOTHING_WRONG}")
     assert page.tables["By topic"][1:] == [
         [SHOWN, "10", "10", "160 µs", "5.12 ms"], ["plain", "0", "10", "5 µs", "5 µs"]]
     assert page.tables["By client"][1][0] == SHOWN and page.tables["By client"][2][:3] == ["c1", "0", "10"]
@@ -75,7 +77,7 @@ def test_the_report_of_a_result(tmp_path: Path) -> None:
 def test_the_verdict_names_what_is_wrong(tmp_path: Path) -> None:
     hostile(tmp_path / "r", complete=False, why=HOSTILE)
     assert page_made(tmp_path, "show", str(tmp_path / "r")).verdict == (
-        "open", f"Partial: {SHOWN}; nothing that must be 0 is anything else")
+        "open", f"Partial: {SHOWN}; {NOTHING_WRONG}")
     result_of(tmp_path / "twice", [connect(1), publish(0, 0, 0), *[delivery(1, op, 9 + op, 0, 0) for op in range(2)]])
     assert page_made(tmp_path, "show", str(tmp_path / "twice")).verdict == ("bad", "Complete; duplicates 1")
     result_of(tmp_path / "none", [])
@@ -165,3 +167,11 @@ def test_the_report_of_the_gate(tmp_path: Path) -> None:
     assert refused.return_value == 2 and "there is no directory" in refused.stderr
     lost = CliRunner().invoke(replay, [*words, "--html", "/dev/full"], standalone_mode=False)
     assert lost.return_value == 1 and "No space left on device" in lost.stderr, "a regression stays one"
+
+
+@pytest.mark.parametrize(("value", "unit", "text"), [
+    (62_000, "µs", "62 ms"), (999.4, "µs", "999 µs"), (0, "µs", "0 µs"), (5120, "µs", "5.12 ms"),
+    (2.5e6, "µs", "2.5 s"),
+    (62_000, "messages/s", "62 k messages/s"), (None, "µs", "- µs")])
+def test_times_have_the_unit_that_makes_them_short(value: float | None, unit: str, text: str) -> None:
+    assert with_unit(value, unit) == text

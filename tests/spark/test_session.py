@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,9 @@ def test_nothing_stands_before_a_result(tmp_path: Path) -> None:
     result_of(tmp_path / "r", [connect(1)])
     done = subprocess.run([sys.executable, "-P", "-m", "fluxmq", "replay", "verify", str(tmp_path / "r")],
                           env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.stderr == "" and done.stdout.startswith("result "), done.stdout
+    # On a busy machine it says every ten seconds how far it has come.
+    said = [line for line in done.stderr.splitlines() if not re.match(r"(starting Spark|verify): \d", line)]
+    assert not said and done.stdout.startswith("result "), done.stdout
 
 
 @pytest.mark.parametrize(("options", "kept"), [
