@@ -23,6 +23,7 @@ from fluxmq.engine.ports.access import Authority
 from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.mqtt import ReasonCode
+from fluxmq.model.virtual_hosts import virtual_host_topic
 
 __all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]
 
@@ -43,8 +44,11 @@ class Undecided(Exception):
 class Asker(Protocol):
     """A client of any protocol."""
 
-    client_id: str
     identity: str | None
+
+    @property
+    def client_id(self) -> str:
+        """Its name, MQTT 5.0 section 3.1.3.1."""
 
     @property
     def connection(self) -> Transport:
@@ -130,7 +134,7 @@ class Asking:
         """Whether this client may use a namespace: it may if it may publish or subscribe to `$vhost/<namespace>`. A
         rule for `$vhost/<namespace>/#`, or one with that `namespace`, permits that. All clients may use "/". Raises
         Undecided. Each operation in the namespace is checked separately."""
-        authority, topic = self.authority, f"$vhost/{namespace}"
+        authority, topic = self.authority, virtual_host_topic(namespace)
         if namespace == ROOT or authority.open_publish or authority.open_subscribe:
             return True
         for action in (PUBLISH, SUBSCRIBE):

@@ -87,7 +87,7 @@ class Broker:
         self.joined: list[int] = []  # the same of arrivals that others have taken in (durability.py)
         self.wills_published = 0
         self.state_bytes = 0  # of topic filters and wills of all sessions
-        self.connected = 0
+        self.connected = self.connected_max = 0
         self.stopping = False
         self.joining = False  # set by the cluster: what is due waits until this node knows which sessions it has
         self.consumers: QueueConsumers | None = None  # set when there are queues
@@ -168,6 +168,7 @@ class Broker:
         state.username = username
         state.kept = state.kept or expiry_s > 0
         self.connected += 1
+        self.connected_max = max(self.connected_max, self.connected)
         namespace.connections += 1
         self.record_head(session)
         self._outlive(session)
@@ -512,10 +513,10 @@ class Broker:
             self.route(session, filter_, options, identifier)
         if filter_ not in session.subscriptions:
             self.state_bytes += len(filter_)
-        session.subscriptions[filter_] = (options, identifier)
+        session.keep_subscription(filter_, options, identifier)
 
     def _drop_subscription(self, session: Session, filter_: bytes) -> None:
-        del session.subscriptions[filter_]
+        session.forget_subscription(filter_)
         self.state_bytes -= len(filter_)
         if filter_ in session.data.resting:
             session.data.resting -= {filter_}
@@ -687,7 +688,7 @@ class Broker:
         continue_behind(session, 0, _first_packet_id(life), 0)
         self.record_head(session)
         for each in subscriptions:
-            session.subscriptions[each.filter] = each.options, each.identifier
+            session.keep_subscription(each.filter, each.options, each.identifier)
             self.remember_consume(session, each.filter, each.consume)
             self._record(session, RecordKind.SUBSCRIBE, each)
         self._enter(session)

@@ -19,7 +19,7 @@ from fluxmq._core.net.connection import Connection
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 # As memory/node.pxd has them.
-WORK_COLD, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN = 800, 262_144, 65_536, 4096
+WORK_RETAIN, WORK_COLD, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN = 200, 800, 262_144, 65_536, 4096
 SHARE_PACKETS = WORK_SHARE_MAX // WORK_COLD + 1
 ROUND_PACKETS = WORK_ROUND // WORK_COLD
 READ_BYTES_MIN = 8192
@@ -142,6 +142,19 @@ def test_a_flood_of_publishes_to_many_is_counted_by_deliveries(bench: Bench) -> 
     bench.turn_until(lambda: bench.hub.counters()["messages_received"][0] == 1000)
     for session in sessions:
         bench.hub.unsubscribe(session, b"t")
+
+
+def test_a_flood_of_retained_messages_is_counted_by_what_a_change_costs(bench: Bench) -> None:
+    bench.poller.linger_ms = 0
+    client, connection = opened(bench)
+    bystander, watching = opened(bench)
+    changes = [b"\x31\x06\x00\x03%03dx" % number for number in range(900)]
+    send(client, connection, b"".join(changes))
+    send(bystander, watching, PINGREQ)
+    bench.poller.turn()
+    assert 0 < bench.hub.counters()["retained"] <= WORK_SHARE_MAX // WORK_RETAIN + 1
+    assert bystander.recv(10) == PINGRESP
+    bench.turn_until(lambda: bench.hub.counters()["retained"] == len(changes))
 
 
 def test_what_waits_for_its_turn_is_no_silence(bench: Bench) -> None:

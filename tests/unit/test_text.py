@@ -45,6 +45,17 @@ def test_topic_filters(data: bytes, verdict: int) -> None:
     assert text.check_filter(data) == verdict
 
 
+@pytest.mark.parametrize(("topic", "reserved"), [
+    (b"$SYS", False), (b"$SYS/", True), (b"$SYS/a", True), (b"$SYS/broker/version", True), (b"$SYSTEM/a", False),
+    (b"a/$SYS/b", False), (b"", False), (b"$", False),
+    (b"$SYS/broker/connection/a/state", False), (b"$SYS/broker/connection/host.name/x/state", False),
+    (b"$SYS/broker/connection//state", True), (b"$SYS/broker/connection/state", True),
+    (b"$SYS/broker/connection/a/states", True), (b"$SYS/broker/connection/a/State", True),
+    (b"$SYS/broker/connections/a/state", True)])
+def test_only_the_broker_publishes_below_sys_but_for_states_of_bridges(topic: bytes, reserved: bool) -> None:
+    assert text.is_reserved(topic) is reserved
+
+
 @pytest.mark.parametrize("check", [text.check_topic, text.check_filter])
 def test_levels_are_bounded(check) -> None:  # type: ignore[no-untyped-def]
     assert check(b"a/b/c", 3) == 1

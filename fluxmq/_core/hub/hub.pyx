@@ -21,7 +21,7 @@ from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, pub_own
-from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, read_clocks, stamp_clocks
+from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_SUBSCRIPTION, read_clocks, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
@@ -197,6 +197,7 @@ cdef class Hub(Waiter):
             else:
                 self.deliver_all(pub, route)
             if retains:
+                self.node.work += WORK_RETAIN
                 self.retained.retain(pub, version)
             if self.ledger.targets_count:
                 self.ledger.write_message(pub_own(pub))

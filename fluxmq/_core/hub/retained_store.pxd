@@ -8,19 +8,19 @@ expired, keeps its version in `cleared`, so that no older change brings it back 
 messages").
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport body_t, msg_t, pub_t
 from fluxmq._core.pubsub.retained cimport Retained, RetainedNode
 from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.wire.text cimport is_reserved_topic
 
 # Whether it is the broker's own status ($SYS): not published by a client, so not counted.
 cdef inline bint of_broker(const pub_t* pub) noexcept:
     return pub.source == NULL and of_broker_topic(&pub.body)
 
 cdef inline bint of_broker_topic(const body_t* body) noexcept:
-    return body.topic_length >= 5 and memcmp(body.topic, <const char*>b"$SYS/", 5) == 0
+    return is_reserved_topic(body.topic, body.topic_length)
 
 cdef class RetainedStore:
     cdef Ledger ledger

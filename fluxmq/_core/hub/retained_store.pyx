@@ -7,7 +7,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, body_bytes, body_t, msg_drop, msg_new, msg_t,
 )
-from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
+from fluxmq._core.wire.text cimport TEXT_OK, is_reserved_topic, topic_valid
 
 __all__ = ["RetainedStore"]
 
@@ -147,7 +147,7 @@ cdef class RetainedStore:
         $SYS."""
         cdef Retained kept = None
         if (topic_valid(<const uint8_t*><const char*>topic, len(topic), 0) != TEXT_OK or not 0 <= qos <= 2
-                or topic.startswith(b"$SYS/")):
+                or is_reserved_topic(<const uint8_t*><const char*>topic, len(topic))):
             raise UsageError(f"cannot retain {topic!r} with QoS {qos}")
         if payload or absent:
             kept = Retained.__new__(Retained)

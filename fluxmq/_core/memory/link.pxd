@@ -54,6 +54,8 @@ cdef struct link_t:
     size_t pending          # bytes in chunks
     size_t high             # above it, QoS 0 messages are dropped and queues deliver nothing
     size_t low
+    uint8_t protocol        # TAP_MQTT, TAP_AMQP091
+    uint32_t claims         # queue messages that its consumers have claimed and not settled
     uint32_t packet_size_max    # client's Maximum Packet Size, [MQTT-3.1.2-24]
     uint32_t held           # answers and deliveries of this link that wait for commits (memory/commits)
     uint64_t held_upto      # newest journal batch that any of them waits for: later answers wait for it too
@@ -65,10 +67,8 @@ cdef struct link_t:
     alias_t* aliases
     uint64_t number         # of the connection, from 1, unique in a run
     uint32_t[READERS] recording     # for each reader; equal to tap_t.number: its bytes are being recorded
-    uint8_t protocol        # TAP_MQTT, TAP_AMQP091
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client without a final answer, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
-    uint32_t claims         # queue messages that its consumers have claimed and not settled
     size_t awaited          # bytes of claimed queue messages that wait for the disk before they are sent
 
 cdef link_t* link_new(node_t* node, int fd) except NULL

@@ -22,6 +22,7 @@ cdef enum:
 cdef enum:
     WORK_HOP = 3                # one delivery
     WORK_ROUTE = 8              # a topic looked up
+    WORK_RETAIN = 200           # a retained message set, replaced or cleared
     WORK_SUBSCRIPTION = 150     # one filter of SUBSCRIBE or UNSUBSCRIBE, queue binding
     WORK_ASK = 250              # a call of the cold half for a hot packet
     WORK_COLD = 800             # a packet of the cold half

@@ -2,11 +2,22 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.flag cimport flag_t
 from fluxmq._core.memory.message cimport blob_t, pub_t
 from fluxmq._core.net.transport cimport Transport
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.session cimport Session
 from fluxmq._core.pubsub.topics cimport Topics
+
+cdef class ClientFacts:
+    # As C values, because an idle client holds little else: a field of a Python class takes eight bytes.
+    cdef public uint32_t packet_size_max        # the client's Maximum Packet Size, MQTT 5.0 section 3.1.2.11.4
+    cdef public uint8_t version                 # the protocol level of its CONNECT
+    cdef public flag_t problem_information      # Request Problem Information, MQTT 5.0 section 3.1.2.11.7
+    cdef public flag_t publish_will             # when the connection ends
+    cdef public flag_t clean_start
+    cdef public flag_t taken                    # CONNACK with success was written
+    cdef public flag_t present                  # CONNACK said that there was a session
 
 cdef class Connection(Transport):
     cdef readonly Session session       # from CONNACK on

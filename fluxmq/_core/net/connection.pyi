@@ -1,11 +1,24 @@
 from ssl import SSLSocket
 from typing import Self, final
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.transport import Handler, Transport
 from fluxmq._core.pubsub.session import Session
 
-__all__ = ["Connection"]
+__all__ = ["ClientFacts", "Connection"]
+
+@disjoint_base
+class ClientFacts:
+    packet_size_max: int
+    version: int
+    problem_information: bool
+    publish_will: bool
+    clean_start: bool
+    taken: bool
+    present: bool
+    def __new__(cls, *_: object) -> Self: ...
 
 @final
 class Connection(Transport):

@@ -45,9 +45,9 @@ from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
 from fluxmq._core.wire.queue_address cimport QUEUE_PREFIX_BYTES, has_queue_prefix
 from fluxmq._core.wire.sizes cimport fit_u32
-from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
+from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, is_reserved_topic, topic_valid, utf8_valid
 
-__all__ = ["Connection"]
+__all__ = ["ClientFacts", "Connection"]
 
 cdef enum:
     PASSED_PACKET_BYTES_MAX = 8192      # of a packet that is forwarded unchanged
@@ -81,6 +81,14 @@ cdef bint is_queue_order(const route_t* route) noexcept nogil:
         if route.topic[i] == 47:
             return route.topic[i + 1] == 36
     return 0
+
+
+cdef class ClientFacts:
+    """Base class of what the edge keeps of each connection (fluxmq/edge/mqtt/connection.py): its numbers and flags."""
+
+    def __cinit__(self, *_):
+        self.packet_size_max = 0xFFFFFFFF
+        self.problem_information = self.publish_will = True
 
 
 @cython.final
@@ -641,8 +649,8 @@ cdef class Connection(Transport):
         if self.last_access == self.hub.access_generation + 1:
             return DONE
         topic = (<const char*>route.topic)[:route.topic_length]
-        if topic.startswith(b"$SYS/"):
-            return REFUSED              # topics reserved for the broker, MQTT 5.0 section 4.7.2
+        if is_reserved_topic(route.topic, route.topic_length):
+            return REFUSED
         if not self.hub.open_publish:
             if self.allowed is None or self.allowed.get(None) != self.hub.access_generation:
                 self.allowed = {None: self.hub.access_generation}

@@ -14,7 +14,7 @@ cdef class Poller:
     cdef object ask                     # schedules a call of linger()
     cdef bint loop_has_work
     cdef bint shut                      # the gate: linger() is scheduled or running
-    cdef readonly dict connections      # descriptor -> Connection; keeps them alive
+    cdef readonly dict connections      # Transport -> None, in order of their coming; keeps them alive
     cdef readonly dict listeners        # descriptor -> listener object of the edge
     cdef int timer                      # descriptor of the timer that ends lingering
     cdef bint time_is_up

@@ -174,7 +174,7 @@ cdef class Poller:
 
     def adopt(self, Transport connection not None):
         """Keeps a connection alive until it is closed."""
-        self.connections[connection.fd] = connection
+        self.connections[connection] = None
 
     @property
     def tap(self) -> Tap | None:
@@ -397,8 +397,7 @@ cdef class Poller:
         self.hub.commits.end_turn()
         if self.hub.closed:
             for connection in self.hub.closed:
-                if self.connections.get(connection.fd) is connection:
-                    del self.connections[connection.fd]
+                self.connections.pop(connection, None)
             self.hub.closed.clear()
         return served
 
@@ -447,7 +446,7 @@ cdef class Poller:
             self.hub.node.counters.connections_accepted += 1
             connection = listener.accepted(accepted, peer_ip(peer, length))
             if connection is not None:
-                self.connections[(<Transport>connection).fd] = connection
+                self.connections[connection] = None
         return 0
 
     cdef int journal_turn(self) except -1:
@@ -500,7 +499,7 @@ cdef class Poller:
         cdef Transport connection
         self.stamp()
         late = []
-        for connection in list(self.connections.values()):
+        for connection in list(self.connections):
             why = connection.tick()
             if why:
                 late.append((connection, why))

@@ -22,6 +22,7 @@ handled again from its first byte when the edge has stored the answers in `verdi
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.debug cimport check
+from fluxmq._core.memory.flag cimport flag_t
 from fluxmq._core.memory.message cimport blob_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.net.recorded cimport Recorded
@@ -53,6 +54,7 @@ cdef bint may_follow(uint8_t phase, uint8_t after) noexcept
 cdef class Transport(Recorded):
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
     cdef public object state            # owned by the edge
+    cdef public object proxied          # edge/proxy_protocol.py: what a balancer said of the client; or None
     cdef public object origin           # edge/origins.py: the address whose limits count it; None: none
     cdef public object verdicts         # edge/asking.py: answers about the packet in front; None: there are none
     cdef object tls                     # ssl.SSLSocket, or None
@@ -61,15 +63,15 @@ cdef class Transport(Recorded):
     cdef int epoll
     cdef uint32_t interest              # epoll events asked for
     cdef uint32_t deferred              # epoll events to be handled in a later round (go_on)
-    # One byte each, because there are many connections and a bint is an int.
+    # One byte each, because there are many connections.
     cdef readonly uint8_t phase
     cdef readonly uint8_t paused        # PAUSE_* bits; 0: not paused
     cdef uint8_t waited                 # the refusal under way has waited for its commit and may be written now
     cdef uint8_t resumed                # in Hub.resumed: continues in a later round
     cdef uint8_t reported               # on_end was called
     cdef uint8_t closing                # WebSocket: Close arrived behind bytes that still wait in carry
-    cdef readonly bint greedy           # used up its share the last time it was served
-    cdef readonly bint eof              # the peer closed its side
+    cdef readonly flag_t greedy         # used up its share the last time it was served
+    cdef readonly flag_t eof            # the peer closed its side
     cdef uint64_t served                # node.turn of the round in which it was last greedy
     cdef uint64_t work_end              # value of node.work at which its share is used up
     cdef uint32_t read_room             # bytes of one recv: fewer for a peer whose reads exceed a share

@@ -37,6 +37,7 @@ class Transport(Recorded):
     deadline_ms: int
     write_timeout_ms: int
     origin: Any
+    proxied: Any
     verdicts: Any
     @property
     def fd(self) -> int: ...

@@ -150,8 +150,10 @@ cdef class Transport(Recorded):
 
     @property
     def peer(self) -> str:
-        """Address of the peer; "" if the connection is gone."""
-        return peer_name(self.fd) if self.phase != PHASE_CLOSED else ""
+        """Address of the peer, or of the client behind a balancer; "" if the connection is gone."""
+        if self.phase == PHASE_CLOSED:
+            return ""
+        return str(self.proxied) if self.proxied is not None else peer_name(self.fd)
 
     def write(self, bytes data not None):
         """Queues one packet, to be sent at the end of the turn."""
@@ -664,8 +666,11 @@ cdef class Transport(Recorded):
 
     @property
     def certificate(self):
-        """The peer's certificate as ssl.SSLSocket.getpeercert() returns it, or None."""
-        return self.tls.getpeercert() if self.tls is not None else None
+        """The peer's certificate as ssl.SSLSocket.getpeercert() returns it, or None; without TLS the one that a
+        balancer has verified."""
+        if self.tls is not None:
+            return self.tls.getpeercert()
+        return self.proxied.certificate if self.proxied is not None else None
 
     cdef int flush(self) except -1:
         """Sends pending output. The poller calls it once per turn for each dirty link."""

@@ -59,6 +59,7 @@ cdef class Retained:
 
 
 @cython.final
+@cython.no_gc           # a tree: nodes know their children only, and values know none
 @cython.freelist(64)
 cdef class RetainedNode:
 

@@ -21,6 +21,7 @@ A slot is HELD until a commit line has committed what its PUBLISH depends on:
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.memory.commits cimport ticket_t
+from fluxmq._core.memory.flag cimport flag_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport ids_t, msg_t, pub_t
@@ -77,22 +78,29 @@ cdef class SessionFacts:
     cdef public uint32_t epoch          # grows with every connect and disconnect, so that older timers do nothing
     cdef public uint16_t keep_alive_s
     cdef public uint8_t version         # of the protocol; 0: no client has connected, the session came from other nodes
-    cdef public bint kept               # survives its connection
-    cdef public bint restored           # came from disk and has not been connected since
-    cdef public bint here               # its client has its CONNACK: it counts as connected in its share groups
-    cdef public bint durable            # announced so: other nodes keep messages for it when this one dies
-    cdef public bint frozen             # on its way to another node
-    cdef public bint counted            # each use of a packet identifier is known: all its nodes still live
+    cdef public flag_t kept             # survives its connection
+    cdef public flag_t restored         # came from disk and has not been connected since
+    cdef public flag_t here             # its client has its CONNACK: it counts as connected in its share groups
+    cdef public flag_t durable          # announced so: other nodes keep messages for it when this one dies
+    cdef public flag_t frozen           # on its way to another node
+    cdef public flag_t counted          # each use of a packet identifier is known: all its nodes still live
 
 cdef class Session:
     # identity
     cdef readonly bytes name            # client identifier, UTF-8
     cdef readonly Namespace namespace
     cdef readonly uint64_t number       # its identifier in journal and view; 0 until it is journalled
-    cdef public bint journalled         # its changes are recorded
-    cdef public bint dirty              # changed by hot operations since the view's copy was made
+    cdef public flag_t journalled       # its changes are recorded
+    cdef public flag_t dirty            # changed by hot operations since the view's copy was made
+    # when it is full: drop the new message, not the oldest
+    cdef public flag_t queue_rejects
+    # Of `replay`: it needs the window too, so that the line leaves it every second place; and which of both gets the
+    # next single free place.
+    cdef uint8_t sharing
+    cdef uint8_t odd
+    cdef readonly uint32_t received_count   # inbound QoS 2
     # state of the cold half (engine/sessions/state.py), not used here
-    cdef public dict subscriptions      # filter bytes -> (options, identifier)
+    cdef dict filters                   # `subscriptions`; None: there is none, as of most that are idle
     cdef public object data
     # MovingSession (hub/moving), which says from which nodes it takes messages; None: from all. Only the hub looks.
     cdef public object moving
@@ -121,8 +129,6 @@ cdef class Session:
     cdef uint32_t queue_head
     cdef readonly uint32_t queued
     cdef public uint32_t queue_max
-    cdef public bint queue_rejects      # when full: drop the new message, not the oldest
-    cdef readonly uint32_t received_count   # inbound QoS 2
     cdef readonly uint64_t queued_bytes
     cdef public uint64_t queue_bytes_max
     cdef readonly uint64_t dropped
@@ -133,8 +139,6 @@ cdef class Session:
     cdef uint32_t forget_at             # slot at which forget_claim starts to search
     # retained messages share the window with the line, so that neither starves the other
     cdef Replay replay                  # None: all was sent
-    cdef uint8_t sharing                # the replay needs the window too: the line leaves it every second place
-    cdef uint8_t odd                    # which of both gets the next single free place
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
 

@@ -9,6 +9,8 @@ cimport cython
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
+from types import MappingProxyType
+
 from fluxmq._core.errors import ProtocolError
 
 from fluxmq._core.debug cimport check, is_transition
@@ -57,6 +59,8 @@ cdef inline bint in_flight(const slot_t* slot) noexcept:
     is late."""
     return slot.state == SLOT_SENT or slot.state == SLOT_RELEASE_HELD or slot.state == SLOT_RELEASED
 
+
+NO_SUBSCRIPTIONS = MappingProxyType({})
 
 cdef enum:
     SLOTS_MIN = 16
@@ -112,7 +116,6 @@ cdef class Session:
         self.number = number
         self.ledger = ledger
         self.journalled = number != 0 and ledger.active()
-        self.subscriptions = {}
         self.node = &ledger.node
         self.window = 1
         self.queue_max = 1000
@@ -144,6 +147,26 @@ cdef class Session:
         self.queue = NULL
         self.received = NULL
         self.slots_mask = self.queue_mask = self.outstanding = self.received_count = 0
+
+    @property
+    def subscriptions(self) -> Mapping[bytes, tuple[int, int]]:
+        """By filter, `$share/…/` included: options of SUBSCRIBE and Subscription Identifier (0: none), MQTT 5.0 section
+        3.8. Not to be changed: see keep_subscription() and forget_subscription()."""
+        return NO_SUBSCRIPTIONS if self.filters is None else self.filters
+
+    def keep_subscription(self, bytes filter not None, int options, uint32_t identifier):
+        """Adds a subscription, or replaces the one to this filter [MQTT-3.8.4-3]. The trie is the hub's."""
+        if self.filters is None:
+            self.filters = {}
+        self.filters[filter] = options, identifier
+
+    def forget_subscription(self, bytes filter not None) -> bool:
+        """Whether there was one."""
+        if self.filters is None or self.filters.pop(filter, None) is None:
+            return False
+        if not self.filters:
+            self.filters = None
+        return True
 
     def set_number(self, uint64_t number):
         """Sets the session's identifier on disk; once."""

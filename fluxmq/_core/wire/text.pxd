@@ -26,6 +26,10 @@ cdef int topic_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nog
 # Split a share filter first. TEXT_OK, RULES_BAD or TEXT_BAD.
 cdef int filter_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nogil
 
+# A topic that only the broker publishes to (MQTT 5.0 section 4.7.2): of $SYS, but for what a mosquitto bridge says of
+# itself there, $SYS/broker/connection/<name>/state.
+cdef bint is_reserved_topic(const uint8_t* p, size_t n) noexcept nogil
+
 # "$share/" ShareName "/" filter. 0: not shared (does not start with "$share/"), nothing is written.
 # 1: shared and well formed; the four results point into p. -1: starts with "$share/" but the ShareName is empty or
 # holds "+" or "#", or no filter follows [MQTT-4.8.2-1] [MQTT-4.8.2-2]. filter_valid checks the filter itself.

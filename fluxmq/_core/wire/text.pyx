@@ -9,6 +9,10 @@ exactly if some byte of w is zero; after XOR with a repeated character it finds 
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+cdef enum:
+    BRIDGE_BYTES = 23       # of $SYS/broker/connection/
+    STATE_BYTES = 6         # of /state
+
 cdef extern from *:
     """
     /* Macros, so that the compiler sees constants: an enum cannot hold 64 bits, a variable would be loaded. */
@@ -148,6 +152,13 @@ cdef int filter_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept no
     return RULES_BAD if levels_max and levels > levels_max else TEXT_OK
 
 
+cdef bint is_reserved_topic(const uint8_t* p, size_t n) noexcept nogil:
+    if n < 5 or memcmp(p, <const char*>b"$SYS/", 5) != 0:
+        return 0
+    return (n <= BRIDGE_BYTES + STATE_BYTES or memcmp(p, <const char*>b"$SYS/broker/connection/", BRIDGE_BYTES) != 0
+            or memcmp(p + n - STATE_BYTES, <const char*>b"/state", STATE_BYTES) != 0)
+
+
 cdef int share_split(const uint8_t* p, size_t n, const uint8_t** group, size_t* group_len,
                      const uint8_t** filter, size_t* filter_len) noexcept nogil:
     cdef const uint8_t* slash
@@ -177,6 +188,11 @@ def is_text(bytes text not None) -> bool:
 def check_topic(bytes topic not None, size_t levels_max=0) -> int:
     """1 = a valid topic name; 0 = empty, with a wildcard or with too many levels; -1 = not text (section 4.7)."""
     return topic_valid(<const uint8_t*><const char*>topic, <size_t>len(topic), levels_max)
+
+
+def is_reserved(bytes topic not None) -> bool:
+    """Whether only the broker publishes to this topic name: $SYS, but for the state of a bridge."""
+    return is_reserved_topic(<const uint8_t*><const char*>topic, len(topic))
 
 
 def check_filter(bytes filter not None, size_t levels_max=0) -> int:

@@ -17,7 +17,7 @@ from fluxmq._core.mqtt.decode import connect_level, decode_packet
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Auth, Connect
 from fluxmq._core.mqtt.props import encode_properties
-from fluxmq._core.wire.text import check_topic
+from fluxmq._core.wire.text import check_topic, is_reserved
 from fluxmq.edge.asking import PUBLISH, Undecided
 from fluxmq.edge.mqtt.connack import PACKET_SIZE_UNLIMITED, accepted_v5
 from fluxmq.edge.mqtt.connection import Client, Login, user_properties, without_length
@@ -247,9 +247,8 @@ class Connecting:
             self.front.guard.succeeded(connection.origin.key, client.identity)
         v5 = client.version == 5
         assigned = not packet.client_id
-        if not client.client_id:
-            client.client_id = f"fluxmq-{secrets.token_hex(12)}"
-        client.name = client.client_id.encode()
+        if not client.name:     # this is called again when another node has answered
+            client.name = f"fluxmq-{secrets.token_hex(12)}".encode()
         namespace = client.namespace = find_namespace(self.front, client)
         will = self._will(client)
         requested_s = cast(int, packet.get(Property.SESSION_EXPIRY_INTERVAL, 0)) if v5 else (
@@ -264,6 +263,7 @@ class Connecting:
             keep_alive_s=keep_alive, will=will, username=client.identity, connection=client, namespace=namespace,
             asked_ms=client.login.asked_ms)
         client.session = session
+        client.name = session.name  # one object for both
         client.present = present
         client.login = None
         if v5:
@@ -325,7 +325,7 @@ class Connecting:
             raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "the will asks for RETAIN, but retained messages are "
                                                                  "off (broker.max_retained_messages: 0) "
                                                                  "[MQTT-3.2.2-13]")
-        allowed: int | None = 0 if topic.startswith(b"$SYS/") else 1
+        allowed: int | None = 0 if is_reserved(topic) else 1
         if allowed and not self.front.authority.open_publish:
             allowed = self.front.asking.decide(client, PUBLISH, will.topic)
         if allowed is None:

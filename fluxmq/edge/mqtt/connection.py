@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Disconnect
+from fluxmq._core.net.connection import ClientFacts
 from fluxmq.edge.recording import record_accepted
 from fluxmq.model.mqtt import Property, ReasonCode
 
@@ -70,32 +71,33 @@ class Login:
         self.reference = ""
 
 
-class Client:
-    """State of one connection, from CONNECT to its end."""
+class Client(ClientFacts):
+    """State of one connection, from CONNECT to its end. Its numbers and flags are in the base class.
 
-    __slots__ = ("clean_start", "client_id", "connection", "ended_by", "exchange", "expiry_override", "identity",
-                 "login", "method", "name", "namespace", "packet_size_max", "present", "problem_information",
-                 "publish_will", "session", "taken", "version")
+    name: the client identifier in UTF-8; b"" as long as the broker has not assigned one.
+    """
+
+    __slots__ = ("connection", "ended_by", "exchange", "expiry_override", "identity", "login", "method", "name",
+                 "namespace", "session")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
         self.login: Login | None = Login(packet, connection.hub.mono_ms)  # until CONNACK
-        self.version: int = packet.protocol_level
-        self.client_id: str = packet.client_id
-        self.name: bytes = b""
+        self.version = packet.protocol_level
+        self.clean_start = packet.clean_start
+        self.name: bytes = packet.client_id.encode()
         self.identity: str | None = None
         self.namespace: Namespace | None = None  # set when it has been determined
         self.session: Session | None = None
         self.exchange: Exchange | None = None
         self.method: str | None = None
-        self.problem_information = True
-        self.publish_will = True
         self.expiry_override: int | None = None
-        self.packet_size_max = 0xFFFFFFFF
         self.ended_by = "lost"  # label of fluxmq_disconnections_total
-        self.taken = False  # CONNACK with success was written
-        self.clean_start: bool = packet.clean_start
-        self.present = False  # CONNACK said that there was a session
+
+    @property
+    def client_id(self) -> str:
+        """The client identifier; "" as long as the broker has not assigned one. MQTT 5.0 section 3.1.3.1."""
+        return self.name.decode()
 
     @property
     def place_name(self) -> str:

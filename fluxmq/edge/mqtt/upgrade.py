@@ -5,7 +5,6 @@ h11 parses the request; this module checks what concerns a broker: path, origin,
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from urllib.parse import urlsplit
 
@@ -73,7 +72,7 @@ def _judge(request: h11.Request, headers: dict[str, str], path: str,
                 "not version 13")
     try:
         key = base64.b64decode(headers.get("sec-websocket-key", ""), validate=True)
-    except binascii.Error:
+    except ValueError:      # also of characters outside of ASCII
         key = b""
     if len(key) != 16:
         return _response(400, "Bad Request", "Sec-WebSocket-Key is not 16 bytes in base64"), "bad key"

@@ -18,6 +18,7 @@ from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 __all__ = ["ACTIVE", "ARRIVING", "EXPIRY_NEVER", "ORIGINS_MAX", "WHOLE", "ClientConnection", "Consume", "Head", "Link",
            "Moved", "SessionState", "Subscription", "Will", "incarnation_of"]
 
+NONE_REST: frozenset[bytes] = frozenset()  # one for all: each call makes another one of 216 bytes
 EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
 
 
@@ -154,7 +155,7 @@ class SessionState(SessionFacts):
         self.groups: dict[bytes, ShareGroup] | None = None
         self.will: Will | None = None
         self.username: str | None = None
-        self.resting: frozenset[bytes] = frozenset()  # subscriptions that are suspended because they are not permitted
+        self.resting = NONE_REST  # subscriptions that are suspended because they are not permitted
         self.moved: Moved | None = None  # came from another node
         self.identity = ""  # of no other session of this client; "": it was not made in a cluster
 
