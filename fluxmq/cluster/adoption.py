@@ -21,7 +21,7 @@ same sessions: a step of one is what the other waits for.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import msgspec
@@ -536,6 +536,10 @@ class Adoption:
                 waits.discard(node)
                 _end_if(not waits, promise)
         self._passing = [each for each in self._passing if not each[2].done()]
+
+    def cut_by(self, life: int) -> Collection[str]:
+        """The other nodes that have sent what they kept for a life that has ended."""
+        return self._cut.get(life, ())
 
     async def passed(self, life: int) -> None:
         """Returns when every node has sent what it kept for a life that has just ended."""

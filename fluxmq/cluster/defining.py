@@ -52,8 +52,8 @@ class Defining:
         """Nothing is tried again."""
         self._closed = True
 
-    def _check(self) -> None:
-        """Administrators are heard before the node has joined."""
+    def check(self) -> None:
+        """See the port. Administrators are heard before the node has joined."""
         if not self._definitions.begun:
             raise QueueRefused("unavailable", "this node is joining its cluster, or leaves it",
                                "repeat it when the node serves clients")
@@ -63,7 +63,7 @@ class Defining:
     async def define_queue(self, spec: QueueSpec, declared: Declared | None, *, here: bool = False,
                            near: Address | None = None) -> None:
         """See the port."""
-        self._check()
+        self.check()
         exclusive = declared is not None and declared.exclusive
         if declared is None and not here and is_divided(spec):
             await self._divide_queue(spec)
@@ -152,24 +152,25 @@ class Defining:
 
     async def redefine_queue(self, spec: QueueSpec, identity: int) -> None:
         """See the port."""
-        self._check()
+        self.check()
         known = self._definitions.queues.get(spec.address)
         if known is not None and known.value.id == identity:
             await self._definitions.redefine_queue(msgspec.structs.replace(known.value, spec=spec))
 
     async def undefine_queue(self, address: Address, identity: int) -> None:
         """See the port."""
-        self._check()
+        self.check()
         await self._definitions.undefine_queue(address, identity)
 
     def end_queue(self, address: Address, identity: int, ending: Callable[[bool], bool]) -> None:
         """See the port."""
-        if identity not in self._ending:
-            self._ending[identity] = False
+        if identity not in self._ending and self._is(address, identity) and ending(True):
+            self._ending[identity] = True
             self._driver.start(self._end_queue(address, identity, ending))
 
     async def _end_queue(self, address: Address, identity: int, ending: Callable[[bool], bool]) -> None:
         unsure = False  # a transaction may have been done, or be done later
+        pause = LOOK_S  # doubled, for what came first may be heard of late
         try:
             while not self._closed and self._is(address, identity):
                 if not unsure and not ending(True):
@@ -177,7 +178,11 @@ class Defining:
                 self._ending[identity] = True
                 try:
                     await self._definitions.undefine_queue(address, identity)
-                    unsure = False      # if the queue is there, a change of it came first, also before what was unsure
+                    unsure = False
+                    if self._is(address, identity):     # a change of it came first, also before what was unsure
+                        await self._driver.sleep(pause)
+                        pause = min(2 * pause, RETRY_S)
+                        continue
                 except Unsure:
                     unsure = True
                 except QueueRefused:
@@ -204,6 +209,16 @@ class Defining:
                                                   "answer")
             await self._driver.sleep(LOOK_S)
 
+    async def await_gone(self, address: Address, identity: int) -> None:
+        """See the port."""
+        until, here = self._driver.now() + self._limit_s, identity in self._ending
+        while not self._closed and (self._ending.get(identity, False) if here else self._is(address, identity)):
+            if self._driver.now() >= until:
+                return
+            await self._driver.sleep(LOOK_S)
+        if not self._closed and not self._is(address, identity):
+            await self._definitions.all_catch_up()
+
     def make_known(self, spec: QueueSpec, then: Callable[[], None]) -> None:
         """See the port."""
         self._driver.start(self._make_known(spec, then))
@@ -221,12 +236,12 @@ class Defining:
 
     async def define_exchange(self, exchange: ExchangeDefinition) -> None:
         """See the port."""
-        self._check()
+        self.check()
         await self._definitions.define_exchange(msgspec.structs.replace(exchange, id=self._next_identity()))
 
     async def undefine_exchange(self, address: Address, identity: int) -> None:
         """See the port."""
-        self._check()
+        self.check()
         await self._definitions.undefine_exchange(address, identity)
 
     # ------------------------------------------------------------------ bindings
@@ -234,11 +249,11 @@ class Defining:
     async def define_binding(self, vhost: bytes, source: bytes, destination: bytes, key: bytes, arguments: bytes, *,
                              to_exchange: bool) -> None:
         """See the port."""
-        self._check()
+        self.check()
         await self._definitions.define_binding(vhost, source, destination, key, arguments, to_exchange=to_exchange)
 
     async def undefine_binding(self, vhost: bytes, source: bytes, destination: bytes, key: bytes, arguments: bytes, *,
                                to_exchange: bool) -> None:
         """See the port."""
-        self._check()
+        self.check()
         await self._definitions.undefine_binding(vhost, source, destination, key, arguments, to_exchange=to_exchange)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -502,6 +503,11 @@ class Definitions:
             await self._reaching.wait(revision, self._limit_s)
         except StoreError as error:
             raise Unsure("unavailable", f"{what} was changed, but {error}", "try again") from None
+
+    async def all_catch_up(self) -> None:
+        """Until all nodes know of the definitions what this one knows, or for as long as a change may take."""
+        with suppress(StoreError):
+            await self._reaching.catch_up(self._limit_s)
 
     # ------------------------------------------------------------------ what is left over
 

@@ -194,12 +194,13 @@ class TakeCall(SessionCall, frozen=True, kw_only=True):
 class QueueCall(SessionCall, frozen=True, kw_only=True):
     """Body of the calls about a queue that moves; `client_id` is its name. identity: of the queue. move: of the move,
     drawn by its owner. to: of "move-queue", the node that is to have it. kept: of "queue-here", whether the caller has
-    it still, because the move has failed."""
+    it still, because the move has failed. revision: of "queue-detour", that of queue-data since the move."""
 
     identity: int
     move: int = 0
     to: str = ""
     kept: bool = False
+    revision: int = 0
 
 
 class MoveRefused(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,8 +213,8 @@ class MoveRefused(msgspec.Struct, frozen=True, kw_only=True):
 
 class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
-    empty. had: with the last part, origins of messages that the session has had (_core/hub/origins.pxd). source: the
-    session's name at this node (Departure.source)."""
+    empty. had: with the last part of a tail, origins of messages that the session has had (_core/hub/origins.pxd); of
+    an early tail those whose use is known. source: the session's name at this node (Departure.source)."""
 
     last: bool
     part: bytes

@@ -64,6 +64,7 @@ from fluxmq.cluster.ports import (
     StreamOut,
     Transport,
 )
+from fluxmq.cluster.queue_detours import DETOUR
 from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE, QueueMoves
 from fluxmq.cluster.queue_owners import QueueOwners
 from fluxmq.cluster.quorum import VOTER, Quorum
@@ -195,7 +196,7 @@ class ClusterNode:
         self.queue_moves = QueueMoves(
             definitions=self.definitions, membership=self.membership, peers=lambda: self.peers, writer=self.writer,
             transport=transport, driver=driver, serving=self._serving_nodes, next_identity=self._next_identity,
-            broker=lambda: self.broker, log=log)
+            broker=lambda: self.broker, cut_by=lambda life: self.adoption.cut_by(life), log=log)
         self._stored: Stored | None = None
         self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
         self.disk_hangs = False                         # that has ended its lease
@@ -685,6 +686,8 @@ class ClusterNode:
             return {COPY: moves.copy, REST: moves.rest, MOVE: moves.ordered}[method](body)
         if method == HERE and self.phase in (Phase.SERVING, Phase.LEAVING):
             return self.queue_moves.here(body)
+        if method == DETOUR and self.phase in (Phase.SERVING, Phase.LEAVING):
+            return self.queue_moves.detours.answer(body)
         if method == TAKE_QUEUE and self.phase is Phase.SERVING:
             return self.queue_moves.take(body)
         if method == STORED and self.phase in (Phase.JOINING, Phase.SERVING):
@@ -698,7 +701,8 @@ class ClusterNode:
         return self._refused(method)
 
     async def _refused(self, method: str) -> AsyncIterator[bytes]:
-        if method in ("retained", TAKEOVER, TAIL, TAKE, STORED, RETURN, OPERATION, TAKE_QUEUE, COPY, REST, HERE, MOVE):
+        if method in ("retained", TAKEOVER, TAIL, TAKE, STORED, RETURN, OPERATION, TAKE_QUEUE, COPY, REST, HERE, MOVE,
+                      DETOUR):
             why = f"is {self.phase.value}: try again when it serves"
         else:
             why = f"knows no call {method!r}: its version may be another one"

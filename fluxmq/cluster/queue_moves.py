@@ -17,7 +17,7 @@ It is one file because the two sides are one protocol.
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING
 
 from fluxmq._core.errors import FluxError
@@ -30,6 +30,7 @@ from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import MoveRefused, QueueCall, encode, move_refused_of, queue_call_of
 from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Change, Compare, Log, StoreError, Transport
+from fluxmq.cluster.queue_detours import Detours
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver, Promise, Work
 from fluxmq.engine.ports.queues import QueueRefused
@@ -86,9 +87,11 @@ class QueueMoves:
 
     def __init__(self, *, definitions: Definitions, membership: Membership, peers: Callable[[], Peers | None],
                  writer: Writer, transport: Transport, driver: Driver, serving: Callable[[], list[str]],
-                 next_identity: Callable[[], int], broker: Callable[[], Broker], log: Log) -> None:
+                 next_identity: Callable[[], int], broker: Callable[[], Broker],
+                 cut_by: Callable[[int], Collection[str]], log: Log) -> None:
         self._broker = broker
         self._definitions = definitions
+        self.detours = Detours(definitions=definitions, peers=peers, transport=transport, driver=driver, cut_by=cut_by)
         self._membership = membership
         self._peers = peers
         self._writer = writer
@@ -109,11 +112,13 @@ class QueueMoves:
     def attach(self, manager: QueueManager) -> None:
         """The engine's queues."""
         self._manager = manager
-        manager.on_reserved, manager.mover = self._on_reserved, self.ask
+        manager.on_came, manager.mover = self._on_came, self.ask
+        self.detours.attach(manager)
 
     def close(self) -> None:
         """Nothing is tried again."""
         self._closed = True
+        self.detours.close()
 
     @property
     def manager(self) -> QueueManager:
@@ -160,6 +165,9 @@ class QueueMoves:
         state = self.manager.queues.get(address)
         home = self._definitions.home_of(address)
         if state is None or home is None:
+            if not self._definitions.begun:
+                raise QueueRefused("unavailable", "this node is joining its cluster, or leaves it",
+                                   "repeat it when the node serves clients")
             raise QueueRefused("not_found", f"there is no queue {address[1].decode('utf-8', 'replace')}")
         shown = shown_queue(state.spec)
         if home.node == node:
@@ -524,8 +532,9 @@ class QueueMoves:
                 del self._coming[identity]
                 self._drop(identity, arrival)
 
-    def _on_reserved(self, queue: Queue, kept: list[tuple[Group, Reserve]]) -> None:
+    def _on_came(self, queue: Queue, kept: list[tuple[Group, Reserve]]) -> None:
         self._driver.start(self._let_go(queue, kept))
+        self._driver.start(self.detours.expect(queue, self.manager.states[queue].id))
 
     async def _let_go(self, queue: Queue, kept: list[tuple[Group, Reserve]]) -> None:
         await self._driver.sleep(RESERVED_S)

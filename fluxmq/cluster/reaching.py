@@ -68,6 +68,10 @@ class Reaching:
         finally:
             self._waits.remove(wait)
 
+    async def catch_up(self, limit_s: float) -> None:
+        """Until every node with a lease knows what this one knows now. Raises as wait()."""
+        await self.wait(self._here(), limit_s)
+
     async def _limit(self) -> None:
         while self._waits and not self._closed:
             now = self._driver.now()

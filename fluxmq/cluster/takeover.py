@@ -251,18 +251,19 @@ class Takeovers:
             self._coming.pop(session, None)
             if coming.complete:
                 moving.restore()
+                origins.watch(False)
             else:
                 self._late[session] = coming
-            origins.watch(False)
 
     def ended(self, session: Session) -> None:
         """A session of this node has ended, or another node has it."""
-        self._late.pop(session, None)
+        if self._late.pop(session, None) is not None:
+            self._broker.hub.origins.watch(False)
 
     def _late_of(self, session: Session) -> _Coming | None:
         late = self._late.get(session)
         if late is not None and late.arrival.ended:     # its client has begun another session here
-            del self._late[session]
+            self.ended(session)
             return None
         return late
 
@@ -271,7 +272,7 @@ class Takeovers:
         if coming.complete and not coming.done.done():
             coming.done.set_result(None)
         elif coming.complete and self._late.get(session) is coming:
-            del self._late[session]
+            self.ended(session)
             if session not in self._going:
                 coming.moving.restore()
 
@@ -483,8 +484,9 @@ class Takeovers:
         """early: more follows, and what is sent now is sent again. Returns whether the session is still there."""
         for end, part in _with_last(going.departure.tail()):
             last = end and not early
+            had = going.departure.had() if last else going.departure.had_for_certain() if end else []
             call = TailCall(**peers.call_to(peer, session), last=last, part=part, source=going.departure.source,
-                            had=going.departure.had() if last else [])
+                            had=had)
             if [answer async for answer in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S)]:
                 return False
         return True
@@ -526,15 +528,16 @@ class Takeovers:
                 return
             if call.part:
                 arrival.append(call.part)
-            if coming is not None and call.last and not coming.whole:   # else what was released meanwhile is not known
-                coming.arrival.bring(call.had)
+            if (known := coming or self._late_of(session)) is not None and not known.whole:
+                # As long as it is not, this node remembers what is released.
+                (known.arrival.bring if call.last else known.arrival.bring_early)(call.had)
             # Of the last one the activation of the session, too: the other node forgets it now.
             await self.durable()
         except ProtocolError as error:
             raise CallFailed(str(error)) from None
-        if call.last and (coming := coming or self._late_of(session)) is not None:
-            coming.whole = True
-            self._look_at(session, coming)
+        if call.last and (known := coming or self._late_of(session)) is not None:
+            known.whole = True
+            self._look_at(session, known)
 
     def _arrival_of(self, session: Session) -> Arrival | None:
         """The client did not wait for the tail any longer. Raises CallFailed while the session is on its way from here:

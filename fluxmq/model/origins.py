@@ -6,7 +6,7 @@ address would not hold. An IPv4 address on an IPv6 socket (::ffff:a.b.c.d) count
 import ipaddress
 from collections.abc import Iterable
 
-__all__ = ["Networks", "origin_of", "read_network", "read_origin", "show_origin"]
+__all__ = ["Networks", "origin_of", "read_address", "read_network", "read_origin", "show_origin"]
 
 _MAPPED = bytes(10) + b"\xff\xff"  # RFC 4291 section 2.5.5.2
 _PREFIX_BYTES = 8
@@ -31,13 +31,17 @@ def show_origin(origin: bytes) -> str:
     return str(ipaddress.IPv4Address(origin)) if origin else "unknown"
 
 
-def read_origin(text: str) -> bytes:
-    """The origin that an address belongs to, or that show_origin wrote. Raises ValueError with what to write."""
+def read_address(text: str) -> bytes:
+    """4 or 16 bytes of an address, or of what show_origin wrote. Raises ValueError with what to write."""
     try:
-        parsed = ipaddress.ip_address(text.removesuffix("/64") if ":" in text else text)
+        return ipaddress.ip_address(text.removesuffix("/64") if ":" in text else text).packed
     except ValueError:
         raise ValueError(f"{text!r} is no address: write one such as 192.0.2.1 or 2001:db8::1") from None
-    return origin_of(parsed.packed)
+
+
+def read_origin(text: str) -> bytes:
+    """The origin that an address belongs to, or that show_origin wrote. Raises ValueError with what to write."""
+    return origin_of(read_address(text))
 
 
 def read_network(text: str) -> Network:

@@ -4,7 +4,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 
 from kit.broker import Broker, BrokerDied
@@ -18,6 +20,7 @@ from fluxmq.cluster.keys import node_key
 __all__ = ["NODES", "Nodes", "ProxiedNodes", "SpacedNodes"]
 
 NODES = 3
+LET_IN_EARLY = re.compile(r"a session was taken over, but a node has not answered in time.* client_id=(\S+)")
 START_S = 120.0     # for a machine that is busy with other things; a node that does not start is a finding
 AMQP_PORT = 5672
 SETTINGS: dict[str, object] = {
@@ -98,6 +101,12 @@ class Nodes(Cluster):
         finally:
             client.close()
         return True
+
+    def let_in_early(self, since: Sequence[int]) -> set[str]:
+        """Clients whose node has said in its log, behind these positions, that it did not wait any longer for what
+        others hold for them, which may come late."""
+        return {found for broker, at in zip(self.brokers, since, strict=True)
+                for found in LET_IN_EARLY.findall(broker.stderr(at))}
 
     def accidents(self) -> list[str]:
         """What nodes printed since the last call that only a defect prints, and nodes that ended by themselves."""

@@ -42,7 +42,7 @@ class Round:
         wrong = ", ".join(f"{count} {kind}" for kind, count in self.found.counts.items()) or "ok"
         excused = sum(self.found.excused.values())
         return (f"round {self.number}: {self.what}: {self.publishes} publishes acknowledged, {self.confirms} confirms; "
-                f"{wrong}{f' ({excused} excused by a failed node)' if excused else ''}; {self.seconds:.0f} s")
+                f"{wrong}{f' ({excused} excused)' if excused else ''}; {self.seconds:.0f} s")
 
 
 def deck(chance: Random, names: Sequence[str]) -> Iterator[str]:
@@ -128,7 +128,9 @@ class Campaign:
         for part in parts:
             with contextlib.suppress(OSError, AssertionError):      # its verdict says what is missing
                 part.end()
+        early = nodes.let_in_early(logs)
         for part in parts:
+            part.early = early
             part.judge({nodes.addresses[number] for number in failed}, this.found)
             this.publishes += part.publishes()
             this.confirms += part.confirms()

@@ -38,8 +38,8 @@ def test_what_a_dead_node_excuses_is_counted_apart() -> None:
     found.note("lost", [b"p %d" % number for number in range(7)], "from p to s")
     assert found and found.told == ["lost: 7 from p to s: p 0, p 1, p 2, p 3, p 4, …"]
     one = Round(3, "kill", "kill -9 of n1", 700, 200, 12.3, found)
-    assert one.line() == ("round 3: kill -9 of n1: 700 publishes acknowledged, 200 confirms; 7 lost (1 excused by a "
-                          "failed node); 12 s")
+    assert one.line() == ("round 3: kill -9 of n1: 700 publishes acknowledged, 200 confirms; 7 lost (1 excused); "
+                          "12 s")
     well = Round(4, "still", "n0 stands still", 100, 0, 3.0)
     assert "; ok; 3 s" in well.line()
     said = summary([one, well], 9).splitlines()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from campaign.books import Findings, disordered, missing, repeated
 from campaign.nodes import NODES, Nodes
@@ -33,6 +33,7 @@ class Part:
         self.name = name
 
     hoppers: Sequence[Hopper] = ()      # all its clients of MQTT, but for those that come and go
+    early: Collection[str] = ()         # clients that were let in before all was there, which comes late: in the log
 
     def start(self) -> None:
         """Returns when all its clients are there; the others come when subscribers have subscribed."""
@@ -138,7 +139,7 @@ class Sessions(Part):
                 # What was refused may come all the same, at any time.
                 taken = {*publisher.acknowledged}
                 found.note("out of order", disordered([one for one in publisher.sent if one in taken], got), way,
-                           excused=was_there or bool(publisher.visited & failed))
+                           excused=was_there or bool(publisher.visited & failed) or subscriber.name in self.early)
                 if subscriber.qos == publisher.qos == 2:
                     found.note("repeated", repeated(got, publisher.sent), way, excused=was_there)
         for group in self.groups:

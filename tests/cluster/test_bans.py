@@ -78,6 +78,25 @@ def everywhere(members: Sequence[Member], account: str = "anna", origin: bytes =
     return {member.banned(account, origin) for member in members}
 
 
+def test_an_administrator_bans_on_all_nodes(world: World) -> None:
+    """Longer than nodes ban by themselves, and who has logged in from there, too."""
+    members = three(world)
+    members[2].guard.succeeded(HERE, "anna")
+    members[0].guard.ban(ADDRESS, None, 3600)
+    world.run(200)
+    assert everywhere(members) == {True}
+    world.run(3_590_000)
+    assert everywhere(members) == {True}
+    world.run(20_000)
+    assert everywhere(members) == {False}
+    members[1].guard.ban(ADDRESS, "anna", 60)
+    world.run(200)
+    assert everywhere(members) == {True} and everywhere(members, "bert") == {False}
+    assert [ban.user for ban in members[2].lift()] == ["anna"]
+    world.run(200)
+    assert everywhere(members) == {False}
+
+
 @pytest.mark.parametrize("account", ["anna", "", "a/b%c", "\udcff", "ä" * 300])
 @pytest.mark.parametrize("address", [ADDRESS, NETWORK])
 def test_a_ban_of_one_node_holds_on_all_and_ends_everywhere_by_itself(world: World, account: str, address: str) -> None:

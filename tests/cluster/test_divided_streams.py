@@ -72,7 +72,7 @@ def test_operators_see_one_stream(cluster: Cluster, desk: Desk) -> None:
         "positions"]] == [4, 4, 4])
     wait_until(lambda: not desk.asked("GET", "queues", NAME, "groups")["groups"][0]["members"])
     assert desk.json("seek", "--yes", NAME, "g", "first", "--partition", "1")["positions"] == [
-        {"partition": at, "next": 0 if at == 1 else 4, "settled": 0 if at == 1 else 4} for at in range(3)]
+        {"partition": at, "priority": 0, "next": place, "settled": place} for at, place in enumerate((4, 0, 4))]
     again = reader(cluster, 2, x_consumer_group="g")
     assert sorted(bodies(again, 4)) == sorted(int(line["payload"]) for line in found if line["partition"] == 1)
     again.close()

@@ -134,7 +134,7 @@ def test_groups_and_seek(cluster: Cluster, desk: Desk) -> None:
     assert desk.json("describe", name)["group_list"] == [group()]
     desk.say("publish", name, "three")
     assert desk.json("seek", "--yes", name, group()["name"], "next")["positions"] == [
-        {"partition": 0, "next": 3, "settled": 3}]
+        {"partition": 0, "priority": 0, "next": 3, "settled": 3}]
     assert group()["lag"] == 0
     assert "no group" in desk.say("seek", "--yes", name, "unknown", "first")
     gone = group()["name"]
@@ -152,12 +152,12 @@ def test_dead_letters(cluster: Cluster, desk: Desk) -> None:
     assert desk.rows()[name]["dead_letters"] == 3
     shown = [json.loads(line) for line in desk.say("dlq", "show", name, "--json").splitlines()]
     assert [line["payload"] for line in shown] == ["one", "two", "three"]
-    assert desk.say("dlq", "replay", name, f"0:{shown[1]['offset']}") == f"1 dead letters are back in {name}\n"
+    assert desk.say("dlq", "replay", name, f"0:{shown[1]['offset']}") == f"1 dead letter is back in {name}\n"
     assert desk.say("dlq", "replay", name, "--all") == f"2 dead letters are back in {name}\n"
     assert desk.dead()[name]["messages"] == 0
     read(cluster, HERE, name, 3, reject=True)
     cluster.wait(lambda: desk.dead()[name]["messages"] == 3)
-    assert desk.say("dlq", "purge", name, "--yes") == f"3 dead letters of {name} are gone\n"
+    assert desk.say("dlq", "purge", name, "--yes") == f"3 dead letters are gone from {name}\n"
     assert desk.dead()[name]["messages"] == 0
     drop(cluster, name)
 
@@ -234,6 +234,6 @@ def test_an_owner_that_was_killed_is_named(cluster: Cluster, desk: Desk) -> None
     cluster[OWNER].start()
     cluster.wait(cluster.everybody_serves)
     cluster.wait(lambda: desk.rows()[name]["messages"] == 1)
-    assert desk.say("purge", name, "--yes") == f"1 messages are gone from {name}\n"
+    assert desk.say("purge", name, "--yes") == f"1 message is gone from {name}\n"
     drop(cluster, name)
     drop(cluster, other)

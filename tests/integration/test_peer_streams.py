@@ -126,7 +126,7 @@ def test_who_goes_while_it_is_not_read_leaves_nothing(world: StreamWorld) -> Non
         send(client, "far/a", 1, bytes(1000))
         wire.publish(1, "amq.topic", "far.a", bytes(1000), PERSISTENT | {"message_id": str(number)})
     wait_until(lambda: world.waiting == 2)
-    world.node.call(lambda server: [connection.abort() for connection in list(server.poller.connections.values())])
+    world.node.call(lambda server: [connection.abort() for connection in list(server.poller.connections)])
     assert world.waiting == 0
     client.expect_closed()
 

@@ -290,8 +290,18 @@ class Cluster:
         return True
 
     def epochs(self) -> list[int]:
-        """Of all nodes, as each knows itself."""
-        return [self.nodes(number)[name]["epoch"] for number, name in enumerate(self.names)]
+        """Of all nodes, as each knows itself. Waits for one that is joining again: it tells nobody meanwhile."""
+        found: list[int] = []
+
+        def told() -> bool:
+            try:
+                found[:] = [self.nodes(number)[name]["epoch"] for number, name in enumerate(self.names)]
+            except (OSError, KeyError):
+                return False
+            return True
+
+        self.wait(told)
+        return found
 
     def leader(self) -> int:
         """The node that leads the cluster."""

@@ -95,6 +95,9 @@ class FakeDefiner:
         if known is not None and known.id == identity:
             self._define(msgspec.structs.replace(known, spec=spec))
 
+    def check(self) -> None:
+        """It is there from the start."""
+
     async def undefine_queue(self, address: Address, identity: int) -> None:
         await self._begin("undefine", address[1], identity)
         self._undefine(address, identity)
@@ -113,6 +116,9 @@ class FakeDefiner:
 
     async def await_end(self, identity: int) -> None:
         await self._begin("await end", identity)
+
+    async def await_gone(self, address: Address, identity: int) -> None:
+        await self._begin("await gone", address[1], identity)
 
     def ended(self) -> None:
         """What end_queue was asked for is done."""

@@ -191,8 +191,9 @@ class FakeQueues:
 
     def groups(self, name: str) -> list[dict[str, Any]]:
         queue = self._find(name)
-        return [{"name": group, "members": [], "claimed": 0, "lag": sum(queue.next) - sum(places),
-                 "positions": self._positions(places)} for group, places in sorted(queue.groups.items())]
+        return [{"name": group, "members": [], "claimed": 0, "unsettled": 0, "returned": 0,
+                 "lag": sum(queue.next) - sum(places), "positions": self._positions(places)}
+                for group, places in sorted(queue.groups.items())]
 
     @staticmethod
     def _positions(places: list[int]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ A frame is (header, records); a record is a tuple that begins with its kind:
     (1, number, name)  (2, namespace, flags, left_ms, topic, properties, payload)  (3, …as 2, group, filter)
     (4, namespace, count, group, filter, flags)  (5,)  (6, data)  (7, …as 2, life)  (8, name, packet id, use)
 
-    (9, queue, QoS and quiet, format and forced, position, left_ms, topic, properties, payload)
+    (9, queue, QoS and quiet, format and forced and repeated, position, left_ms, topic, properties, payload)
     (10, member, flags, deliveries, log, first offset, count, ms, reason)  (11, member, limit)
     (12, number, queue, data)  (13, member, flags)  (14, …as 12)  (15, position)
     (16, member, deliveries, log, left_ms, message, offset, format, topic, properties)
@@ -249,7 +249,7 @@ def _content(format_: int, topic: bytes, properties: bytes) -> None:
 
 
 def _read_publish(flags: int, a: int, body: bytes) -> Record:
-    need(flags & 3 != 3 and flags >> 5 < 4)
+    need(flags & 3 != 3 and (flags >> 5 < 4 or flags & ORIGIN))
     fixed = struct.Struct("<QQII")
     need(len(body) >= fixed.size)
     queue, position, properties_length, payload_length = fixed.unpack_from(body)

@@ -46,7 +46,7 @@ def test_each_session_gets_what_the_naive_broker_gives(sessions: list[Held],
         for topic_filter, one in held.items():
             bits = options(one.qos, no_local=one.no_local, retain_as_published=one.as_published)
             probe.subscribe(number, topic_filter, bits, one.identifier)
-            probe.sessions[number].subscriptions[topic_filter] = (bits, one.identifier)
+            probe.sessions[number].keep_subscription(topic_filter, bits, one.identifier)
         if number in moving:
             kept.append(MovingSession(probe.sessions[number], True))
     for topic, qos, retain, publisher in messages:

@@ -39,6 +39,8 @@ CONTENT = st.one_of(st.tuples(st.just(0), st.one_of(TOPIC, st.just(b"")), WIRE),
 PUBLISH = st.builds(lambda queue, qos, quiet, forced, content, position, left_ms, payload: (
     9, queue, qos | quiet << 2, content[0] | forced << 1, position, left_ms, *content[1:], payload),
     LONG, st.integers(0, 2), st.integers(0, 1), st.integers(0, 1), CONTENT, LONG, LEFT, PAYLOAD)
+REPEATED = st.builds(lambda message, repeated, origin: (
+    *message[:3], message[3] | repeated << 2, *message[4:], origin), PUBLISH, st.integers(0, 1), ORIGIN)
 SETTLE = st.builds(lambda member, verb, counts, deliveries, log, first, count, ms, reason: (
     10, member, verb | counts << 4, deliveries, log, min(first, (1 << 64) - 1 - count), count, ms, reason),
     NUMBERS, st.integers(0, 3), st.integers(0, 1), SHORT, NUMBERS, LONG,
@@ -49,7 +51,7 @@ DELIVERY = st.builds(lambda member, deliveries, log, left_ms, offset, content, q
     NUMBERS, SHORT, NUMBERS, st.integers(0, (1 << 52) - 1), LONG, CONTENT, st.integers(0, 2), PAYLOAD,
     st.tuples(SIGNED, SIGNED, st.integers(0, 255)))
 OF_QUEUES = st.one_of(
-    PUBLISH, st.builds(lambda message, origin: (*message, origin), PUBLISH, ORIGIN), SETTLE, DELIVERY,
+    PUBLISH, REPEATED, SETTLE, DELIVERY,
     st.tuples(st.just(11), NUMBERS, NUMBERS), st.tuples(st.sampled_from([12, 14]), NUMBERS, LONG, PAYLOAD),
     st.tuples(st.just(13), NUMBERS, st.integers(0, 1)), st.tuples(st.sampled_from([15, 19]), LONG),
     st.tuples(st.just(17), NUMBERS, NUMBERS, LONG), st.tuples(st.just(18), NUMBERS, PAYLOAD),
@@ -168,6 +170,7 @@ def delivery(format_: int, topic: bytes, properties: bytes, qos: int = 1) -> pee
     (delivery(0, b"t", b""), True), (delivery(0, b"t", b"", 2), True), (delivery(0, b"t", b"", 3), False),
     (delivery(0, b"", b""), True), (delivery(0, b"+", b""), False), (delivery(2, b"t", b""), False),
     (delivery(0, b"", b"\x01\x01"), True), (delivery(0, b"", b"\x01"), False), (delivery(0, b"", b"\x23\0\1"), False),
+    ((9, 1, 1, 4, 0, -1, b"t", b"", b"", (1, 1, 1)), True), ((9, 1, 1, 4, 0, -1, b"t", b"", b""), False),
     ((9, 1, 1, 0, 0, -1, b"", b"\x01", b""), False), ((9, 1, 1, 0, 0, -1, b"", b"", b""), True),
     (delivery(1, b"", b"\0\0"), False), (delivery(1, b"\0", b""), False), (delivery(1, b"\0", b"\0\0"), True),
     (delivery(1, b"\1", b"\0\0"), False), (delivery(1, b"\1e" + b"k" * 255, b"\0\0"), True),

@@ -133,7 +133,7 @@ class FollowedMachine(QueueMachine):
 
 
 def test_a_follower_knows_what_its_leader_knows() -> None:
-    run_state_machine_as_test(FollowedMachine, settings=settings(SMOKE, max_examples=500))
+    run_state_machine_as_test(FollowedMachine, settings=settings(SMOKE, max_examples=200))
 
 
 def test_a_group_made_after_a_snapshot_begins_where_its_leader_lets_it_begin() -> None:

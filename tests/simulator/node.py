@@ -215,6 +215,8 @@ class Node:
         cluster = self.cluster
         self.broker = Broker(hub, None, self.note, cluster=cluster)
         self.keeper = Keeper(self.broker, self.store, options.checkpoint_bytes, self.driver)
+        # Histories say themselves when a checkpoint is taken, and tests look at what is in memory after minutes.
+        self.keeper.quiet_ms = 0
         self.manager = QueueManager(hub, "", self.note, cluster=cluster)
         self.segments = SegmentStore(ROOT, segment_bytes=options.segment_bytes, compression=options.compression,
                                      ops=SimOps(self.disk))
@@ -376,7 +378,7 @@ class Node:
     def stop(self) -> None:
         """As SIGTERM, up to the closing of the store. What is under way goes on as in a quick machine."""
         self.broker.stopping = True
-        for connection in list(self.poller.connections.values()):
+        for connection in list(self.poller.connections):
             if connection.state is not None:
                 connection.state.shut_down()
             connection.abort()

@@ -245,6 +245,18 @@ def test_a_node_that_is_away_is_named_and_not_asked() -> None:
     assert not world.ways["one"].asked
 
 
+def test_a_queue_that_has_just_gone_at_its_node_is_deleted() -> None:
+    """Its connection has ended there, say, and this node does not know yet."""
+    world = World()
+    del world.queues["two"].queues["q"]
+
+    async def scenario() -> None:
+        assert (await world.call("GET", f"{Q}/q"))[0] == 404
+        assert await world.call("DELETE", f"{Q}/q") == (200, {"deleted": True, "messages": None})
+
+    run(scenario())
+
+
 def test_a_node_that_does_not_answer_is_named() -> None:
     world = World()
     world.ways["one"].silent.add("two")

@@ -12,7 +12,7 @@ from kit.stored_node import StoredNode
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.origins import read_origin
-from fluxmq._core.testing.peer_probe import queued
+from fluxmq._core.testing.peer_probe import queued, release_all
 
 
 class World:
@@ -97,6 +97,29 @@ def test_no_life_gives_out_what_another_has() -> None:
         some = {hub.next_identity() for _ in range(1000)}
         assert len(some) == 1000 and not some & given and 0 not in some
         given |= some
+
+
+@pytest.mark.parametrize("released", [65_535, 65_537])
+def test_what_is_released_while_a_session_comes_is_not_brought(released: int) -> None:
+    """Of more than 65 536 identifiers nobody knows which, so nothing is brought until the last session is whole."""
+    origins = (hub := Hub(None)).origins
+    origins.watch(True)
+    origins.watch(True)
+    release_all(hub, 7, 1, 65_535)
+    if released > 65_535:
+        release_all(hub, 8, 1, released - 65_535)
+    origins.bring(7, 5, 70, 1)
+    assert not len(origins), "that was released"
+    origins.bring(9, 1, 70, 1)
+    origins.bring_group(9, 2, 70, 3)
+    assert len(origins) == (2 if released == 65_535 else 0)
+    origins.watch(False)
+    origins.bring(9, 3, 70, 1)
+    assert len(origins) == (3 if released == 65_535 else 0)
+    origins.watch(False)
+    origins.bring(7, 5, 71, 1)
+    origins.bring(9, 4, 70, 1)
+    assert len(origins) == (5 if released == 65_535 else 2)
 
 
 def test_what_is_read_of_a_record() -> None:

@@ -679,7 +679,7 @@ def test_it_is_acknowledged_when_the_receivers_journal_has_it(tmp_path: Path, he
 def adopted(node: PeerNode, name: bytes, life: int, filter_: bytes = b"t/#") -> MovingSession:
     """A session that was adopted from a life of a node, and takes nothing of any source yet."""
     session = node.session(name, filter_)
-    session.subscriptions[filter_] = (2, 0)
+    session.keep_subscription(filter_, 2, 0)
     return MovingSession(session, False, [life])
 
 

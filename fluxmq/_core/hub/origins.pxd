@@ -13,10 +13,13 @@ it has goes only to those sessions that were not here then (Hub.publish_once).
                                                             [u32 k, k × u64 mark of a share group of which a member has
                                                             it], n × u64 session that has it not, big-endian
 
-A session that comes from another node brings the origins that it has had there, and those of its own messages (bring).
-They come by another way than RELEASE, so those that are released meanwhile are remembered (watch). The same when a
-publisher has moved: RELEASE comes from its new node, and copies that its former node had sent may come behind that, of
-which nobody here is to get one (expect).
+A session that comes from another node brings the origins that it has had there, and those of its own messages
+(bring). They come by another way than RELEASE, so those that are released meanwhile are remembered (watch),
+RELEASED_MAX of them at most: if there are more, none is brought, and what is repeated may come twice, but nothing is
+lost. The same when a publisher has moved: RELEASE comes from its new node, and copies that its former node had sent
+may come behind that, of which nobody here is to get one (expect). And when a queue has moved: copies that a node had
+sent to its former owner come through that one (expect_forwarded). Only what its publisher has sent again can have
+such a copy.
 
 Use 0 is unknown: a node that has made a session from what others knew of it does not know how often its identifiers
 were used. It means every use of a packet identifier. But a node that was away has not heard what was released
@@ -44,6 +47,7 @@ cdef class Use:
     cdef readonly tuple groups          # marks of share groups: a member has had it, or this node keeps it for one
     cdef readonly uint8_t flags
     cdef readonly bint spread           # another node may have it
+    cdef readonly bint again            # it may have been published more than once
     cdef readonly bint recorded
     cdef readonly bint former           # from before this life of the node, and not confirmed since
     cdef readonly bint loaded           # from before this life of the node
@@ -61,10 +65,13 @@ cdef class Origins:
     cdef list fresh                     # uses of this life of the node; some are gone
     cdef size_t fresh_gone              # how many
     cdef dict changed                   # keys of rows of the view -> None, since the last export
-    cdef uint32_t watching              # sessions that are being taken over
+    cdef readonly uint32_t watching     # sessions that are being taken over
     cdef dict ended                     # (name, packet identifier) -> uses that have ended while there were such
+    cdef bint overrun                   # there were more of these than are remembered: nothing is brought any more
     cdef readonly uint32_t expecting    # publishers whose former node may have copies of what they have released since
-    cdef dict released                  # (name, packet identifier, use) that have ended while there were such
+    cdef readonly uint32_t forwarding   # queues that have moved here, and of which copies may come by the former owner
+    cdef dict released                  # (name, packet identifier, use) that have ended while there were such ->
+                                        # marks of the groups and queues that had it; None: all here
     cdef Use over                       # known of such a copy: everybody has had it
 
     cdef Use find(self, const origin_t* origin)
@@ -81,6 +88,7 @@ cdef class Origins:
     cdef int record(self, uint64_t name, uint16_t packet_id, Use use) except -1
     # Forgets a use of a packet identifier; 0: all of them. Returns whether another node may have it.
     cdef bint end(self, uint64_t name, uint16_t packet_id, uint64_t use) except -1
+    cdef int note_released(self, uint64_t name, uint16_t packet_id, uint64_t use, tuple groups) except -1
     cdef Use put(self, uint64_t name, uint16_t packet_id, uint64_t use)
     cdef int drop(self, uint64_t name, object packet_id, uint64_t use) except -1
     cdef int forgotten(self, Use use) except -1

@@ -112,8 +112,8 @@ cdef class Origins:
         return None
 
     cdef bint is_late(self, const origin_t* origin) except -1:
-        return (self.expecting and origin.use != 0
-                and (origin.name, origin.packet_id, origin.use) in self.released)
+        return (self.expecting or self.forwarding) and origin.use != 0 and (
+            origin.name, origin.packet_id, origin.use) in self.released
 
     cdef uint64_t use_of(self, uint64_t name, uint16_t packet_id, bint former) except? 0xFFFFFFFFFFFFFFFF:
         cdef dict of_name = self.names.get(name)
@@ -131,7 +131,9 @@ cdef class Origins:
             known = self.put(origin.name, origin.packet_id, origin.use)
         elif not recorded and not missed and not took and not known.flags & ORIGIN_BROUGHT:
             known.spread = known.spread or origin.spread
+            known.again = known.again or origin.doubtful
             return 0
+        known.again = known.again or origin.doubtful
         if published and known.groups and max(known.groups) >= ABSENT:     # the queues here have got it now
             known.groups = tuple([group for group in known.groups if group < ABSENT])
             recorded = recorded or self.ledger.active()
@@ -154,6 +156,7 @@ cdef class Origins:
             known = self.put(origin.name, origin.packet_id, origin.use)
             known.flags = ORIGIN_BROUGHT
         known.spread = True
+        known.again = known.again or origin.doubtful
         if group not in known.groups:
             known.groups = (*known.groups, group)
         if recorded or known.recorded:
@@ -171,22 +174,33 @@ cdef class Origins:
         cdef Use each
         cdef bint spread = False
         cdef bint found = False
-        if self.watching:
+        if self.watching and not self.overrun:
             self.ended.setdefault((name, packet_id), set()).add(use)
+            if len(self.ended) > RELEASED_MAX:
+                self.ended.clear()
+                self.overrun = True
         if self.expecting and use:
-            self.released[name, packet_id, use] = None
-            if len(self.released) > RELEASED_MAX:
-                del self.released[next(iter(self.released))]
+            self.note_released(name, packet_id, use, ())        # also if it was never here
         if of_name is None:
             return True
         for each in list(of_name.get(packet_id, ())):
             if use == 0 or each.use == use or each.use == 0:
                 found = True
                 spread = spread or each.spread
+                if each.use and (self.expecting or (self.forwarding and each.again)):
+                    # What this node has published all its queues have that want it.
+                    self.note_released(name, packet_id, each.use,
+                                       None if each.flags & ORIGIN_PUBLISHED else each.groups)
                 if each.recorded:
                     self.ledger.write(RECORD_ORIGIN_END, key_of(name, packet_id, each.use))
                 self.drop(name, packet_id, each.use)
         return spread or not found
+
+    cdef int note_released(self, uint64_t name, uint16_t packet_id, uint64_t use, tuple groups) except -1:
+        self.released[name, packet_id, use] = groups
+        if len(self.released) > RELEASED_MAX:
+            del self.released[next(iter(self.released))]
+        return 0
 
     cdef Use put(self, uint64_t name, uint16_t packet_id, uint64_t use):
         cdef Use made = Use.__new__(Use)
@@ -316,9 +330,9 @@ cdef class Origins:
 
     def bring_group(self, uint64_t name, uint16_t packet_id, uint64_t use, uint32_t group):
         """A queue has come from another node, where it has had this."""
-        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=True, doubtful=False, pub=NULL)
+        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=True, doubtful=True, pub=NULL)
         cdef set ended = self.ended.get((name, packet_id), set())
-        if use not in ended and 0 not in ended:
+        if use not in ended and 0 not in ended and not self.overrun:
             self.note_group(&origin, group, self.ledger.active())
 
     def bring(self, uint64_t name, uint16_t packet_id, uint64_t use, uint64_t session=0):
@@ -327,7 +341,7 @@ cdef class Origins:
         cdef Use each
         cdef Use found = None
         cdef set ended = self.ended.get((name, packet_id), set())
-        if use in ended or 0 in ended or (ended and use == 0):
+        if use in ended or 0 in ended or (ended and use == 0) or self.overrun:
             return
         for each in self.names.get(name, {}).get(packet_id, ()):
             if each.use == use:
@@ -366,17 +380,36 @@ cdef class Origins:
                 each.former = False
 
     def watch(self, bint begin):
-        """A session is being taken over, or is no longer: what is released meanwhile is not brought any more."""
+        """A session is being taken over, or is no longer: what is released meanwhile is not brought any more. Of more
+        than RELEASED_MAX packet identifiers nobody remembers which: nothing is brought then until the last one ends."""
         self.watching += 1 if begin else -1
         if self.watching == 0:
             self.ended.clear()
+            self.overrun = False
 
     def expect(self, bint begin):
         """The former node of a publisher that has moved may still send copies of what it has published, or has no such
         copies any more. Copies of what is released meanwhile are for nobody."""
         self.expecting += 1 if begin else -1
-        if self.expecting == 0:
+        if self.expecting + self.forwarding == 0:
             self.released.clear()
+
+    def expect_forwarded(self, bint begin):
+        """A queue comes from another node, through which copies of what was published to it may come, or there are no
+        such copies any more. Copies of what is released meanwhile are for nobody."""
+        self.forwarding += 1 if begin else -1
+        if self.expecting + self.forwarding == 0:
+            self.released.clear()
+
+    def released_of(self, uint32_t mark) -> list:
+        """What a queue with this mark has had and was released, of which copies may come: [(name, packet identifier,
+        use)]."""
+        return [key for key, groups in self.released.items() if groups is None or mark in groups]
+
+    def bring_released(self, uint32_t mark, list released not None):
+        """A queue has come from another node, where it has had these (released_of)."""
+        for name, packet_id, use in released:
+            self.note_released(name, packet_id, use, (mark,))
 
     def forget(self, uint64_t name):
         """The session or will is no more."""

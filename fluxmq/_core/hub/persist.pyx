@@ -197,20 +197,17 @@ def session_without(bytes value not None, missing not None) -> bytes:
     return b"".join([*parts, value[at:]])
 
 
-def export_retained(Hub hub not None) -> tuple:
-    """(puts, deletes) for the view: retained messages changed since the last call."""
+def export_retained(Topics space not None, list topics not None) -> tuple:
+    """(puts, deletes) for the view: retained messages of these topics, as they are now."""
     cdef Retained kept
-    cdef Topics space
+    cdef bytes topic
     puts, deletes = [], []
-    for space, topics in hub.namespaces.take_retained():
-        for topic in topics:
-            kept = space.retained.get(topic)
-            if kept is None:
-                deletes.append(retained_key(space.namespace.number, topic))
-            elif kept.unstored:
-                deletes.append(retained_key(space.namespace.number, topic))
-            elif not kept.volatile:
-                puts.append((retained_key(space.namespace.number, topic), message_value(&kept.msg.body, kept.msg.qos)))
+    for topic in topics:
+        kept = space.retained.get(topic)
+        if kept is None or kept.unstored:
+            deletes.append(retained_key(space.namespace.number, topic))
+        elif not kept.volatile:
+            puts.append((retained_key(space.namespace.number, topic), message_value(&kept.msg.body, kept.msg.qos)))
     return puts, deletes
 
 

@@ -115,6 +115,7 @@ cdef enum:                          # flags of a publish to a queue
     PEER_QUIET = 4                  # a refusal is counted, and not told
     PEER_FORMAT_SHIFT = 5           # one bit
     PEER_FORCED = 64
+    PEER_REPEATED = 128             # perhaps it was published before
 
 cdef enum:                          # flags of a settlement
     PEER_VERB = 15

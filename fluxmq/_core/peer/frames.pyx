@@ -197,6 +197,7 @@ cdef uint8_t* put_publish(uint8_t* at, uint64_t queue, uint64_t position, const 
     cdef uint32_t length = (PUBLISH_BYTES + (8 if left_ms >= 0 else 0) + (ORIGIN_BYTES if origin else 0)
                             + body.topic_length + body.properties_length + body.payload_length)
     at = put_head(at, PEER_PUBLISH, flags | (PEER_EXPIRES if left_ms >= 0 else 0) | (PEER_ORIGIN if origin else 0)
+                  | (PEER_REPEATED if origin and origin.doubtful else 0)
                   | <uint8_t>(body.format << PEER_FORMAT_SHIFT), <uint16_t>body.topic_length, length)
     put_u64_le(at, queue)
     put_u64_le(at + 8, position)
@@ -454,7 +455,8 @@ cdef inline int read_publish(peer_record_t* record, const uint8_t* at, uint32_t 
     record.format = record.flags >> PEER_FORMAT_SHIFT & 1
     record.origin = 0
     record.left_ms = -1
-    if length < head or record.flags & PEER_QOS == PEER_QOS or record.flags & 128:
+    if length < head or record.flags & PEER_QOS == PEER_QOS or (
+            record.flags & PEER_REPEATED and not record.flags & PEER_ORIGIN):
         return wrong_record(record.kind)
     record.queue = peek_u64_le(at)
     record.position = peek_u64_le(at + 8)

@@ -29,7 +29,7 @@ from fluxmq._core.memory.commits cimport Commits
 from fluxmq._core.hub.origins cimport Use
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, body_t, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
-from fluxmq._core.memory.node cimport WORK_HOP, WORK_ROUTE
+from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_ROUTE
 from fluxmq._core.mqtt.consts cimport (
     REASON_NO_MATCHING_SUBSCRIBERS, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
@@ -37,8 +37,8 @@ from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL,
     PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
     PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS, PEER_QUIET, PEER_REFUSED,
-    PEER_RELEASE, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE, PEER_STATE, PEER_VERB, PEER_WITHDRAW,
-    checks_t, next_record, open_frame, span_t,
+    PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE, PEER_STATE, PEER_VERB,
+    PEER_WITHDRAW, checks_t, next_record, open_frame, span_t,
 )
 from fluxmq._core.peer.queue_member cimport PeerMember
 from fluxmq._core.pubsub.routes cimport route_drop
@@ -358,13 +358,16 @@ cdef class PeerInbox:
         self.hub.node.work += WORK_HOP
         if record.origin:
             origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
-                              doubtful=False, pub=NULL)
+                              doubtful=record.flags & PEER_REPEATED != 0, pub=NULL)
         if self.queue.relay is not None:
             return self.forward(&body, record, &origin if record.origin else NULL)
         if record.origin:
             known = self.hub.origins.find(&origin)
             if known is not None and known.has_queue(mark):
+                known.again = True
                 self.hub.ledger.wait_for_earlier(self.queue.line)
+                return 0
+            if self.hub.origins.is_late(&origin):
                 return 0
         if record.flags & PEER_FORCED:
             # The source keeps a letter, and tries again, until it hears what has become of the queue.
@@ -532,6 +535,7 @@ cdef class PeerInbox:
         if pub.body.expires_at < 0:                 # it has expired on the way, which clears the topic
             pub.body.payload_length = pub.body.expires_at = 0
             absent = False
+        self.hub.node.work += WORK_RETAIN
         if self.hub.retained.take(&pub, record.version, record.life, absent,
                                   record.count if absent else record.payload.length) \
                 and due and absent and not record.flags & PEER_STATE:

@@ -13,7 +13,8 @@ that there is waits.
 When the owner changes, what was sent to the former one goes the longer way, if it has not come before the queue moved.
 So publishes are kept here until all that was sent there is committed (fence), or the node itself is the former owner or
 the next one, and the move has ended (keep). Their publishers wait for a line of this relay meanwhile: a position of the
-queue line cannot be given before the record is sent.
+queue line cannot be given before the record is sent. If what was sent is given up while the former owner lives, it may
+come late, and what was kept is refused: what a publisher sends again then, it sends again in order.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -95,6 +96,7 @@ cdef class KeptPublish:
     cdef bint doubtful
     cdef Line line                  # for which its publisher waits
     cdef uint64_t position          # of it; 0: nobody waits
+    cdef str refusal                # why it goes nowhere; None: it is published
     cdef QueueRelay relay
 
     cdef int refuse(self, uint16_t code, str why) except -1
@@ -123,7 +125,8 @@ cdef class QueueRelay(Relay):
     cdef bint reaches(self) noexcept
     cdef int keep_settled(self, Member member, tuple what) except -1
     cdef int may_flush(self) except -1
+    cdef int refuse_kept(self, str why) except -1
     cdef int give_line_back(self) except -1
-    cdef int settle_kept(self, KeptPublish one, uint64_t since, bint here) except -1
+    cdef int settle_kept(self, KeptPublish one, uint64_t began, bint here) except -1
     cdef int put_here(self, const body_t* body, KeptPublish one, origin_t* origin) except -1
     cdef int keep_one(self, const body_t* body, uint8_t qos, int awaited, const pub_t* pub) except -1

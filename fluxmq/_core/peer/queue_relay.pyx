@@ -400,10 +400,33 @@ cdef class KeptPublish:
         """It was given up, or the owner refuses it."""
         self.refuse(self.relay.hub.commits.why_code, why)
 
+    def given_up(self, str why not None):
+        """What was ahead of it was. It was refused before."""
+        self()
+
     cdef int refuse(self, uint16_t code, str why) except -1:
         self.line.refuse(self.position, code if code else <uint16_t>REASON_UNSPECIFIED_ERROR, why)
         self()
         return 0
+
+
+@cython.final
+cdef class Fence:
+    """Value. What was sent to `outbox` until now is to be committed before `relay` sends more. Called when it is."""
+    cdef QueueRelay relay
+    cdef PeerOutbox outbox
+
+    def __call__(self):
+        self.relay.fences -= 1
+        self.relay.may_flush()
+
+    def given_up(self, str why not None):
+        """Nobody waits for it any more. If that node is gone, nothing of it can come later. Else it may: what is kept
+        here was published behind it, so it must not be ahead of it. Its publishers are refused as the earlier ones
+        were."""
+        if self.outbox.takes_queues():
+            self.relay.refuse_kept(why)
+        self()
 
 
 @cython.final
@@ -488,29 +511,40 @@ cdef class QueueRelay(Relay):
 
     def fence(self):
         """Publishes are kept here until what was sent to the owner is committed: at that node, and where that one has
-        forwarded it. It lasts as long as a publisher may wait, if that node does not answer."""
+        forwarded it. It lasts as long as a publisher may wait, if that node does not answer; then they are refused."""
         cdef ticket_t ticket
         if not self.reaches() or self.sent_in <= self.outbox.acknowledged_upto:
             return
         ticket = ticket_t(self.outbox.queue_line.gathering(), self.outbox.queue_line.number, 0, 0)
         self.outbox.take_barrier()
+        cdef Fence fence = Fence.__new__(Fence)
+        fence.relay, fence.outbox = self, self.outbox
         self.fences += 1
-        self.hub.commits.hold_at(ticket, HELD_CALL, NULL, (self.on_fence, self.on_fence), 0, 0)
+        self.hub.commits.hold_at(ticket, HELD_CALL, NULL, (fence, fence.given_up), 0, 0)
 
-    def on_fence(self, str why=None):
-        """What was sent before a fence is committed, or nobody waits for it any more."""
-        self.fences -= 1
-        self.may_flush()
+    cdef int refuse_kept(self, str why) except -1:
+        """What publishers wait for goes nowhere. They hear it in their turn: those ahead may not be answered yet."""
+        cdef KeptPublish one
+        for one in self.kept:
+            if one.refusal is None and (one.awaited == RELAY_AWAITED or one.awaited == RELAY_FORCED):
+                one.refusal = why
+                one.line.refuse(one.position, REASON_UNSPECIFIED_ERROR, why)
+        return 0
 
     cdef int may_flush(self) except -1:
         cdef list kept
         cdef KeptPublish one
+        cdef bint refused = False
+        cdef uint64_t began = self.queue.ledger.commits.mark
         if self.keepers or self.fences or self.ended:
             return 0
         kept, self.kept = self.kept, []
         self.kept_bytes = 0
         for one in kept:
-            self.settle_kept(one, self.queue.ledger.commits.mark, False)
+            self.settle_kept(one, began, False)
+            refused = refused or one.refusal is not None
+        if refused and self.crowded is not None:
+            self.crowded.ease()             # nothing of it may have been sent, so that nobody acknowledges anything
         if self.on_flushed is not None:
             self.on_flushed(self.queue)
         return 0
@@ -520,13 +554,14 @@ cdef class QueueRelay(Relay):
         cdef list kept
         cdef KeptPublish one
         cdef RelayMember consumer
+        cdef uint64_t began = self.queue.ledger.commits.mark
         self.ended = True
         for consumer in self.consumers:
             if consumer.shared is not None:
                 consumer.shared.remove(consumer)
         kept, self.kept = self.kept, []
         for one in kept:
-            self.settle_kept(one, self.queue.ledger.commits.mark, True)
+            self.settle_kept(one, began, True)
         if self.crowded is not None:
             self.crowded.ease()
         if self.on_flushed is not None:
@@ -541,36 +576,41 @@ cdef class QueueRelay(Relay):
             self.line = None
         return 0
 
-    cdef int settle_kept(self, KeptPublish one, uint64_t since, bint here) except -1:
-        """Publishes what was kept, and has its publisher hear what becomes of it."""
+    cdef int settle_kept(self, KeptPublish one, uint64_t began, bint here) except -1:
+        """Publishes what was kept, unless it was refused, and has its publisher hear what becomes of it. began: the
+        mark before the first that is published now. A position that is refused is decided behind those ahead of it."""
         cdef body_t body
         cdef pub_t pub
         cdef origin_t origin
         cdef Hub hub = self.hub
         cdef Commits commits = hub.commits
-        cdef str why
+        cdef uint64_t since = commits.mark
         cdef int reason
-        memset(&pub, 0, sizeof(pub))
-        body_borrow(&body, one.topic, one.properties, one.payload, one.expires_at, one.format)
-        origin = origin_t(name=one.origin, use=one.use, packet_id=one.packet_id, spread=True, doubtful=one.doubtful,
-                          pub=&pub)
-        try:
-            hub.whole = one.whole
-            if one.origin:
-                hub.origin = &origin
-            if here:
-                reason = self.put_here(&body, one, &origin if one.origin else NULL)
-            else:
-                reason = self.publish(&body, one.qos, one.awaited, &pub)
-        finally:
-            hub.whole = False
-            hub.origin = NULL
-        if one.position == 0:
-            return 0
-        if reason:
-            why = "" if here else self.queue.ledger.away_why
-            one.refuse(<uint16_t>reason, why or "")
-        elif commits.hold_call((one, one.refused), since) == 0:
+        if one.refusal is None:
+            memset(&pub, 0, sizeof(pub))
+            body_borrow(&body, one.topic, one.properties, one.payload, one.expires_at, one.format)
+            origin = origin_t(name=one.origin, use=one.use, packet_id=one.packet_id, spread=True, doubtful=one.doubtful,
+                              pub=&pub)
+            try:
+                hub.whole = one.whole
+                if one.origin:
+                    hub.origin = &origin
+                if here:
+                    reason = self.put_here(&body, one, &origin if one.origin else NULL)
+                else:
+                    reason = self.publish(&body, one.qos, one.awaited, &pub)
+            finally:
+                hub.whole = False
+                hub.origin = NULL
+            if one.position == 0:
+                return 0
+            if reason:
+                one.refusal = "" if here else self.queue.ledger.away_why or ""
+                one.line.refuse(one.position, <uint16_t>reason, one.refusal)
+        if one.refusal is None:
+            if commits.hold_call((one, one.refused), since) == 0:
+                one()
+        elif commits.hold_call((one, one.given_up), began) == 0:
             one()
         return 0
 
@@ -590,6 +630,8 @@ cdef class QueueRelay(Relay):
             known = hub.origins.find(origin)
             if known is not None and mark in <tuple>known.groups:
                 hub.ledger.wait_for_earlier(queue.line)
+                return 0
+            if hub.origins.is_late(origin):
                 return 0
         try:
             if one.awaited == RELAY_FORCED:

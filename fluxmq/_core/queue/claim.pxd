@@ -52,6 +52,7 @@ cdef struct claim_t:
     claim_t* chain              # next in its bucket of the cursor's table
     uint32_t payload            # bytes of the message's body, known after a delivery; 0: unknown
     uint32_t heap_at            # 1 + place in the heap of its state; 0: in none
+    uint32_t held_since         # HELD: seconds of the monotonic clock
     uint16_t deliveries         # number of deliveries to members
     uint8_t state
 

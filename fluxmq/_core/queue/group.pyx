@@ -461,6 +461,7 @@ cdef class Group(Members):
         """The member holds a claim that is in no heap."""
         enter(claim, CLAIM_HELD)
         claim.member = <void*>member
+        claim.held_since = <uint32_t>(self.ledger.node.mono_ms // 1000)     # fits: 136 years of uptime
         claim.before = member.newest
         claim.behind = NULL
         if member.newest != NULL:
@@ -710,6 +711,12 @@ cdef class Group(Members):
         put_u64(at, <uint64_t>claim.due_ms)
         self.ledger.recorded(self.line)
         return 0
+
+    def held_longest(self, Member member not None):
+        """How many seconds its oldest unsettled message has been with a member; None: it has none."""
+        if member.oldest == NULL:
+            return None
+        return max(self.ledger.node.mono_ms // 1000 - member.oldest.held_since, 0)
 
     def flush_records(self):
         """For the cold half: writes the records of changes made outside of a pump."""

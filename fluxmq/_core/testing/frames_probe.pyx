@@ -10,12 +10,12 @@ from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_HEADER_BYTES, LIFE_BYTES, ORIGIN_BYTES, PEER_ATTACH, PEER_BARRIER, PEER_CALL,
     PEER_COMMITTED, PEER_CONTROL, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_EXPIRES, PEER_FORCED,
     PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_ORIGIN, PEER_PUBLISH,
-    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_RESULT, PEER_RETAINED, PEER_SETTLE, PEER_VERSION,
-    PEER_WITHDRAW, RELEASE_BYTES, SETTLE_BYTES, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES, checks_t, control_bytes,
-    frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t,
-    publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed, put_group_message,
-    put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused, put_release,
-    put_result, put_retained, put_settle, put_withdraw, span_t, version_t,
+    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESULT, PEER_RETAINED, PEER_SETTLE,
+    PEER_VERSION, PEER_WITHDRAW, RELEASE_BYTES, SETTLE_BYTES, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES, checks_t,
+    control_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame,
+    peer_record_t, publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed,
+    put_group_message, put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused,
+    put_release, put_result, put_retained, put_settle, put_withdraw, span_t, version_t,
 )
 from fluxmq._core.wire.primitives cimport Cursor
 from fluxmq._core.wire.sizes cimport fit_u16
@@ -127,11 +127,12 @@ cdef bytes queue_record_bytes(tuple record):
     if kind == PEER_PUBLISH:
         fill(&body, record[6], record[7], record[8])
         body.format = record[3] & 1
-        forced = (record[3] & 6) << PEER_FORMAT_SHIFT      # and a bit that none may have
+        forced = (record[3] & 6) << PEER_FORMAT_SHIFT      # and repeated, which needs an origin
         out = PyBytes_FromStringAndSize(NULL, publish_bytes(&body) + ORIGIN_BYTES)
         begin = <uint8_t*>PyBytes_AS_STRING(out)
         if len(record) > 9:
             origin.name, origin.use, origin.packet_id = record[9]
+            origin.doubtful = False
         end = put_publish(begin, record[1], record[4], &body, record[2] | forced, record[5],
                           &origin if len(record) > 9 else NULL)
         assert end - begin <= len(out)
@@ -175,7 +176,8 @@ cdef tuple queue_record(const peer_record_t* record):
     cdef list one
     if record.kind == PEER_PUBLISH:
         one = [record.kind, record.queue, record.flags & (PEER_QOS | PEER_QUIET),
-               record.format | (2 if record.flags & PEER_FORCED else 0), record.position,
+               record.format | (2 if record.flags & PEER_FORCED else 0) | (4 if record.flags & PEER_REPEATED else 0),
+               record.position,
                record.left_ms, taken(&record.topic), taken(&record.properties), taken(&record.payload)]
         if record.flags & PEER_ORIGIN:
             one.append((record.origin, record.use, record.packet_id))

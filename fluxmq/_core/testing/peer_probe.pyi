@@ -10,7 +10,7 @@ from fluxmq._core.net.connection import Connection
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.pubsub.session import Session
 
-__all__ = ["PeerProbe", "forward_many", "open_connection", "parse_many", "queued"]
+__all__ = ["PeerProbe", "forward_many", "open_connection", "parse_many", "queued", "release_all"]
 
 def queued(session: Session) -> list[tuple[bytes, bytes, int, bytes, int]]: ...
 def forward_many(
@@ -18,6 +18,7 @@ def forward_many(
     filter: bytes | None = None, namespace: Namespace | None = None, expires_at: int = 0
 ) -> None: ...
 
+def release_all(hub: Hub, name: int, first: int, last: int) -> None: ...
 def open_connection(hub: Hub, fd: int) -> Connection: ...
 def parse_many(connection: Connection, data: bytes, times: int, reader: Session | None = None) -> None: ...
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """For tests: a hop to another node that only notes what it was to forward, and does in between what a test asks for;
 what waits in a session; messages given to an outbox, and packets to a connection, from a loop in C."""
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from fluxmq._core.hub.hub cimport Hub
@@ -15,7 +15,7 @@ from fluxmq._core.peer.outbox cimport PeerOutbox
 from fluxmq._core.pubsub.session cimport Session, entry_t
 from fluxmq._core.pubsub.topics cimport topics_of
 
-__all__ = ["PeerProbe", "forward_many", "open_connection", "parse_many", "queued"]
+__all__ = ["PeerProbe", "forward_many", "open_connection", "parse_many", "queued", "release_all"]
 
 
 def queued(Session session not None) -> list:
@@ -58,6 +58,13 @@ class NoHandler:
 
     def on_end(self, connection):
         pass
+
+
+def release_all(Hub hub not None, uint64_t name, uint16_t first, uint16_t last):
+    """As if RELEASE had come of these packet identifiers of a publisher, each of any use."""
+    cdef uint32_t packet_id
+    for packet_id in range(first, <uint32_t>last + 1):
+        hub.origins.end(name, <uint16_t>packet_id, 0)       # fits: below last
 
 
 def open_connection(Hub hub not None, int fd) -> Connection:

@@ -171,7 +171,9 @@ def _cause_of(code: grpc.StatusCode, details: str, limit_s: float) -> tuple[Caus
         return Cause.UNREACHABLE, f"no connection: {_innermost(details)}{_hint(details)}"
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return Cause.AUTH, f"not permitted: {details}"
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    # INTERNAL is gRPC's own: a write to a stream whose connection breaks at this moment fails with it, instead of the
+    # stream's status (grpcio says "Internal error from Core" and no more), and so does a stream that a proxy resets.
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
         return Cause.BROKEN, f"the connection broke while the answer was awaited: {_innermost(details)}"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Cause.REFUSED, f"it does not know this request, so it is no etcd of 3.4 or later: {details}"

@@ -113,6 +113,25 @@ class ChannelMethods:
             self.end_channel(client, number, None)
         self.departures.begin(self.queues.connection_closed(client))
 
+    def close(self, client: Client, then: Callable[[], None]) -> None:
+        """See ChannelVerbs."""
+        queues = [queue for channel in client.connection.channels.values() if channel.state is not None
+                  for queue in _used(channel.state)] + self.queues.owned(client)
+        if not self.departures.begin(self._close(client, queues, then)):
+            client.hold(HOLD_CHANNEL)
+
+    def _close(self, client: Client, queues: list[Queue], then: Callable[[], None]) -> Iterator[None]:
+        for channel in list(client.connection.channels.values()):
+            state, channel.state = channel.state, None
+            if state is not None:
+                channel.begin_closing()
+                yield from self.consumers.leave_all(channel, state)
+                channel.close()
+        yield from self.queues.connection_closed(client)
+        if not client.connection.ended:
+            client.release(HOLD_CHANNEL)
+            self.elsewhere.endings.wait(client, queues, then)
+
     def may_publish(self, client: Client, exchange: bytes, key: bytes) -> int | None:
         """See ChannelVerbs."""
         allowed = self.permissions.decide_publish(client, text(exchange), text(key))
@@ -135,12 +154,17 @@ class ChannelMethods:
             client.hold(HOLD_CHANNEL)
 
     def _leave(self, client: Client, channel: Channel, state: ChannelState, reply: Any) -> Iterator[None]:
+        queues = _used(state)
         yield from self.consumers.leave_all(channel, state)
         channel.close()
-        if not client.connection.ended:
-            if client.connection.channels.get(channel.number) is channel:
+        if client.connection.ended:
+            return
+        if client.connection.channels.get(channel.number) is channel and reply is not None:
+            if isinstance(reply, m.ChannelCloseOk):
+                self.elsewhere.endings.wait(client, queues, lambda: self._send_close(client, channel.number, reply))
+            else:
                 self._send_close(client, channel.number, reply)
-            client.release(HOLD_CHANNEL)
+        client.release(HOLD_CHANNEL)
 
     @staticmethod
     def _send_close(client: Client, number: int, reply: m.ChannelClose | m.ChannelCloseOk | None) -> None:
@@ -378,7 +402,9 @@ class ChannelMethods:
             if state.channel.reply_to is not None and self.queues.name_of(consumer.queue)[1] == state.channel.reply_to:
                 state.channel.reply_to = None
         if not method.no_wait:
-            client.connection.write(m.BasicCancelOk(consumer_tag=method.consumer_tag).frame(state.channel.number))
+            cancel_ok = m.BasicCancelOk(consumer_tag=method.consumer_tag).frame(state.channel.number)
+            self.elsewhere.endings.wait(client, [consumer.queue] if consumer is not None else [],
+                                        lambda: client.connection.write(cancel_ok))
 
     def basic_get(self, client: Client, state: ChannelState, method: m.BasicGet) -> None:
         name = self._named(client, state, method.queue)
@@ -425,3 +451,8 @@ class ChannelMethods:
     def _transactional(state: ChannelState) -> None:
         if not state.channel.transactional:
             raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+
+
+def _used(state: ChannelState) -> list[Queue]:
+    """The queues that a channel consumes or gets from."""
+    return [*(consumer.queue for consumer in state.consumers.values()), *(queue for queue, _ in state.getters)]

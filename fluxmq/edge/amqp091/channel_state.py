@@ -31,9 +31,10 @@ class Consumer:
 
 
 class ChannelState:
-    """The state of a channel. last_queue: the queue that an empty name means."""
+    """The state of a channel. last_queue: the queue that an empty name means. counted: the answer of another node to
+    the Queue.Declare that is handled again now, and the queue that it is about."""
 
-    __slots__ = ("channel", "client", "consumers", "getters", "last_queue")
+    __slots__ = ("channel", "client", "consumers", "counted", "getters", "last_queue")
 
     def __init__(self, client: Client, channel: Channel) -> None:
         self.client = client
@@ -41,3 +42,4 @@ class ChannelState:
         self.consumers: dict[str, Consumer] = {}
         self.getters: dict[tuple[Queue, bool], ChannelMember] = {}  # members for Basic.Get
         self.last_queue = b""
+        self.counted: tuple[Queue, Answer] | None = None

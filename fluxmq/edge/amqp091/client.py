@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fluxmq._core.memory.namespace import Namespace
     from fluxmq._core.net.amqp091_connection import AmqpConnection
 
-__all__ = ["HOLD_BODY", "HOLD_CHANGE", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "HOLD_OWNER", "Client"]
+__all__ = ["HOLD_BODY", "HOLD_CHANGE", "HOLD_CHANNEL", "HOLD_END", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY",
+           "HOLD_OWNER", "Client"]
 
 # Reasons not to read a connection.
 HOLD_LOGIN = 1  # a password is being checked
@@ -25,6 +26,7 @@ HOLD_GET = 4  # the answer to a Basic.Get is being read from disk
 HOLD_BODY = 8  # bodies of all connections are too large together, and it is not this one's turn
 HOLD_CHANGE = 64  # a definition is being changed
 HOLD_OWNER = 32  # the node that has a queue was asked
+HOLD_END = 128  # what the client has left must know that, or end, everywhere
 HOLD_CHANNEL = 16  # a channel is ending that has more consumers than one turn can remove
 
 

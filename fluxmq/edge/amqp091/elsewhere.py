@@ -18,11 +18,13 @@ from fluxmq._core.queue.amqp_head import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq._core.queue.queue import Queue
 from fluxmq.edge.amqp091.channel_state import ChannelState, Consumer
 from fluxmq.edge.amqp091.client import HOLD_CHANGE, HOLD_OWNER
-from fluxmq.edge.asking import Asking
+from fluxmq.edge.amqp091.endings import Endings
+from fluxmq.edge.asking import Asking, Undecided
+from fluxmq.engine.exchanges.manager import no_queue
 from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
-from fluxmq.engine.queues.relays import Answer, Attach, Relays
+from fluxmq.engine.queues.relays import ENDING, UNKNOWN, Answer, Attach, Refusal, Relays
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
 
 if TYPE_CHECKING:
@@ -45,12 +47,14 @@ class Elsewhere:
         self.queues = queues
         self.relays = relays
         self.asking = asking
+        self.endings = Endings(queues.manager, relays, asking.start)
         self.refuse = refuse
         self._answer = answer
 
-    def _ask(self, state: ChannelState, method: int, ask: Callable[[Callable[[Answer], None]], object],
-             then: Callable[[Any], None]) -> None:
-        """ask: called with what is to be called with the answer. then: called with its value."""
+    def _ask(self, state: ChannelState, method: int, queue: Queue | None,
+             ask: Callable[[Callable[[Answer], None]], object], then: Callable[[Any], None]) -> None:
+        """ask: called with what is to be called with the answer. then: called with its value. queue: what is asked
+        about; None: a queue for replies."""
         client = state.client
 
         def answered(answer: Answer) -> None:
@@ -62,7 +66,7 @@ class Elsewhere:
                 if answer.refused is None:
                     then(answer.value)
                 else:
-                    refused = AmqpRefused(answer.refused.code or ReplyCode.NOT_FOUND, answer.refused.text)
+                    refused = _refused(answer.refused, queue)
                     self.refuse(client, state.channel.number, refused.reason, refused.text, method)
             finally:
                 client.release(HOLD_OWNER)
@@ -74,22 +78,55 @@ class Elsewhere:
         self._answer(state, method, self.hub.commits.mark, no_wait=no_wait)
 
     def declared(self, state: ChannelState, queue: Queue, name: bytes, method: m.QueueDeclare) -> None:
-        """Queue.Declare of a queue that is there: its counts."""
-        no_wait = method.no_wait
-        self._ask(state, QUEUE_DECLARE, lambda answered: self.relays.ask(queue, "counts", (True,), answered),
-                  lambda counts: self._reply(state, m.QueueDeclareOk(
-                      queue=text(name), message_count=counts[0], consumer_count=counts[2]), no_wait))
+        """Queue.Declare of a queue that is there: its counts. Raises Undecided: the method is handled again when the
+        owner has answered, and when the queue is gone, if it was about to end: then it may be another one. Raises
+        AmqpRefused."""
+        found, state.counted = state.counted, None
+        if found is None or found[0] is not queue:
+            self._count(state, queue)
+            found, state.counted = state.counted, None
+        if found is None:
+            raise Undecided
+        refused, counts = found[1].refused, found[1].value
+        if refused is not None:
+            raise _refused(refused, queue)
+        self._reply(state, m.QueueDeclareOk(queue=text(name), message_count=counts[0], consumer_count=counts[2]),
+                    method.no_wait)
+
+    def _count(self, state: ChannelState, queue: Queue) -> None:
+        """The counts of a queue become `counted`, before this returns or before the method is handled again."""
+        at_once = True
+        done: Callable[[], None] | None = None
+
+        def answered(answer: Answer) -> None:
+            if answer.refused in (ENDING, UNKNOWN) and not at_once:
+                self.endings.when_gone(queue, lambda: gone(answer))
+                return
+            state.counted = queue, answer
+            if done is not None:
+                done()
+
+        def gone(answer: Answer) -> None:
+            if answer.refused == UNKNOWN and self.queues.get(*queue.address) is queue:
+                state.counted = queue, answer       # its node does not have it, and nobody says why
+            if done is not None:
+                done()
+
+        self.relays.ask(queue, "counts", (True,), answered)
+        at_once = False
+        if state.counted is None:
+            done = self.asking.wait(state.client, lambda: None)
 
     def declared_reply(self, state: ChannelState, outbox: PeerOutbox, identity: int, method: m.QueueDeclare) -> None:
         """A passive Queue.Declare of a queue for replies."""
         name, no_wait = method.queue, method.no_wait
-        self._ask(state, QUEUE_DECLARE, lambda answered: self.relays.ask_node(
+        self._ask(state, QUEUE_DECLARE, None, lambda answered: self.relays.ask_node(
             outbox, identity, "is_there", (state.client.vhost, name), answered),
             lambda _: self._reply(state, m.QueueDeclareOk(queue=name, message_count=0, consumer_count=1), no_wait))
 
     def purge(self, state: ChannelState, queue: Queue, no_wait: bool) -> None:
         """Queue.Purge."""
-        self._ask(state, QUEUE_PURGE, lambda answered: self.relays.ask(queue, "purge", (), answered),
+        self._ask(state, QUEUE_PURGE, queue, lambda answered: self.relays.ask(queue, "purge", (), answered),
                   lambda purged: self._reply(state, m.QueuePurgeOk(message_count=purged), no_wait))
 
     def delete(self, state: ChannelState, queue: Queue, method: m.QueueDelete) -> None:
@@ -101,7 +138,7 @@ class Elsewhere:
             self.relays.ask(queue, "deletable", conditions, lambda answer: answered(
                 Answer(value=0) if answer.refused and answer.refused.away and not any(conditions) else answer))
 
-        self._ask(state, QUEUE_DELETE, ask, lambda ready: self._delete(state, queue, ready, method.no_wait))
+        self._ask(state, QUEUE_DELETE, queue, ask, lambda ready: self._delete(state, queue, ready, method.no_wait))
 
     def _delete(self, state: ChannelState, queue: Queue, ready: int, no_wait: bool) -> None:
         client = state.client
@@ -130,13 +167,14 @@ class Elsewhere:
     def consume(self, state: ChannelState, consumer: Consumer, method: m.BasicConsume) -> None:
         """Basic.Consume: its consumer has joined its group here; or a stream, which is to be opened."""
         if consumer.open is not None:
-            self._ask(state, BASIC_CONSUME, consumer.open,
+            self._ask(state, BASIC_CONSUME, consumer.queue, consumer.open,
                       lambda _: self._reply(state, m.BasicConsumeOk(consumer_tag=consumer.tag), method.no_wait))
             return
         member = consumer.members[0]
         asked = Attach(protocol="amqp", client=state.client.client_id, exclusive=method.exclusive,
                        group=wire(method.arguments.get("x-consumer-group", "")), priority=member.priority)
-        self._ask(state, BASIC_CONSUME, lambda answered: self.relays.attach(consumer.queue, member, asked, answered),
+        self._ask(state, BASIC_CONSUME, consumer.queue,
+                  lambda answered: self.relays.attach(consumer.queue, member, asked, answered),
                   lambda _: self._reply(state, m.BasicConsumeOk(consumer_tag=consumer.tag), method.no_wait))
 
     def get(self, state: ChannelState, queue: Queue, member: ChannelMember, again: Callable[[], None]) -> None:
@@ -157,4 +195,11 @@ class Elsewhere:
 
         if not member.held and isinstance(queue.relay, QueueRelay) and not queue.relay.of(member).number:
             self.relays.attach(queue, member, Attach(protocol="amqp", client=state.client.client_id), lambda _: None)
-        self._ask(state, BASIC_GET, lambda answered: self.relays.ask(queue, "get", (), answered, member), got)
+        self._ask(state, BASIC_GET, queue, lambda answered: self.relays.ask(queue, "get", (), answered, member), got)
+
+
+def _refused(refusal: Refusal, queue: Queue | None) -> AmqpRefused:
+    """In RabbitMQ's words, where it has some: a queue that is about to go is not there any more."""
+    if refusal in (ENDING, UNKNOWN) and queue is not None:
+        return no_queue(*queue.address)
+    return AmqpRefused(refusal.code or ReplyCode.NOT_FOUND, refusal.text)

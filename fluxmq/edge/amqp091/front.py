@@ -59,6 +59,10 @@ class ChannelVerbs(Protocol):
     def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int, /) -> None:
         """Handles an error that ends a channel but not the connection. method: class << 16 | method."""
 
+    def close(self, client: Client, then: Callable[[], None], /) -> None:
+        """The client closes the connection: ends its channels and deletes its exclusive queues, then calls then(),
+        unless the connection has ended by itself."""
+
     def may_publish(self, client: Client, exchange: bytes, key: bytes, /) -> int | None:
         """Whether this client may publish, as Asking.decide; called once for each pair."""
 
@@ -132,7 +136,7 @@ class Front(FrontParts):
         if method.reply_code not in (0, ReplyCode.REPLY_SUCCESS):
             self.on_log("info", f"close {method.reply_code}", "the client closed the connection for a reason",
                         client.fields() | {"code": method.reply_code, "text": method.reply_text})
-        client.connection.close_after(ConnectionCloseOk().frame(0))
+        self.channels.close(client, lambda: client.connection.close_after(ConnectionCloseOk().frame(0)))
 
     def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
         """Handles an error that ends a channel but not the connection."""

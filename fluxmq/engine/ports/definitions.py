@@ -93,6 +93,10 @@ class Definer(Protocol):
         """A new queue, unless there is one of this name. here: on this node, else where it is best; an exclusive one
         is here in any case. near: on the node of this queue."""
 
+    def check(self) -> None:
+        """Raises QueueRefused (unavailable) while the node is joining its cluster, or leaves it: what it has on its
+        disk may have been changed or deleted meanwhile."""
+
     def home_of(self, address: Address) -> str:
         """The node that has the messages of a queue, whether it is there or not; "": there is no such queue."""
 
@@ -117,6 +121,10 @@ class Definer(Protocol):
 
     async def await_end(self, identity: int) -> None:
         """Until it is certain whether a queue that is ending was deleted."""
+
+    async def await_gone(self, address: Address, identity: int) -> None:
+        """Until every node knows that a queue is gone which its node, this one or another, is about to delete because
+        nobody uses it; or until it is certain that it stays. Not for long: etcd may be silent."""
 
     def make_known(self, spec: QueueSpec, then: Callable[[], None]) -> None:
         """A queue is defined at this node, unless there is one of this name. Nobody waits for it, so it is tried until

@@ -245,10 +245,11 @@ class QueuesPort(Protocol):
         seen under an offset is never another message after a crash."""
 
     def groups(self, name: str) -> list[dict[str, Any]]:
-        """Each group: name, members (list of dicts: client, held, credit), claimed (messages that are claimed or wait
-        for redelivery), lag (messages not settled), positions (list of dicts: partition, next, settled). Not for a
-        stream: retry (dict of the effective settings, as in a queue's configuration), contract (those of them that its
-        consumers set)."""
+        """Each group: name, members (list of dicts: client, held (messages), limited, oldest_s (for how long it has
+        held its oldest one)), unsettled (messages that consumers hold), returned (that wait to be delivered again),
+        claimed (both), lag (messages not settled), positions (list of dicts: partition, priority, next, settled). Not
+        for a stream: retry (dict of the effective settings, as in a queue's configuration), contract (those of them
+        that its consumers set)."""
 
     def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
         """Moves the group to a position: everything below counts as settled, nothing above. Returns its positions.

@@ -16,6 +16,7 @@ from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.amqp_head import purge_ready
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Record
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
@@ -69,8 +70,20 @@ class QueueAdmin:
     def _state(self, name: str) -> QueueState:
         state = named(self.manager, name)
         if state is None:
+            self._check_joined()
             raise QueueRefused("not_found", f"there is no queue {name}", "fluxmq queue list names those that are")
         return state
+
+    def _check_joined(self) -> None:
+        """Raises QueueRefused where the queues of the cluster are not known yet: nothing that is promised would hold,
+        and nobody knows what there is."""
+        if self.manager.definer is not None:
+            self.manager.definer.check()
+
+    def _to_change(self, name: str) -> QueueState:
+        """As _here(), of a queue that is to be changed."""
+        self._check_joined()
+        return self._here(name)
 
     def _here(self, name: str) -> QueueState:
         """A queue of which this node has the messages. Raises QueueElsewhere for another one."""
@@ -223,7 +236,7 @@ class QueueAdmin:
         return there
 
     def purge(self, name: str, *, unsettled: bool = False) -> int:
-        state = self._here(name)
+        state = self._to_change(name)
         queue = state.queue
         if queue.kind == QUEUE_STREAM:
             return self.manager.purge(state)
@@ -244,7 +257,7 @@ class QueueAdmin:
         return numbers_of(self._here(name))["unsettled"]
 
     def publish(self, name: str, message: Publish) -> dict[str, Any]:
-        state = self._here(name)
+        state = self._to_change(name)
         queue = state.queue
         part = whole_of(queue.name)
         address = queue.name if part is None else part.whole
@@ -336,19 +349,20 @@ class QueueAdmin:
         return [self._group(state, group, pattern) for (_, pattern), group in sorted(state.groups.items())]
 
     def _group(self, state: QueueState, group: Group, pattern: bytes) -> dict[str, Any]:
-        members = [{"client": member.client or "", "held": member.held, "limited": member.limited}
-                   for member in group.members]
+        members = [{"client": member.client or "", "held": member.held, "limited": member.limited,
+                    "oldest_s": group.held_longest(member)} for member in group.members]
         stream = state.queue.kind == QUEUE_STREAM
-        if stream:
-            members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited}
+        if stream:      # its claims are of places, and nothing goes back
+            members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited, "oldest_s": None}
                        for reader in state.queue.readers if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
         retry = {} if stream else {"retry": retry_of(state.effective_retry(group)),
                                    "contract": list(state.retry_policies.get(group, UNSPECIFIED).specified())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
-                **retry, "claimed": group.claims, "lag": lag if stream else group.lag,
-                "positions": [{"partition": cursor.partition, "next": cursor.next, "settled": cursor.floor}
-                              for cursor in group.cursors]}
+                **retry, "claimed": group.claims, "unsettled": group.held, "returned": group.claims - group.held,
+                "lag": lag if stream else group.lag,
+                "positions": [{"partition": cursor.partition, "priority": cursor.next >> LANE_SHIFT,
+                               "next": cursor.next, "settled": cursor.floor} for cursor in group.cursors]}
 
     def _find_group(self, state: QueueState, group: str) -> tuple[tuple[bytes, bytes], Group]:
         """Finds a group by its name; if several have one name, by name/filter, as they are listed."""
@@ -364,7 +378,7 @@ class QueueAdmin:
         return whole[0]
 
     def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
-        state = self._here(name)
+        state = self._to_change(name)
         _, found = self._find_group(state, group)
         if partition is not None and partition >= state.queue.partitions:
             raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
@@ -382,7 +396,7 @@ class QueueAdmin:
         return list(self._group(state, found, b"")["positions"])
 
     def delete_group(self, name: str, group: str) -> None:
-        state = self._here(name)
+        state = self._to_change(name)
         key, found = self._find_group(state, group)
         members = len(self._group(state, found, key[1])["members"])
         if members:
@@ -435,10 +449,12 @@ class QueueAdmin:
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int,
                     partition: int | None = None) -> Moved:
+        self._check_joined()
         dead = self._dead(name, partition)
         return Moved(0) if dead is None else self._replay.step(self._state(name), dead, selected, count)
 
     def dead_purge(self, name: str, partition: int | None = None) -> int:
+        self._check_joined()
         dead = self._dead(name, partition)
         if dead is None:
             return 0

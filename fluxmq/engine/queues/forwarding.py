@@ -35,6 +35,7 @@ _PREFIX = UNDER_WAY.encode()
 GROUP = b"default"
 AT_ONCE = 1000  # how many are with their targets' owners
 AGAIN_MS = 1000  # before one that was refused is sent again
+FIRST_USE = 2  # of the origin of the letter with offset 0; packet identifier 0 with use 1 alone would be a will
 
 
 def is_under_way(name: bytes) -> bool:
@@ -160,7 +161,7 @@ class Forwarder:
                 self._settle(log_number, offset, letter)
         else:
             reason = relay.publish_once(letter.topic, letter.payload, letter.properties, name=self._name,
-                                        use=offset + 1, qos=letter.qos, format=letter.format)
+                                        use=FIRST_USE + offset, qos=letter.qos, format=letter.format)
             if reason == 0:
                 self._table.hub.when_durable(partial(self._arrived, log_number, offset, letter, relay), since,
                                              lambda why: self._again(log_number, offset))
@@ -184,7 +185,7 @@ class Forwarder:
     def _arrived(self, log_number: int, offset: int, letter: _Letter, relay: QueueRelay) -> None:
         since = self._table.hub.commits.mark
         self._settle(log_number, offset, letter)
-        self._table.hub.when_durable(lambda: relay.release(self._name, offset + 1), since, lambda why: None)
+        self._table.hub.when_durable(lambda: relay.release(self._name, FIRST_USE + offset), since, lambda why: None)
 
     def _settle(self, log_number: int, offset: int, letter: _Letter) -> None:
         if self._group is not None and self._queue is not None:

@@ -81,7 +81,7 @@ class QueueManager(QueueTable):
         self.mover: Callable[[tuple[bytes, bytes], str], Awaitable[bool]] | None = None  # of the cluster
         self.arrivals: dict[int, Coming] = {}  # by identity: copies of queues that may come here
         self.make_anew: Callable[[QueueState], None]  # see moves.py
-        self.on_reserved: Callable[[Queue, list[tuple[Group, Reserve]]], None] = lambda queue, kept: None
+        self.on_came: Callable[[Queue, list[tuple[Group, Reserve]]], None] = lambda queue, kept: None
         self.make_parts: Callable[[Queue], Parts]  # of Wholes
         self.settings = QueueSettings(self)
         self.reads = StreamReads(self)
@@ -238,7 +238,7 @@ class QueueManager(QueueTable):
             arrival = self.arrivals.get(state.id)
             if not state.here and arrival is not None and arrival.whole:
                 del self.arrivals[state.id]
-                self.on_reserved(state.queue, arrival.adopt(state))
+                self.on_came(state.queue, arrival.adopt(state))
             elif not state.here and state.spec.type == "ephemeral":
                 self.make_anew(state)  # its owner is gone, and so is what a copy of it was worth
             else:

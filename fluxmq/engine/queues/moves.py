@@ -90,7 +90,7 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True, tag="messages"):
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     """The last part. numbers, firsts, nexts: of the old owner's logs. delayed: number and next of the log of delayed
     messages, and the state of its group; None: nothing was ever delayed. origins: of messages of QoS 2 that the queue
-    has had."""
+    has had. released: of such that were released, and may come once more."""
 
     numbers: list[int]
     firsts: list[int]
@@ -99,6 +99,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     delayed: tuple[int, int, bytes] | None
     producers: dict[bytes, tuple[int, bytes]]
     origins: list[tuple[int, int, int]]
+    released: list[tuple[int, int, int]]
 
 
 _encode = msgspec.msgpack.encode
@@ -259,7 +260,7 @@ class Departure:
             groups=[GroupPart(*key, record_, kept, held_of(state.groups[key], queue.lanes))
                     for key, (_, record_, kept) in contents.groups.items()],
             delayed=(delays.log.number, delays.log.next, state_of(delays.group)) if delays is not None else None,
-            producers=_producers(state), origins=had)))
+            producers=_producers(state), origins=had, released=origins.released_of(mark))))
         self._become_relay(to, outbox)
         return parts
 
@@ -490,6 +491,7 @@ class Arrival:
         self.whole = False
         self._shift_ms = 0
         self._relay: QueueRelay | None = None  # see keep()
+        self._kept = False
         self.end: End | None = None
 
     def feed(self, part: bytes) -> None:
@@ -575,6 +577,7 @@ class Arrival:
             _reach(delays.log, end.delayed[1])
         state.producers = _unpacked(end.producers)
         manager.hub.origins.queue_came(mark_of(state.id), end.origins)
+        manager.hub.origins.bring_released(mark_of(state.id), end.released)
         manager.note_changed(state)
         self.end = end
         self.whole = True
@@ -598,6 +601,10 @@ class Arrival:
         """What this node's clients publish from now on waits here: to the old owner it would go the longer way, behind
         what they publish when the queue is here."""
         assert self.definition is not None
+        origins = self._manager.hub.origins
+        origins.watch(True)     # what is released while the queue is on its way is not to come with it
+        origins.expect_forwarded(True)
+        self._kept = True
         state = self._manager.queues.get(self.definition.address)
         if state is not None and state.id == self.definition.id and isinstance(state.queue.relay, QueueRelay):
             self._relay = state.queue.relay
@@ -616,6 +623,10 @@ class Arrival:
 
     def abandon(self) -> None:
         """The queue stays at its node."""
+        if self._kept:
+            self._manager.hub.origins.watch(False)
+            self._manager.hub.origins.expect_forwarded(False)
+            self._kept = False
         if self._relay is not None:
             self._relay.let_go()
             self._relay = None
@@ -639,6 +650,7 @@ class Arrival:
         contents, staged = self.contents(), self.state
         self._drop()
         self.state = None
+        self._manager.hub.origins.watch(False)
         state.producers = staged.producers
         settled = take_over(self._manager, state, contents, self._hosts)
         for group in staged.groups.values():

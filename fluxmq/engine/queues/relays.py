@@ -267,6 +267,9 @@ class Relays(QueueListener):
                 question.then(Answer(refused=UNKNOWN))
             else:
                 self._waiting.append(question)
+        for one, (of, then, _) in list(self._coming.items()):
+            if of is queue and self._coming.pop(one, None) is not None:
+                then(Answer(refused=UNKNOWN))
 
     def ask(self, queue: Queue, verb: str, arguments: Any, then: Then, member: Member | None = None, *,
             patient: bool = False) -> int:
@@ -512,7 +515,7 @@ class Hosts(QueueListener):
             if queue.relay is not None and verb not in ALWAYS:
                 raise _NotHere(moves(queue))
             if queue.ending:
-                raise QueueRefused("unavailable", ENDING.text)
+                raise _NotHere(ENDING)
             if question is not None:
                 value = question(queue, outbox, number, *arguments)
             elif call is not None:

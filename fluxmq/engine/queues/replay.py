@@ -50,6 +50,9 @@ class Replay:
     def step(self, state: QueueState, dead: QueueState, selected: Sequence[tuple[int, int]] | None,
              count: int) -> Moved:
         """As QueuesPort.dead_replay."""
+        if dead.queue.kind == QUEUE_STREAM:
+            raise QueueRefused("conflict", f"the dead letters of {state.spec.shown} are in {dead.spec.shown}, a "
+                                           "stream, from which nothing is taken", "name a classic queue in dlq.topic")
         if self.manager.hub.ledger.full:
             raise QueueRefused("full", self.manager.hub.ledger.full_why or "the disk is full",
                                "make room, and replay them then")

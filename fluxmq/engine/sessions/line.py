@@ -108,7 +108,7 @@ class SessionLine:
         session.journalled = head.kept
 
     def _subscribe(self, session: Session, kept: Subscription) -> None:
-        session.subscriptions[kept.filter] = (kept.options, kept.identifier)
+        session.keep_subscription(kept.filter, kept.options, kept.identifier)
         self.broker.remember_consume(session, kept.filter, kept.consume)
 
     def _on_cold(self, kind: int, number: int, body: bytes) -> None:
@@ -132,7 +132,7 @@ class SessionLine:
         elif kind == RecordKind.SUBSCRIBE:
             self._subscribe(session, stored.subscription_of(body))
         elif kind == RecordKind.UNSUBSCRIBE:
-            session.subscriptions.pop(stored.unsubscribed_of(body), None)
+            session.forget_subscription(stored.unsubscribed_of(body))
         else:
             link = stored.link_of(body)
             state: SessionState = session.data

@@ -310,7 +310,7 @@ def _take_part(session: Session, moved: Moved, step: Step, part: Part) -> None:
     if part.kind == SUBSCRIPTIONS:
         found = subscriptions_of(part)
         for each in found.subscriptions:
-            session.subscriptions[each.filter] = each.options, each.identifier
+            session.keep_subscription(each.filter, each.options, each.identifier)
             if each.consume is not None:
                 state.consumes = (state.consumes or {}) | {each.filter: each.consume}
         state.resting |= {*found.resting}

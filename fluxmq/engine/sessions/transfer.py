@@ -95,7 +95,7 @@ class Departure:
                          state.will, state.username, list(state.moved.origins) if state.moved else [],
                          state.identity, state.counted,
                          origins.own(state.incarnation) if state.identity else [],
-                         [one for one in origins.had_by(session.number) if one[2]] if session.number else [])
+                         self.had_for_certain())
 
     @staticmethod
     def _parts(size: int, snapshot: Snapshot, head: bytes, subscriptions: list[Subscription], resting: frozenset[bytes],
@@ -143,7 +143,15 @@ class Departure:
     def had(self) -> list[tuple[int, int, int]]:
         """The origins of messages that the session has had here and that may come again, as of now: [(name, packet
         identifier, use)]."""
-        return self.broker.hub.origins.had_by(self.session.number) if self.frozen and self.session.number else []
+        return self._had_here() if self.frozen else []
+
+    def had_for_certain(self) -> list[tuple[int, int, int]]:
+        """Of had() those whose use is known. They may be brought before it is certain that they were not released: an
+        unknown use would stand for the next message under its packet identifier, too."""
+        return [one for one in self._had_here() if one[2]] if self.frozen else []
+
+    def _had_here(self) -> list[tuple[int, int, int]]:
+        return self.broker.hub.origins.had_by(self.session.number) if self.session.number else []
 
     def unfreeze(self) -> None:
         """The move has come to nothing: the session stays, as an ordinary one without a connection. Its timers count
@@ -304,6 +312,13 @@ class Arrival:
         if self.session is not None and not self.ended and self.session.number:
             for origin in set(self._had).difference(had):
                 self.broker.hub.origins.take_back(*origin, self.session.number)
+            for origin in had:
+                self.broker.hub.origins.bring(*origin, self.session.number)
+
+    def bring_early(self, had: list[tuple[int, int, int]]) -> None:
+        """As bring(), with a tail behind which another one comes: Departure.had_for_certain."""
+        if self.session is not None and not self.ended and self.session.number:
+            self._had = list(dict.fromkeys((*self._had, *had)))
             for origin in had:
                 self.broker.hub.origins.bring(*origin, self.session.number)
 

@@ -49,7 +49,8 @@ class Said(grpc.RpcError):
      Cause.UNREACHABLE),
     (CODES.UNAVAILABLE, "DNS resolution failed for nowhere:1", Cause.UNREACHABLE),
     (CODES.UNAVAILABLE, "Socket closed", Cause.BROKEN), (CODES.UNAVAILABLE, None, Cause.BROKEN),
-    (CODES.CANCELLED, "", Cause.BROKEN), (CODES.INTERNAL, "", Cause.REFUSED)])
+    (CODES.CANCELLED, "", Cause.BROKEN), (CODES.INTERNAL, "Internal error from Core", Cause.BROKEN),
+    (CODES.DATA_LOSS, "", Cause.REFUSED)])
 def test_causes(code: Any, details: str | None, cause: Cause) -> None:
     error = explain(Said(code, details), "host:1", limit_s=2.0)
     assert error.cause is cause and error.endpoint == "host:1" and str(error).startswith("etcd at host:1: ")

@@ -159,13 +159,13 @@ class BrokerProcess:
         cluster, node, life = self.cluster, self.node, self.process.life
         await cluster.leaver.leave(lambda client, name: client.send_away(0x9C, f"{name}:1883"))
         node.broker.stopping = True
-        for connection in list(node.poller.connections.values()):
+        for connection in list(node.poller.connections):
             if connection.state is not None:
                 connection.state.send_away(0x9C, "")
             connection.end()
         self.turn()
         await self.process.driver.sleep(GOODBYE_S)
-        for connection in list(node.poller.connections.values()):
+        for connection in list(node.poller.connections):
             connection.abort()
         await cluster.stop()
         await self.process.driver.sleep(GOODBYE_S)

@@ -95,6 +95,24 @@ def test_letters_wait_for_etcd_and_survive_their_node(seed: int) -> None:
     assert len(dead(brokers)) == len(sent)
 
 
+def test_the_only_letter_is_known_again_after_minutes() -> None:
+    """Its source does not hear that it has arrived, and sends it again and again."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    do(brokers, "two", lambda node: node.manager.declare(QueueSpec(name="dead")))
+    assert brokers.processes["two"].node.manager.queues[b"/", b"dead"].here
+    publisher = connected(brokers, "one", "p")
+    brokers.network.stall("two", "one", back=False)
+    for number in range(2):
+        publisher.publish("$queue/of-one", b"%d" % number, 1)
+    brokers.run_until(lambda: dead(brokers) == [b"0"])
+    brokers.run_for(200.0)
+    assert under_way(brokers) == 1
+    brokers.network.heal()
+    brokers.run_until(lambda: under_way(brokers) == 0)
+    assert dead(brokers) == [b"0"]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_node_dies_while_letters_arrive(seed: int) -> None:
     brokers = serving(*NAMES, seed=seed)

@@ -4,10 +4,14 @@ from __future__ import annotations
 import pytest
 from kit.metadata import MetadataInMemory
 from simulator.cluster.brokers import Brokers
+from simulator.cluster.test_definitions import do
 
 from fluxmq.cluster.overview import Overview
 from fluxmq.cluster.ports import StoreError
 from fluxmq.engine.ports.overview import ClusterView
+from fluxmq.engine.ports.queues import Publish, QueueRefused
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.model.queues import QueueSpec
 
 
 @pytest.fixture
@@ -73,3 +77,42 @@ def test_the_others_say_whether_a_node_joins_serves_or_leaves(brokers: Brokers) 
     brokers.store.end_lease(two.cluster.membership.lease)
     brokers.run_for(1.0)
     assert [*states, *(node.id for node in view(brokers, "one").nodes)] == ["joining", "serving", "leaving", "one"]
+
+
+def test_what_the_disk_says_of_queues_is_not_the_cluster_s_word(brokers: Brokers, monkeypatch: pytest.MonkeyPatch,
+                                                                ) -> None:
+    """While this node was away, a queue may have been deleted, and another one made: until it has joined, nothing is
+    promised, and no queue is said to be missing."""
+    for name in ("one", "two"):
+        brokers.start(name)
+    brokers.run_until(lambda: all(process.serving for process in brokers.processes.values()))
+    one = brokers.processes["one"]
+    here = QueueAdmin(one.node.manager)
+    for number in range(4):
+        do(brokers, "two", lambda node, number=number: node.manager.declare(QueueSpec(name=f"q{number}")))
+    name = next(f"q{number}" for number in range(4) if one.node.manager.queues[b"/", b"q%d" % number].here)
+    here.publish(name, Publish(payload=b"x"))
+    brokers.run_for(1.0)
+    brokers.kill("one")
+
+    async def refuses(store: MetadataInMemory, ttl_s: int) -> int:
+        raise StoreError("no leader")
+
+    monkeypatch.setattr(MetadataInMemory, "grant", refuses)
+    one.start()
+    brokers.run_for(2.0)
+    here = QueueAdmin(one.node.manager)
+    assert here.describe(name)["messages"] == 1     # it is on its disk
+    for ask in (lambda: here.publish(name, Publish(payload=b"y")), lambda: here.purge(name),
+                lambda: here.describe("other"), lambda: here.seek(name, "g", "first", None),
+                lambda: here.delete_group(name, "g"), lambda: here.dead_replay(name, None, 1),
+                lambda: here.dead_purge(name)):
+        with pytest.raises(QueueRefused, match="is joining its cluster") as refused:
+            ask()
+        assert refused.value.kind == "unavailable"
+    monkeypatch.undo()
+    brokers.run_until(lambda: one.serving)
+    here = QueueAdmin(one.node.manager)
+    here.publish(name, Publish(payload=b"y"))
+    with pytest.raises(QueueRefused, match="there is no queue other"):
+        here.describe("other")

@@ -247,6 +247,30 @@ def test_what_was_given_up_after_its_client_had_left_is_heard_once(to: str) -> N
     assert [[payload for _, payload in reader.messages] for reader in readers] == [[b"x"]] * 3
 
 
+@pytest.mark.parametrize("to", NAMES)
+def test_what_was_given_up_behind_what_ended_the_connection_is_heard_once(to: str) -> None:
+    """The connection ends because PUBCOMP of another exchange cannot be sent. The client hears nothing of the PUBLISH
+    behind it, so that one is not refused: it comes again, to the same node or to another one."""
+    brokers = serving(*NAMES)
+    subscriber = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    brokers.network.stall("two", "one", back=False)
+    publisher.releasing = True
+    publisher.send(Pubrel(packet_id=99))        # of an exchange that a node may know of which died
+    publisher.releasing = False
+    publisher.offer(b"1")
+    brokers.run_until(lambda: not publisher.open, limit_s=GIVEN_UP_S)
+    brokers.network.heal()
+    assert not publisher.has(Pubrec)
+    publisher.connect(at=to, clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: publisher.connected)
+    publisher.offer(b"1", again=True)
+    brokers.run_until(lambda: publisher.has(Pubrec))
+    publisher.release()
+    brokers.run_for(2.0)
+    assert [payload for _, payload in subscriber.messages] == [b"1"]
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_copy_that_is_late_counts_for_nothing_when_its_publisher_has_moved_and_released_it(shared: bool) -> None:
     """The former node's copies stand still on their way, the next node's do not."""
@@ -445,6 +469,38 @@ def test_what_was_released_while_a_subscriber_moves_is_not_brought(monkeypatch: 
     exchange(brokers, publisher, b"2")
     brokers.run_for(1.0)
     assert received(reader) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_subscriber_that_was_let_in_without_a_node_does_not_get_what_that_one_has_sent_again(late: bool) -> None:
+    """One node does not hear that the session has moved: what it sends comes by the former owner, ahead of its client's
+    CONNACK or (late) with what is left when the link is well. Then its publisher repeats it through another node."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "two", "s")
+    publisher = publisher_at(brokers, "one")
+    brokers.network.stall("one", "three")
+    reader.connect(at="three", clean_start=False, expiry_s=1000)
+    brokers.run_for(1.0)
+    if late:
+        brokers.run_until(lambda: reader.connected, limit_s=GIVEN_UP_S)
+    publisher.offer(b"1")
+    brokers.run_until(lambda: publisher.has(Pubrec))
+    brokers.run_until(lambda: reader.connected, limit_s=GIVEN_UP_S)
+    if late:
+        assert not reader.messages
+        brokers.network.heal()
+    brokers.run_until(lambda: reader.messages, limit_s=GIVEN_UP_S)
+    brokers.run_for(1.0)
+    publisher.forget(Pubrec)
+    comes_back(brokers, publisher, ["two"])
+    publisher.offer(b"1", again=True)
+    brokers.run_until(lambda: publisher.has(Pubrec), limit_s=GIVEN_UP_S)
+    brokers.network.heal()
+    brokers.run_for(GIVEN_UP_S)
+    assert [payload for _, payload in reader.messages] == [b"1"]
+    released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert all(broker.node.hub.origins.watching == 0 for broker in brokers.processes.values())
 
 
 @pytest.mark.parametrize("over", [False, True])

@@ -68,6 +68,15 @@ def answers(client: Client, count: int) -> bool:
     return len(client.connacks) >= count
 
 
+def test_a_client_without_an_identifier_gets_one_that_nobody_else_has() -> None:
+    """[MQTT-3.1.3-6]. Its node asks the others who has the session, and goes on when they have answered."""
+    brokers = serving()
+    clients = [connected(brokers, at, "", keep_alive=0) for at in NAMES]
+    given = [value for client in clients for name, value in client.connacks[-1].properties
+             if name == "assigned_client_identifier"]
+    assert len(given) == 3 and len({*given}) == 3
+
+
 def test_the_session_is_there_where_the_client_connects() -> None:
     brokers = serving()
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
@@ -694,6 +703,7 @@ def nothing_is_left(brokers: Brokers) -> None:
         takeovers = broker.cluster.takeovers
         assert takeovers.under_way == 0 and not takeovers._late and not broker.node.broker.stored
         assert all(session.moving is None for session in broker.node.broker.sessions.values())
+        assert broker.node.hub.origins.watching == 0
 
 
 @pytest.mark.parametrize("seed", range(1, 6))

@@ -9,7 +9,7 @@ from fluxmq.engine.ports.queues import QueueName
 if TYPE_CHECKING:
     from fluxmq.engine.queues.manager import QueueManager, QueueState
 
-__all__ = ["declared_of", "named"]
+__all__ = ["declared_of", "named", "plain", "text"]
 
 
 def named(manager: QueueManager, shown: str) -> QueueState | None:

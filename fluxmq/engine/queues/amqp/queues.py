@@ -493,12 +493,16 @@ class AmqpQueues(QueueListener):
 
     # ------------------------------------------------------------------ queues of ended connections
 
+    def owned(self, owner: object) -> list[Queue]:
+        """The connection's exclusive queues."""
+        return list(self._owned.get(id(owner), ()))
+
     def connection_closed(self, owner: object) -> Iterator[None]:
         """Deletes the connection's exclusive queues, one at each step."""
         self._drawn.pop(id(owner), None)
         for address in [address for address, awaiting in self._awaited.items() if awaiting is owner]:
             del self._awaited[address]
-        for queue in list(self._owned.get(id(owner), ())):
+        for queue in self.owned(owner):
             if queue in self.manager.states:  # otherwise it was deleted meanwhile, and its name may be in use again
                 self.manager.end(queue.address)
             yield
