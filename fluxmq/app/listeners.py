@@ -99,7 +99,14 @@ class Listeners:
         return {"context": context, "max_connections": slot.max_connections,
                 "all_connections_max": node.admission.connections_max, "origins": node.admission.origins,
                 "guard": node.admission.guard, "gate": node.admission.gate,
+                "proxies": node.admission.proxies,
                 "read_timeout_s": slot.read_timeout, "later": node.later}
+
+    @staticmethod
+    def _username_from(node: Served, slot: Slot) -> str:
+        if isinstance(slot, TlsListener):
+            return slot.username_from
+        return "cn" if node.config.server.proxy_usernames else ""
 
     def _mqtt(self, node: Served, path: str, slot: MqttSlot) -> Listener:
         broker, session = node.config.broker, node.config.session
@@ -114,7 +121,7 @@ class Listeners:
             namespace=slot.namespace)
         front = Front(node.broker, node.asking.authority, options, node.tally, path.removeprefix("server."),
                       version={"auto": 0, "v3": 3, "v5": 5}[slot.protocol],
-                      username_from=slot.username_from if isinstance(slot, TlsListener) else "",
+                      username_from=self._username_from(node, slot),
                       path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
                       origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
                       guard=node.admission.guard, asking=node.asking, on_log=node.notes.say,
@@ -129,7 +136,7 @@ class Listeners:
             write_timeout_ms=int(slot.write_timeout * 1000))
         front = AmqpFront(node.broker.hub, node.asking, options, shared.tally, shared.clients, shared.channels,
                           path.removeprefix("server."), find_virtual_host=shared.find_virtual_host,
-                          username_from=slot.username_from if isinstance(slot, TlsListener) else "",
+                          username_from=self._username_from(node, slot),
                           guard=node.admission.guard, on_log=shared.notes.say,
                           log_connections=shared.notes.logs_connection)
         return AmqpListener(front, node.poller, **self._how(node, path, slot))

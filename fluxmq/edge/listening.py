@@ -5,7 +5,9 @@ Each edge has a Listener of its own, which makes the connections of its protocol
 """
 from __future__ import annotations
 
+import asyncio
 import errno
+import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -16,9 +18,10 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.net.transport import Transport
 from fluxmq.edge.origins import Origins
+from fluxmq.edge.proxy_protocol import NotProxied, Proxied, Reading
 from fluxmq.edge.recording import record_opened
 from fluxmq.engine.ports.guard import Guard
-from fluxmq.model.origins import show_origin
+from fluxmq.model.origins import Networks, show_origin
 
 __all__ = ["Accepting", "Gate", "Refusals", "SocketListener"]
 
@@ -60,13 +63,14 @@ class SocketListener:
     front: handler of the connections. all_connections_max: limit for all listeners of the poller together. context:
     called for each connection, so that renewed certificates are used at once; None = no TLS. origins: shared by all
     listeners. guard: the bans; None = none. gate: shared by all listeners. read_timeout_s: time until the client must
-    have identified itself. later: schedules a call after some seconds.
+    have identified itself, and a balancer its client. later: schedules a call after some seconds. proxies: where
+    balancers are, which name their clients by the PROXY protocol; None: there are none.
     """
 
     def __init__(self, front: Accepting, poller: Poller, *, context: Callable[[], SSLContext] | None,
                  max_connections: int, all_connections_max: int, origins: Origins, guard: Guard | None, gate: Gate,
                  read_timeout_s: float,
-                 later: Callable[[float, Callable[[], None]], Any]) -> None:
+                 later: Callable[[float, Callable[[], None]], Any], proxies: Networks | None = None) -> None:
         self.front = front
         self.poller = poller
         self.context = context
@@ -79,6 +83,8 @@ class SocketListener:
         self.accept_failures = 0
         self._later = later
         self._sockets: list[socket.socket] = []
+        self._proxies = proxies
+        self._awaited: dict[Reading, Any] = {}      # connections whose header is to come, and the end of their patience
 
     def open(self, host: str, port: int) -> list[tuple[str, int]]:
         """Binds and listens. host: "" = every interface. Returns the addresses; raises OSError."""
@@ -112,6 +118,8 @@ class SocketListener:
             self.poller.remove_listener(listening.fileno())
             listening.close()
         self._sockets.clear()
+        for reading in list(self._awaited):
+            os.close(self._take(reading))
 
     def make(self, fd: int, tls: SSLSocket | None) -> Transport:
         """Makes a connection that owns this socket."""
@@ -121,6 +129,12 @@ class SocketListener:
 
     def accepted(self, fd: int, address: bytes) -> Transport | None:
         """Called with a new connection. address: the peer's, 4 or 16 bytes."""
+        if self._proxies is not None and address in self._proxies:
+            self._await_header(fd, address)
+            return None
+        return self._admit(fd, address, None)
+
+    def _admit(self, fd: int, address: bytes, proxied: Proxied | None) -> Transport | None:
         front = self.front
         origin = self.origins.find(address)
         if self.gate.shut:
@@ -150,6 +164,7 @@ class SocketListener:
                 plain.close()
                 return None
         connection = self.make(fd, tls)
+        connection.proxied = proxied
         connection.deadline_ms = front.hub.mono_ms + self.read_timeout_ms
         front.connections += 1
         if origin is not None:
@@ -157,6 +172,49 @@ class SocketListener:
             origin.enter()
         record_opened(connection, front.name)
         return connection
+
+    # ------------------------------------------------------------------ behind a balancer
+
+    def _await_header(self, fd: int, address: bytes) -> None:
+        """Waits for the PROXY header; it counts as a connection until then."""
+        if self.front.connections + len(self._awaited) >= self.max_connections:
+            self._refuse(fd, "max_connections", f"{self.max_connections} are open (max_connections)")
+            return
+        if len(self.poller.connections) + len(self._awaited) >= self.all_connections_max:
+            self._refuse(fd, "descriptors", f"{self.all_connections_max} are open at all listeners, and the limit of "
+                                            f"open files leaves no more (ulimit -n; LimitNOFILE= of systemd)")
+            return
+        reading = Reading(fd)
+        self._awaited[reading] = self._later(self.read_timeout_ms / 1000, lambda: self._not_named(
+            reading, address, f"nothing came within {self.read_timeout_ms / 1000:g} s"))
+        asyncio.get_running_loop().add_reader(fd, self._read_header, reading, address)
+        self._read_header(reading, address)
+
+    def _read_header(self, reading: Reading, address: bytes) -> None:
+        try:
+            found = reading.go_on()
+        except NotProxied as error:
+            self._not_named(reading, address, str(error))
+            return
+        if found is not None:
+            fd = self._take(reading)
+            connection = (self._admit(fd, found.address, found) if found.address
+                          else self._admit(fd, address, None))      # of the balancer itself
+            if connection is not None:
+                self.poller.adopt(connection)
+
+    def _not_named(self, reading: Reading, address: bytes, why: str) -> None:
+        if reading in self._awaited:
+            self._refuse(self._take(reading), "proxy", (
+                f"{ipaddress.ip_address(address)} is in server.proxy_networks, and the connection has no PROXY header: "
+                f"{why}. Have the balancer send it (of haproxy: send-proxy-v2), or take its address from there"))
+
+    def _take(self, reading: Reading) -> int:
+        """Nothing more is read; the descriptor."""
+        self._awaited.pop(reading).cancel()
+        fd = reading.detach()
+        asyncio.get_running_loop().remove_reader(fd)
+        return fd
 
     def _refuse(self, fd: int, reason: str, why: str) -> None:
         """Refuses a connection. reason: the label in the metric of refusals."""
