@@ -82,9 +82,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(config.getoption("--seed"))
     if config.getoption("--failures") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Failures(config.getoption("--failures")))
+    if hasattr(config, "workerinput"):      # of pytest-xdist; it has the environment of who started it
+        return
     elsewhere = config.getoption("--disk") or config.option.basetemp or "TMPDIR" in os.environ
-    if not elsewhere and not hasattr(config, "workerinput") and has_room(MEMORY):
+    if not elsewhere and has_room(MEMORY):
         keep_in_memory(config)
+    # Brokers of tests note there that they run, not where the user's own are found.
+    place = tempfile.mkdtemp(prefix="fq-run-")
+    config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+    os.environ["XDG_RUNTIME_DIR"] = place
 
 
 def keep_in_memory(config: pytest.Config) -> None:

@@ -229,7 +229,8 @@ def many_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) 
               help="What the clients of the flood ask for, over and over.")
 @click.option("--clients", type=click.IntRange(1), default=20, show_default=True, help="Of the flood.")
 @click.option("--retained", type=click.IntRange(1), default=100_000, show_default=True,
-              help="Retained messages, of the kind retained.")
+              help="Retained messages, of the kinds retained and retain.")
+@click.option("--size", type=click.IntRange(0), default=32, show_default=True, help="Bytes of each of them.")
 @click.option("--duration", "seconds", type=Number(0, min_open=True), default=5.0, show_default=True,
               help="Seconds measured.")
 @click.option("--warmup", type=Number(0), default=1.0, show_default=True, help="Seconds before that.")

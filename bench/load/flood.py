@@ -6,6 +6,7 @@
     resubscribe  SUBSCRIBE to one filter
     unsubscribe  UNSUBSCRIBE from a filter that it has not
     retained     ten filters that match all retained messages, again as soon as it has them
+    retain       its share of the retained messages, QoS 1: each is set once, and then the flood is over
     declare      queue.declare of a queue that is there
     get          basic.get from an empty queue
     bind         queue.bind of a binding that is there
@@ -57,6 +58,7 @@ RETAINED_FILTERS = ("#", "+/#", "r/#", "+/+/#", "r/+/#", "+/+/+/#", "r/+/+/#", "
 QUEUE = "flood"
 GET = b"GET /health HTTP/1.1\r\nHost: flood\r\n\r\n"
 CONNACK_BYTES = 4
+PUBACK_BYTES = 4
 RESET = struct.pack("ii", 1, 0)     # SO_LINGER: otherwise closed connections would use up all ports
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 DECLARE = m.QueueDeclare(queue=QUEUE, durable=True)
@@ -65,9 +67,10 @@ DECLARE_EXCHANGE = m.ExchangeDeclare(exchange=QUEUE, type="topic", durable=True)
 
 @dataclass(slots=True, kw_only=True)
 class FloodOptions:
-    """kind: see the module. clients: of the flood. seconds: measured. warmup: seconds before that. retained: messages
-    that the kind `retained` begins with, of `size` bytes. folder: of the broker that is
-    started. home: the directory that has the package `fluxmq` to run; None: the one that runs this."""
+    """kind: see the module. clients: of the flood. seconds: measured, of the kind `retain` at most. warmup: seconds
+    before that. retained: messages of `size` bytes, which are there when the kind `retained` begins, and are set by the
+    kind `retain`, which knows no warm-up. folder: of the broker that is started. home: the directory that has the
+    package `fluxmq` to run; None: the one that runs this."""
 
     kind: str = "subscribe"
     clients: int = 20
@@ -105,6 +108,7 @@ KINDS = {
     "resubscribe": Kind(lambda: subscriptions(1), 5),
     "unsubscribe": Kind(lambda: [packet(0xA2, b"\0\1" + string("flood/none"))], 4),
     "retained": Kind(lambda: [subscribe(number + 1, one, 0) for number, one in enumerate(RETAINED_FILTERS)], 0),
+    "retain": Kind(list, PUBACK_BYTES),
     "declare": Kind(method(DECLARE), 8 + 4 + 1 + len(QUEUE) + 8, "amqp", DECLARE),
     "get": Kind(method(m.BasicGet(queue=QUEUE, no_ack=True)), 8 + 4 + 1, "amqp", DECLARE),
     "bind": Kind(method(m.QueueBind(queue=QUEUE, exchange="amq.topic", routing_key="flood.#")), 8 + 4, "amqp", DECLARE),
@@ -127,17 +131,18 @@ def open_mqtt(address: str, name: str) -> socket.socket:
 def fill_retained(address: str, options: FloodOptions) -> int:
     """Publishes the retained messages; returns the octets of a delivered one."""
     with open_mqtt(address, "flood-fill") as filler:
-        block = bytearray()
-        size = 0
-        for number in range(options.retained):
-            tens, hundreds = number % RETAINED_LEVELS[0], number // RETAINED_LEVELS[0] % RETAINED_LEVELS[1]
-            one = packet(0x31, string(f"r/{tens}/{hundreds:02}/{number:07}") + bytes(options.size))
-            size = len(one)
-            block += one
-        filler.sendall(block + PINGREQ)
+        messages = [retained_publish(number, 0, options.size) for number in range(options.retained)]
+        filler.sendall(b"".join(messages) + PINGREQ)
         if filler.recv(2, socket.MSG_WAITALL) != PINGRESP:
             raise LoadError("the broker did not take the retained messages")
-    return size
+    return len(messages[0])
+
+
+def retained_publish(number: int, qos: int, size: int) -> bytes:
+    """The PUBLISH that sets one of the retained messages. size: octets of its payload."""
+    tens, hundreds = number % RETAINED_LEVELS[0], number // RETAINED_LEVELS[0] % RETAINED_LEVELS[1]
+    return packet(0x31 | qos << 1, string(f"r/{tens}/{hundreds:02}/{number:07}") + (b"\0\1" if qos else b"")
+                  + bytes(size))
 
 
 def ask_health(address: str) -> int:
@@ -164,7 +169,11 @@ class Flood:
         kind = KINDS[options.kind]
         requests = kind.requests()
         self.again = 0                  # octets after which a client sends again; 0: without waiting
-        if options.kind == "connect":
+        self.once = options.kind == "retain"
+        self.answers = options.retained // options.clients * options.clients
+        if self.once:
+            self.block = b"".join(retained_publish(number, 1, options.size) for number in range(self.answers))
+        elif options.kind == "connect":
             self.block = requests[0]
         elif options.kind == "retained":
             self.block = b"".join(requests)
@@ -191,12 +200,16 @@ class Flood:
         """Sends and reads until this time (monotonic clock)."""
         into = bytearray(READ_BYTES)
         waiting = {one: memoryview(self.block) for one in self.sockets}
+        if self.once:
+            share = len(self.block) // len(self.sockets)
+            waiting = {one: memoryview(self.block)[at * share:(at + 1) * share] for at, one in enumerate(self.sockets)}
+        expected = self.answers * PUBACK_BYTES if self.once else 0
         had = dict.fromkeys(self.sockets, 0)
         with selectors.DefaultSelector() as selector:
             for client in self.sockets:
                 client.setblocking(False)
                 selector.register(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            while (left := until - time.monotonic()) > 0:
+            while (left := until - time.monotonic()) > 0 and not 0 < expected <= self.received:
                 for key, events in selector.select(left):
                     one: Any = key.fileobj
                     try:
@@ -212,7 +225,7 @@ class Flood:
                         if events & selectors.EVENT_WRITE:
                             waiting[one] = waiting[one][one.send(waiting[one]):]
                             if not waiting[one]:
-                                if self.again:
+                                if self.again or self.once:
                                     selector.modify(one, selectors.EVENT_READ)
                                 else:
                                     waiting[one] = memoryview(self.block)
@@ -266,20 +279,23 @@ class Storm(Flood):
 
 
 def flood_process(options: FloodOptions, addresses: dict[str, str], pid: int, answer_bytes: int, pipe: Pipe) -> None:
-    """Sends to the pipe: ready, and at the end the octets and the broker's CPU seconds of the measured time, and how
-    many clients were disconnected. pid: the broker's."""
+    """Sends to the pipe: ready, and at the end the octets and the broker's CPU seconds of the measured time, how many
+    clients were disconnected, and the seconds measured. pid: the broker's."""
     flood = (Storm if options.kind == "connect" else Flood)(options, addresses, answer_bytes)
     pipe.send(None)
     begin = time.monotonic()
-    flood.run(begin + options.warmup)
+    if not flood.once:
+        begin += options.warmup
+        flood.run(begin)
     received, cpu = flood.received, read_cpu(pid)
-    flood.run(begin + options.warmup + options.seconds)
-    pipe.send((flood.received - received, cpu_between(cpu, read_cpu(pid)), flood.dead))
+    flood.run(begin + options.seconds)
+    pipe.send((flood.received - received, cpu_between(cpu, read_cpu(pid)), flood.dead, time.monotonic() - begin))
 
 
-def watch(bystander: socket.socket, until: float, latency: Histogram) -> None:
-    """Sends one PINGREQ after the other until this time (monotonic clock), and times each."""
-    while time.monotonic() < until:
+def watch(bystander: socket.socket, until: float, latency: Histogram, ended: Pipe | None = None) -> None:
+    """Sends one PINGREQ after the other until this time (monotonic clock), or until something was sent to `ended`, and
+    times each."""
+    while time.monotonic() < until and not (ended is not None and ended.poll()):
         sent = time.perf_counter_ns()
         bystander.sendall(PINGREQ)
         if bystander.recv(2, socket.MSG_WAITALL) != PINGRESP:
@@ -317,8 +333,8 @@ def run_flood(options: FloodOptions) -> dict[str, Any]:
         theirs.close()
         try:
             ours.recv()
-            watch(bystander, time.monotonic() + options.warmup + options.seconds, latency)
-            received, cpu, dead = ours.recv()
+            watch(bystander, time.monotonic() + options.warmup + options.seconds, latency, ours)
+            received, cpu, dead, seconds = ours.recv()
         except EOFError:
             raise LoadError("the clients of the flood could not connect") from None
         finally:
@@ -326,8 +342,8 @@ def run_flood(options: FloodOptions) -> dict[str, Any]:
             process.join()
             bystander.close()
     answers = received / answer_bytes
-    return {"kind": options.kind, "clients": options.clients, "seconds": options.seconds, "thrown_out": dead,
-            "per_second": answers / options.seconds,
+    return {"kind": options.kind, "clients": options.clients, "seconds": seconds, "thrown_out": dead,
+            "per_second": answers / seconds,
             "broker_cpu_us_per_answer": cpu * 1e6 / answers if answers else None,
             "bystander_us": latency.summary(), "bystander_idle_us": idle.summary()}
 

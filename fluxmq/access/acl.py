@@ -18,7 +18,8 @@ The first rule that decides wins, and what no rule decides is denied. A rule tha
 A rule with `namespace` speaks of the topics that are there, of MQTT and AMQP (edge/amqp091/permissions.py) alike. One
 without speaks of "/", and of a topic of another namespace as `$vhost/<namespace>/<topic>`: so "#" is about "/" alone,
 and what was written for virtual hosts holds for them. A topic that is published to amq.topic there was and is also
-`$vhost/<namespace>/$exchange/amq.topic/<topic>`.
+`$vhost/<namespace>/$exchange/amq.topic/<topic>`. A namespace whose name has a slash is one level of that, `a%2Fb`, so
+only `namespace` speaks of it.
 
 A client may enter a namespace when it may publish or subscribe to `$vhost/<namespace>`: so says a rule that allows
 something in that `namespace`, or one without that covers this topic. One that denies "#" there keeps clients out.
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fluxmq.access.filters import filter_problem, levels_cover, levels_overlap, shared_filter
+from fluxmq.model.virtual_hosts import entered, virtual_host_topic
 
 __all__ = ["ANONYMOUS", "EVERYBODY", "VERBS", "Acl", "AclByUser", "Rule", "topic_problem"]
 
@@ -39,7 +41,6 @@ VIEWS_MAX = 4_096  # clients whose rules are kept ready; at some hundred bytes e
 _PLACEHOLDER = re.compile(r"%([%cu])")
 _ROOT = "/"
 _ANY = "*"
-_ENTERED = "$vhost/"
 # What a decision is about: topics as they are in the namespace, topics as `$vhost/<namespace>/<topic>`, or whether to
 # enter one of the namespaces that stand in the place of levels.
 _INSIDE, _OUTSIDE, _ENTER = range(3)
@@ -192,16 +193,17 @@ def _forms(topic: str, namespace: str) -> tuple[list[list[str]], list[list[str]]
     """The levels of a topic or filter by which a decision knows it: _INSIDE, _OUTSIDE."""
     if namespace == _ROOT:
         return [topic.split("/")], []
-    outside = [f"{_ENTERED}{namespace}/{topic}".split("/")]
+    host = virtual_host_topic(namespace)
+    outside = [f"{host}/{topic}".split("/")]
     if not topic.startswith("$"):
-        outside.append(f"{_ENTERED}{namespace}/$exchange/amq.topic/{topic}".split("/"))
+        outside.append(f"{host}/$exchange/amq.topic/{topic}".split("/"))
     return [topic.split("/")], outside
 
 
 def _enters(namespaces: tuple[str, ...], topic: str) -> bool:
     """Whether a topic of "/" stands for entering one of these."""
-    name = topic.removeprefix(_ENTERED)
-    return name != topic and (name in namespaces or _ANY in namespaces)
+    name = entered(topic)
+    return name is not None and (name in namespaces or _ANY in namespaces)
 
 
 def _glob_matches(glob: str, text: str) -> bool:

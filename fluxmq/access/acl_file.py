@@ -5,6 +5,7 @@ unwelcome here: a user named 42 or yes is a name.
 """
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,42 +14,77 @@ import yaml
 from fluxmq._core.errors import ConfigError
 from fluxmq.access.acl import VERBS, Acl, Rule, topic_problem
 
-__all__ = ["load_acl", "parse_acl"]
+__all__ = ["acl_problems", "load_acl", "parse_acl"]
 
 FORMAT_VERSION = "1"
 FILE_SIZE_BYTES_MAX = 16 << 20
+LINE_MAX = 1000     # that is looked at for a mistake
+# A list whose end is in a comment, for an unquoted # is ahead of it.
+_OPEN_LIST = re.compile(r"""\[(?:[^\]#"']|"[^"]*"|'[^']*'|(?<![\s,\[])#)*(?<=[\s,\[])#[^\[]*\]""")
 _RULE_KEYS = ("allow", "deny", "user", "client", "anonymous", "namespace", "topics")
 _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def load_acl(path: str | os.PathLike[str]) -> Acl:
     """Read the file. Raises ConfigError(file, text) with line and rule when it is missing or damaged."""
+    return parse_acl(_text_of(path), str(path))
+
+
+def acl_problems(path: str | os.PathLike[str]) -> list[ConfigError]:
+    """What is wrong with the file: with each of its rules, or with all of it."""
+    reader = _Reader(str(path))
+    try:
+        for _ in reader.rules(_document(_text_of(path), str(path)), goes_on=True):
+            pass
+    except ConfigError as error:
+        return [error]
+    return reader.wrong
+
+
+def _text_of(path: str | os.PathLike[str]) -> str:
     try:
         with Path(path).open("rb") as file:
             data = file.read(FILE_SIZE_BYTES_MAX + 1)
         if len(data) > FILE_SIZE_BYTES_MAX:
             raise ConfigError(str(path), f"the access list is larger than {FILE_SIZE_BYTES_MAX >> 20} MiB")
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(str(path), "there is no such access list") from None
     except OSError as error:
         raise ConfigError(str(path), f"the access list cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(str(path), "the access list is not UTF-8 text") from None
-    return parse_acl(text, str(path))
 
 
 def parse_acl(text: str, path: str = "") -> Acl:
     """The access list that `text` holds. path: the file, for the errors. Raises ConfigError."""
+    return Acl(_Reader(path).rules(_document(text, path)))
+
+
+def _document(text: str, path: str) -> yaml.Node | None:
     try:
-        document = yaml.compose(text, Loader=yaml.SafeLoader)
+        found: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
+        if (open_list := _list_in_comment(text)) is not None:   # its end is in the comment, so the error is elsewhere
+            number, rule = open_list
+            raise ConfigError(path, f"line {number}: rule {rule}: an unquoted # begins a comment, so this list has no "
+                                    'end: write "#"') from None
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         hint = " (quote what begins with *, %, # or $: \"*\")" if _looks_unquoted(error) else ""
         raise ConfigError(path, f"{line}this is not YAML: {error.problem}{hint}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(path, f"this is not YAML: {' '.join(str(error).split())}") from None
-    return Acl(_Reader(path).rules(document))
+    return found
+
+
+def _list_in_comment(text: str) -> tuple[int, int] | None:
+    """Of a list like `[a, #]` in one line: the number of the line, and of the rule."""
+    rule = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        rule += line.lstrip().startswith("- ") and ("allow:" in line or "deny:" in line)
+        if len(line) < LINE_MAX and _OPEN_LIST.search(line):
+            return number, rule
+    return None
 
 
 def _looks_unquoted(error: yaml.MarkedYAMLError) -> bool:
@@ -56,7 +92,10 @@ def _looks_unquoted(error: yaml.MarkedYAMLError) -> bool:
 
 
 class _Reader:
+    """wrong: what is wrong with rules, of a reader that goes on behind such."""
+
     def __init__(self, path: str) -> None:
+        self.wrong: list[ConfigError] = []
         self._path = path
         self._rule = 0  # its number, from 1; 0 outside of the rules
 
@@ -65,7 +104,7 @@ class _Reader:
         rule = f"rule {self._rule}: " if self._rule else ""
         return ConfigError(self._path, f"{line}{rule}{text}")
 
-    def rules(self, document: yaml.Node | None) -> Iterator[Rule]:
+    def rules(self, document: yaml.Node | None, *, goes_on: bool = False) -> Iterator[Rule]:
         if not isinstance(document, yaml.MappingNode):
             raise self.fail(document, "an access list is `version: 1` and `rules:`, a list of rules")
         keys = self._mapping(document, ("version", "rules"))
@@ -78,7 +117,14 @@ class _Reader:
         if not isinstance(rules, yaml.SequenceNode):
             raise self.fail(rules, "`rules` must be a list; `rules: []` denies everything")
         for self._rule, node in enumerate(rules.value, 1):
-            yield self._read_rule(node)
+            try:
+                rule = self._read_rule(node)
+            except ConfigError as error:
+                if not goes_on:
+                    raise
+                self.wrong.append(error)
+            else:
+                yield rule
 
     def _read_rule(self, node: yaml.Node) -> Rule:
         if not isinstance(node, yaml.MappingNode):

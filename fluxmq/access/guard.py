@@ -13,21 +13,23 @@ from fluxmq._core.errors import AuthError
 from fluxmq.access.guesses import Ban, Guesses
 from fluxmq.engine.ports import guard as ports_guard
 from fluxmq.model import limits
-from fluxmq.model.origins import read_origin, show_origin
+from fluxmq.model.origins import Networks, origin_of, read_address, read_origin, show_origin
 
 __all__ = ["Guard"]
 
 BANNED = 0x8A
+NONE = Networks(())
 
 
 class Guard:
     """Machine. clock: seconds, monotonic. wall: seconds since 1970, for what people read. later: schedules a call after
-    some seconds. on_log: (level, cause, text, fields). delayed_max: refusals that wait at once."""
+    some seconds. on_log: (level, cause, text, fields). delayed_max: refusals that wait at once. exempt: where no ban
+    holds."""
 
     def __init__(self, guesses: Guesses, *, clock: Callable[[], float], wall: Callable[[], float],
                  later: Callable[[float, Callable[[], None]], Any],
                  on_log: Callable[[str, str, str, dict[str, Any]], None],
-                 delayed_max: int = limits.DELAYED_REFUSALS_MAX) -> None:
+                 delayed_max: int = limits.DELAYED_REFUSALS_MAX, exempt: Networks = NONE) -> None:
         self.delayed = 0  # refusals that were late
         self.waiting = 0  # that wait now
         self.begun = {"user": 0, "address": 0}  # bans, by what they are of
@@ -35,6 +37,7 @@ class Guard:
         self._clock, self._wall, self._later = clock, wall, later
         self._say = on_log
         self._delayed_max = delayed_max
+        self._exempt = exempt
         self.shared: ports_guard.SharedBans | None = None  # in a cluster
 
     def shuts_out(self, origin: bytes) -> bool:
@@ -44,7 +47,9 @@ class Guard:
     def refusal(self, origin: bytes, account: str) -> AuthError | None:
         """See Guard in engine/ports/guard.py."""
         ban = self._guesses.banned(origin, account, self._now())
-        return None if ban is None else AuthError(BANNED, f"too many failed logins; banned until {self._end(ban)}")
+        if ban is None:
+            return None
+        return AuthError(BANNED, f"{'too many failed logins; ' if ban.failures else ''}banned until {self._end(ban)}")
 
     def failed(self, origin: bytes, account: str, answer: Callable[[], None]) -> bool:
         """See Guard in engine/ports/guard.py."""
@@ -88,12 +93,25 @@ class Guard:
         """See BansPort."""
         return [self._info(ban) for ban in islice(self._guesses.bans(self._now()), count)]
 
+    def ban(self, address: str, user: str | None, seconds: float) -> ports_guard.BanInfo:
+        """See BansPort."""
+        where = read_address(address)
+        if where in self._exempt:
+            raise ValueError(f"{address} is in server.exempt_networks: no ban holds there")
+        ban = Ban(origin_of(where), user, 0, self._now() + int(seconds * 1000))
+        self._guesses.ban(ban)
+        self._say("warning", "", "an administrator has banned an address" if user is None else
+                  "an administrator has banned a user there", self._fields(ban) | {"until": self._end(ban)})
+        if self.shared is not None:
+            self.shared.begun(self._shown(ban))
+        return self._info(ban)
+
     async def lift(self, address: str, user: str | None = None) -> Sequence[ports_guard.BanInfo]:
         """See BansPort."""
         origin = read_origin(address)
         elsewhere = () if self.shared is None else await self.shared.lift(origin, user)
-        lifted = {ban.account: ban for ban in map(self._learnt, elsewhere)}
-        lifted |= {ban.account: ban for ban in self._guesses.lift(origin, user)}
+        found = [*map(self._learnt, elsewhere), *self._guesses.lift(origin, user)]
+        lifted = {ban.account: ban for ban in found if ban.until_ms > self._now()}      # the others are over
         for ban in lifted.values():
             self._say("info", "", "an administrator lifted a ban", self._fields(ban))
         return [self._info(ban) for ban in lifted.values()]
@@ -116,7 +134,8 @@ class Guard:
     def _shown(self, ban: Ban) -> ports_guard.SharedBan:
         """With the end by the wall clock."""
         return ports_guard.SharedBan(
-            origin=ban.origin, account=ban.account, failures=ban.failures, length_ms=self._guesses.rules.ban_ms,
+            origin=ban.origin, account=ban.account, failures=ban.failures,
+            length_ms=max(self._guesses.rules.ban_ms, self._left_ms(ban)),
             until_ms=int(self._wall() * 1000) + self._left_ms(ban))
 
     def _learnt(self, ban: ports_guard.SharedBan) -> Ban:

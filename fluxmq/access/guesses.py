@@ -48,7 +48,7 @@ class Rules(NamedTuple):
 
 
 class Ban(NamedTuple):
-    """account: None = all of the origin. failures: that led to it."""
+    """account: None = all of the origin. failures: that led to it; 0: an administrator has made it."""
 
     origin: bytes
     account: str | None
@@ -170,6 +170,16 @@ class Guesses:
         self._sort()
         return (ban for ban in self._bans.values() if ban.until_ms > now_ms)
 
+    def ban(self, ban: Ban) -> None:
+        """By an administrator: it holds for who has logged in from there, too."""
+        pair = self._pair(ban.origin, ban.account)
+        for known in [one for one in self._known if one == pair or (ban.account is None and one[0] == ban.origin)]:
+            del self._known[known]
+            self._known_of[ban.origin] -= 1
+        if self._known_of[ban.origin] <= 0:
+            del self._known_of[ban.origin]
+        self._keep(pair, ban)
+
     def lift(self, origin: bytes, account: str | None = None) -> list[Ban]:
         """Ends the bans of an origin, or only that of one account there, and forgets what was counted for it."""
         digest = None if account is None else self._digest(account)
@@ -179,15 +189,17 @@ class Guesses:
 
     def learn(self, ban: Ban) -> bool:
         """A ban that begins elsewhere; instead of one of the same that ends sooner. Whether it is a new one."""
-        pair = ban.origin, b"" if ban.account is None else self._digest(ban.account)
+        pair = self._pair(ban.origin, ban.account)
         former = self._bans.get(pair)
-        if former is None or former.until_ms < ban.until_ms:
+        if ban.failures == 0:
+            self.ban(ban)
+        elif former is None or former.until_ms < ban.until_ms:
             self._keep(pair, ban)
         return former is None
 
     def unlearn(self, origin: bytes, account: str | None, now_ms: int) -> Ban | None:
         """Ends exactly this ban, and forgets what was counted for the origin; returns it if it was not over."""
-        ban = self._bans.get(pair := (origin, b"" if account is None else self._digest(account)))
+        ban = self._bans.get(pair := self._pair(origin, account))
         if ban is None or ban.until_ms <= now_ms:
             return None
         self._origins.pop(origin, None)
@@ -211,6 +223,9 @@ class Guesses:
         if self._mixed:
             self._bans = OrderedDict(sorted(self._bans.items(), key=lambda item: item[1].until_ms))
             self._mixed = False
+
+    def _pair(self, origin: bytes, account: str | None) -> tuple[bytes, bytes]:
+        return origin, b"" if account is None else self._digest(account)
 
     def _digest(self, account: str) -> bytes:
         return hashlib.blake2b(account.encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()

@@ -15,7 +15,6 @@ What the server keeps of a password is a ScramVerifier: enough to check a client
     ServerKey      = HMAC(SaltedPassword, "Server Key")
 """
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -93,7 +92,7 @@ class ScramVerifier:
             raise ValueError(f"{iterations} SCRAM iterations are not within {ITERATIONS_MIN} and {ITERATIONS_MAX}")
         try:
             salt, stored_key, server_key = (base64.b64decode(match[index], validate=True) for index in (2, 3, 4))
-        except binascii.Error:
+        except ValueError:      # also of characters outside of ASCII
             raise ValueError("the SCRAM verifier contains text that is not base64") from None
         if len(salt) < 8 or len(stored_key) != 32 or len(server_key) != 32:
             raise ValueError("the SCRAM verifier is cut short")

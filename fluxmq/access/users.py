@@ -14,14 +14,13 @@ The decoy key makes the salts of unknown names; it is stored so that such a salt
 Names are compared as they are; a name must be equal to its own SASLprep form, so that both roads find the same user.
 """
 import base64
-import binascii
 import contextlib
 import fcntl
 import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -30,7 +29,8 @@ from fluxmq._core.errors import ConfigError
 from fluxmq.access.scram import ITERATIONS_DEFAULT, SALT_SIZE_BYTES, ScramVerifier, saslprep
 from fluxmq.model.namespaces import namespace_problem
 
-__all__ = ["DECOY_KEY_SIZE_BYTES", "User", "Users", "add_user", "list_users", "read_users", "remove_user"]
+__all__ = ["DECOY_KEY_SIZE_BYTES", "User", "Users", "add_user", "list_users", "read_users", "remove_user",
+           "users_problems"]
 
 FORMAT_VERSION = 1
 NAME_SIZE_CHARS_MAX = 255
@@ -222,7 +222,22 @@ def _decoy_hash(users: dict[str, User]) -> str:
     return f"$argon2id$v=19${parameters}${plain(16)}${plain(32)}"
 
 
-def _read(path: Path) -> _Document:
+def users_problems(path: str | os.PathLike[str]) -> list[ConfigError]:
+    """What is wrong with the file: with each of its lines, or with all of it."""
+    wrong: list[ConfigError] = []
+    try:
+        _read(Path(path), wrong.append)
+    except ConfigError as error:
+        return [error]
+    return wrong
+
+
+def _raise(error: ConfigError) -> None:
+    raise error
+
+
+def _read(path: Path, on_wrong: Callable[[ConfigError], None] = _raise) -> _Document:
+    """on_wrong: called with what is wrong with a line."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -244,9 +259,11 @@ def _read(path: Path) -> _Document:
         try:
             user = _read_user(stripped)
         except ValueError as error:
-            raise ConfigError(str(path), f"line {number}: {error}") from None
+            on_wrong(ConfigError(str(path), f"line {number}: {error}"))
+            continue
         if user.name in seen:
-            raise ConfigError(str(path), f"line {number}: {user.name!r} is already on line {seen[user.name]}")
+            on_wrong(ConfigError(str(path), f"line {number}: {user.name!r} is already on line {seen[user.name]}"))
+            continue
         seen[user.name] = number
         document.lines.append(user)
     return document
@@ -261,7 +278,7 @@ def _read_head(path: Path, head: str) -> bytes:
         raise ConfigError(str(path), f"line 1: version {fields[1]} of the format is not known, {FORMAT_VERSION} is")
     try:
         key = base64.b64decode(fields[2], validate=True)
-    except binascii.Error:
+    except ValueError:      # also of characters outside of ASCII
         key = b""
     if len(key) != DECOY_KEY_SIZE_BYTES:
         raise ConfigError(str(path), f"line 1: the key is not {DECOY_KEY_SIZE_BYTES} bytes in base64")

@@ -81,7 +81,8 @@ async def disconnect_client(ports: Sequence[ClientsPort], client_id: str, namesp
         if info is not None and port.disconnect(namespace, client_id):
             _LOG.info("an administrator disconnected a client", extra={
                 "client_id": client_id, "namespace": namespace, "peer": info.peer, "user": info.user})
-            return Answer(200, "application/json", b'{"disconnected": true}\n', ())
+            return Answer(200, "application/json",
+                          msgspec.json.encode({"disconnected": True, "peer": info.peer}) + b"\n", ())
     raise _unknown(ports, client_id, namespace)
 
 

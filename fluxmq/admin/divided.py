@@ -35,6 +35,8 @@ MAXIMA = ("consumers", "groups")  # each of these is one of all partitions
 LANE_SHIFT = 56  # of an offset: its lane (engine/queues)
 
 _Body = dict[str, Any]
+_OF_GROUP = ("claimed", "unsettled", "returned", "lag")     # counts that are sums over its partitions
+_NO_MEMBER: _Body = {"held": 0, "limited": False, "oldest_s": None}
 
 
 class Paged(NamedTuple):
@@ -359,15 +361,13 @@ def _together(found: dict[int, _Body], key: str) -> list[_Body]:
         for group in one[key]:
             places = [place | {"partition": at} for place in group["positions"]]
             known = groups.setdefault((group["name"], group["filter"]), group | {
-                "claimed": 0, "lag": 0, "positions": [], "members": []})
-            known["claimed"] += group["claimed"]
-            known["lag"] += group["lag"]
+                **dict.fromkeys(_OF_GROUP, 0), "positions": [], "members": []})
+            for count in _OF_GROUP:
+                known[count] += group[count]
             known["positions"] += places
             members = {member["client"]: member for member in known["members"]}
             for client, each in _by_client(group["members"]).items():
-                mine = members.setdefault(client, {"client": client, "held": 0, "limited": False})
-                mine["held"] += each["held"]
-                mine["limited"] = mine["limited"] or each["limited"]
+                _add(members.setdefault(client, {"client": client, **_NO_MEMBER}), each)
             known["members"] = list(members.values())
     return [groups[at] for at in sorted(groups)]
 
@@ -375,7 +375,11 @@ def _together(found: dict[int, _Body], key: str) -> list[_Body]:
 def _by_client(members: list[_Body]) -> dict[str, _Body]:
     found: dict[str, _Body] = {}
     for member in members:
-        mine = found.setdefault(member["client"], {"held": 0, "limited": False})
-        mine["held"] += member["held"]
-        mine["limited"] = mine["limited"] or member["limited"]
+        _add(found.setdefault(member["client"], dict(_NO_MEMBER)), member)
     return found
+
+
+def _add(mine: _Body, member: _Body) -> None:
+    mine["held"] += member["held"]
+    mine["limited"] = mine["limited"] or member["limited"]
+    mine["oldest_s"] = max((one for one in (mine["oldest_s"], member["oldest_s"]) if one is not None), default=None)

@@ -217,7 +217,7 @@ class QueueRoutes:
         except TimeoutError:
             return None
         found = msgspec.json.decode(answer.body, type=_Entry)
-        return None if "missing" in found else found["messages"]
+        return None if "missing" in found else found.get("messages")    # none in an error: it has gone there already
 
     async def move(self, call: Call) -> Answer:
         """The owner is asked by a way of its own (cluster/queue_moves), for it may take long: 202, ask again."""

@@ -20,12 +20,15 @@
     GET    /api/v1/namespaces/N                       one
     POST   /api/v1/namespaces/N                       create                                         201 made, 200 else
     DELETE /api/v1/namespaces/N                       with all that is in it: {"deleted": true, "sessions": n, ...}
+    GET    /api/v1/exchanges?namespace=               {"exchanges": [...]}                          (exchanges.py)
+    GET    /api/v1/bindings?namespace=&exchange=&queue=&from=&count=    {"bindings": [...], "next": n}
     GET    /api/v1/cluster                            the cluster, as this node sees it             (cluster.py)
     POST   /api/v1/cluster/voters/{node}              {"voter": node}: it has a vote in etcd
     DELETE /api/v1/cluster/voters/{node}              {"removed": node}: it has none any more
     GET    /api/v1/cluster/leave                      how far this node has come that leaves        200
     POST   /api/v1/cluster/leave?keep_vote=           {"leaving": id}: begun                        202
     GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
+    POST   /api/v1/bans/ADDRESS?user=&seconds=        {"banned": {...}}
     DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
     …      /api/v1/users, /api/v1/permissions         of a cluster                                  (accounts.py)
     GET    /api/v1/dlq?namespace=                     {"dead_letters": [...]}, one entry per queue
@@ -48,11 +51,12 @@ import msgspec
 from fluxmq._core.errors import StorageError
 from fluxmq.admin.accounts import account_routes
 from fluxmq.admin.answers import Call, json_answer, refusal
-from fluxmq.admin.bans import lift_bans, list_bans
+from fluxmq.admin.bans import add_ban, lift_bans, list_bans
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
 from fluxmq.admin.cluster import add_voter, leave_cluster, remove_voter, show_cluster, show_leaving
 from fluxmq.admin.divided import Divided
 from fluxmq.admin.elsewhere import Elsewhere, as_answer
+from fluxmq.admin.exchanges import list_bindings, list_exchanges
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.namespaces import create_namespace, delete_namespace, list_namespaces, show_namespace
 from fluxmq.admin.pages import accepts_pages
@@ -60,6 +64,7 @@ from fluxmq.admin.queues import TAIL_SECONDS, Durable, QueueRoutes
 from fluxmq.admin.recordings import begin_recording
 from fluxmq.engine.ports.accounts import AccountsPort
 from fluxmq.engine.ports.clients import ClientsPort
+from fluxmq.engine.ports.exchanges import ExchangesPort
 from fluxmq.engine.ports.guard import BansPort
 from fluxmq.engine.ports.namespaces import NamespacesPort
 from fluxmq.engine.ports.operations import Operation, Operations, Outcome
@@ -86,7 +91,7 @@ class AdminRoutes:
     def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  tail_seconds: float = TAIL_SECONDS, clients: Sequence[ClientsPort] = (),
                  bans: BansPort | None = None, accounts: AccountsPort | None = None,
-                 namespaces: NamespacesPort | None = None,
+                 namespaces: NamespacesPort | None = None, exchanges: ExchangesPort | None = None,
                  cluster: ClusterOverview | None = None, operations: Operations | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
         self._elsewhere = Elsewhere(operations)
@@ -121,6 +126,10 @@ class AdminRoutes:
             self._route(("namespaces", None), GET=(lambda call: show_namespace(namespaces, call.names[0]), ""),
                         POST=(lambda call: create_namespace(namespaces, call.names[0], durable), ""),
                         DELETE=(lambda call: delete_namespace(namespaces, call.names[0], durable), ""))
+        if exchanges is not None:
+            self._route(("exchanges",), GET=(lambda call: list_exchanges(exchanges, call.query), "namespace"))
+            self._route(("bindings",), GET=(lambda call: list_bindings(exchanges, call.query),
+                                            "namespace exchange queue from count"))
         if cluster is not None:
             self._route(("cluster",), GET=(lambda call: show_cluster(cluster), ""))
             self._route(("cluster", "voters", None), POST=(lambda call: add_voter(cluster, call.names[0]), ""),
@@ -129,7 +138,8 @@ class AdminRoutes:
                         POST=(lambda call: leave_cluster(cluster, call.query), "keep_vote"))
         if bans is not None:
             self._route(("bans",), GET=(lambda call: list_bans(bans), ""))
-            self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"))
+            self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"),
+                        POST=(lambda call: add_ban(bans, call.names[0], call.query), "user seconds"))
         if accounts is not None:
             for path, verbs in account_routes(accounts).items():
                 self._route(path, **verbs)

@@ -1,5 +1,5 @@
 """The admin API on a unix socket of this machine: for `fluxmq queue …`, `client …`, `namespace …`, `cluster …`,
-`ban …`, `user …` of a cluster, and for curl --unix-socket.
+`exchange …`, `binding …`, `ban …`, `user …` of a cluster, and for curl --unix-socket.
 
 Who may open the file may do everything, so its mode is 0600: the broker's own user, and root. It is set before clients
 can connect. The file of a dead broker is replaced, that of a running one never. The path of a unix
@@ -19,6 +19,7 @@ from fluxmq.admin.http import READ_BYTES, Bounds, HttpServer
 from fluxmq.admin.routes import AdminRoutes
 from fluxmq.engine.ports.accounts import AccountsPort
 from fluxmq.engine.ports.clients import ClientsPort
+from fluxmq.engine.ports.exchanges import ExchangesPort
 from fluxmq.engine.ports.guard import BansPort
 from fluxmq.engine.ports.namespaces import NamespacesPort
 from fluxmq.engine.ports.operations import Operations
@@ -39,7 +40,8 @@ class AdminSocket(HttpServer):
     def __init__(self, path: Path, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  clients: Sequence[ClientsPort] = (), bans: BansPort | None = None,
                  accounts: AccountsPort | None = None,
-                 namespaces: NamespacesPort | None = None, cluster: ClusterOverview | None = None,
+                 namespaces: NamespacesPort | None = None, exchanges: ExchangesPort | None = None,
+                 cluster: ClusterOverview | None = None,
                  operations: Operations | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
@@ -49,8 +51,8 @@ class AdminSocket(HttpServer):
                  body_bytes_max: int = limits.ADMIN_BODY_BYTES_MAX) -> None:
         # half of the connections stay for questions, however many watch a tail
         super().__init__(AdminRoutes(queues, recordings, clients=clients, bans=bans, accounts=accounts,
-                                     namespaces=namespaces, cluster=cluster, operations=operations,
-                                     on_log=on_log), Bounds(
+                                     namespaces=namespaces, exchanges=exchanges, cluster=cluster,
+                                     operations=operations, on_log=on_log), Bounds(
             connections_max=connections_max, streams_max=connections_max // 2, body_bytes_max=body_bytes_max,
             takes_bodies=True, request_seconds_max=request_seconds_max, handle_seconds_max=handle_seconds_max,
             idle_seconds_max=idle_seconds_max))

@@ -10,7 +10,6 @@ The decoy key is made with the first user, so that all nodes answer for unknown 
 from __future__ import annotations
 
 import base64
-import binascii
 import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -118,7 +117,7 @@ class Accounts:
         value = self._documents.get(_DECOY)
         try:
             key = b"" if value is None else base64.b64decode(msgspec.json.decode(value, type=_Decoy).key, validate=True)
-        except (*MALFORMED, binascii.Error):
+        except (*MALFORMED, ValueError):
             key = b""
         # Without users, or with what somebody else has written, only the cost of an answer is like that of a user's.
         return key if len(key) == DECOY_KEY_SIZE_BYTES else secrets.token_bytes(DECOY_KEY_SIZE_BYTES)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fluxmq._core.errors import FluxError
+from fluxmq.app.broker_notes import owner
 from fluxmq.app.queue_text import plain
 
 __all__ = ["AdminClient", "AdminError"]
@@ -131,6 +132,8 @@ class AdminClient:
 
     def _send(self, method: str, segments: tuple[str, ...], query: dict[str, Any] | None,
               body: Any) -> http.client.HTTPResponse:
+        if "" in segments:
+            raise AdminError("a name is empty", "a shell's variable that is not set may be the reason")
         try:
             target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
         except UnicodeEncodeError:  # bytes of the command line that are not valid text are decoded as surrogates
@@ -155,6 +158,9 @@ class AdminClient:
         """Also for an answer that is not valid HTTP."""
         self._connection.close()
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            if (one := owner(self.path)) is not None:
+                return AdminError(f"the broker at {self.path} (process {one.pid}) is {one.now}",
+                                  "its log may say more" if one.stops else "try again; its log may say more")
             return AdminError(f"no broker answers at {self.path}",
                               f"start one with `fluxmq run`, or say where it is by --config FILE or {self.option} PATH")
         if isinstance(error, PermissionError):

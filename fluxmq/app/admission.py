@@ -26,13 +26,15 @@ KEY_BYTES = 32
 
 
 class Admission(NamedTuple):
-    """Shared by all listeners. descriptors: the limit of open files. connections_max: of all listeners together."""
+    """Shared by all listeners. descriptors: the limit of open files. connections_max: of all listeners together.
+    proxies: where balancers are that name their clients; None: there are none."""
 
     descriptors: int
     connections_max: int
     origins: Origins
     guard: Guard
     gate: Gate
+    proxies: Networks | None
 
 
 def admission(config: Config, later: Callable[[float, Callable[[], None]], Any], notes: Notes) -> Admission:
@@ -45,7 +47,9 @@ def admission(config: Config, later: Callable[[float, Callable[[], None]], Any],
     rules = Rules(delay_after=auth.delay_after, delay_max_ms=int(auth.delay_max * 1000), ban_after=auth.ban_after,
                   ban_origin_after=auth.ban_address_after, ban_ms=int(auth.ban_time * 1000))
     guesses = Guesses(rules, secrets.token_bytes(KEY_BYTES))
+    exempt = Networks(config.server.exempt_networks)
     return Admission(
         descriptors, connections_that_fit(descriptors),
-        Origins(Networks(config.server.exempt_networks), connections_of_one_address(config, descriptors)),
-        Guard(guesses, clock=time.monotonic, wall=time.time, later=later, on_log=notes.say), Gate())
+        Origins(exempt, connections_of_one_address(config, descriptors)),
+        Guard(guesses, clock=time.monotonic, wall=time.time, later=later, on_log=notes.say, exempt=exempt), Gate(),
+        Networks(config.server.proxy_networks) if config.server.proxy_networks else None)

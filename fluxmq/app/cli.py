@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,14 +19,18 @@ from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
 from fluxmq.app.config_options import FILE, config_option, set_option
 
+if TYPE_CHECKING:
+    from fluxmq.app.config import Provenance
+    from fluxmq.model.config import Config
+
 __all__ = ["cli", "main"]
 
 # Commands and groups of commands: the module of each, where it has the same name. They are imported when they are used,
 # or listed.
-_GROUPS = {"ban": "ban_cli", "client": "client_cli", "cluster": "cluster_cli", "log": "log_commands",
-           "namespace": "namespace_cli", "permission": "permission_cli", "pub": "pub_cli", "queue": "queue_cli",
-           "record": "record_cli", "sub": "sub_cli", "topology": "topology_cli", "tryout": "tryout_cli",
-           "user": "user_cli", "viz": "viz_cli"}
+_GROUPS = {"ban": "ban_cli", "binding": "exchange_cli", "client": "client_cli", "cluster": "cluster_cli",
+           "exchange": "exchange_cli", "log": "log_commands", "namespace": "namespace_cli",
+           "permission": "permission_cli", "pub": "pub_cli", "queue": "queue_cli", "record": "record_cli",
+           "sub": "sub_cli", "topology": "topology_cli", "tryout": "tryout_cli", "user": "user_cli", "viz": "viz_cli"}
 
 
 # What standard output answers if it is, say, a file on a full disk.
@@ -75,15 +79,26 @@ def cli() -> None:
 @cli.command()
 @config_option
 @set_option
-def run(file: Path | None, sets: tuple[str, ...]) -> int:
+@click.option("--port-offset", type=click.IntRange(0, 65535), default=0, metavar="N",
+              help="Add N to the port of every listener, for a further broker on a machine.")
+def run(file: Path | None, sets: tuple[str, ...], port_offset: int) -> int:
     """Run the broker until SIGTERM or SIGINT."""
+    from fluxmq.app.broker_notes import Note
     from fluxmq.app.config import load
 
-    config, provenance = load(file, os.environ, sets)
-    # After the configuration has been checked: this imports the compiled core and the storage library.
-    from fluxmq.app import server
+    def read() -> "tuple[Config, Provenance]":
+        return load(file, os.environ, sets, port_offset)
 
-    return int(server.run(config, provenance) or exit_codes.OK)
+    config, _ = read()
+    note = Note(config.cluster.node_id if config.cluster.enabled else "", config.admin_socket_path())
+    try:
+        note.starts()
+        # After the configuration has been checked: this imports the compiled core and the storage library.
+        from fluxmq.app import server
+
+        return int(server.run(config, read, note) or exit_codes.OK)
+    finally:
+        note.remove()
 
 
 @cli.group()
@@ -94,14 +109,19 @@ def config() -> None:
 @config.command("check")
 @click.argument("file", type=FILE)
 def config_check(file: Path) -> None:
-    """Report every problem in FILE. Only the file is checked, without environment and flags."""
-    from fluxmq.app.certificates import check_certificates
+    """Report every problem in FILE, and in the certificates, the users file and the access list that it names. Only the
+    file is checked, without environment and flags."""
     from fluxmq.app.config import InvalidConfig, load
+    from fluxmq.app.config_files import problems_of_files
 
-    config, _ = load(file)
-    problems = [ConfigError("", problem) for problem in check_certificates(config)]
+    try:
+        config, _ = load(file)
+        problems = []
+    except InvalidConfig as error:
+        config, problems = error.config, list(error.problems)
+    problems += problems_of_files(config, certificates=not problems)
     if problems:
-        raise InvalidConfig(problems)
+        raise InvalidConfig(problems, config)
     click.echo(f"{file}: valid")
 
 

@@ -75,7 +75,9 @@ def client_kick(place: Place, client_id: str, namespace: str) -> None:
     """Disconnect a client.
 
     MQTT 5 clients are told 0x98, those of AMQP 320. A session stays as it would if the connection were lost, and the
-    client may come back: to keep it out, take it from the users file.
+    client may come back: to keep it out, take it from the users file, or ban where it comes from (`fluxmq ban add`).
     """
     answer = place.client.ask("DELETE", "clients", client_id, query={"namespace": namespace})
-    place.show(answer, lambda: f"{plain(client_id)} is disconnected")
+    address = plain(answer["peer"]).rpartition(":")[0].strip("[]")
+    place.show(answer, lambda: f"{plain(client_id)} is disconnected\n"
+               f"if it comes back: fluxmq ban add {address or 'ADDRESS'}")

@@ -13,6 +13,7 @@ from fluxmq.app import exit_codes
 from fluxmq.app.config_options import config_option, set_option
 from fluxmq.app.queue_place import Place, asks, confirm, yes_option
 from fluxmq.app.queue_text import as_table, plain
+from fluxmq.model.units import count_of
 
 __all__ = ["cluster"]
 
@@ -169,7 +170,7 @@ def cluster_leave(place: Place, no_wait: bool, keep_vote: bool, yes: bool) -> No
     told = None if no_wait else _wait(place, name)
     text = f"{plain(name)} {'leaves' if no_wait else 'has left'}"
     if told is not None and told["moved"]:
-        text += f", and {_count(told['moved'], 'queue')} moved"
+        text += f", and {count_of(told['moved'], 'queue')} moved"
     if keep_vote and next(node["etcd"] for node in view["nodes"] if node["id"] == name) == "voter":
         text += (". Its member of etcd keeps its vote: if it does not come back, fluxmq cluster voters remove "
                  f"{plain(name)}, on another node")
@@ -181,10 +182,6 @@ def cluster_leave(place: Place, no_wait: bool, keep_vote: bool, yes: bool) -> No
         text += "\nwhat it has not handed over, its log says"
     place.show({"node": name, "left": not no_wait} | ({} if told is None else {
         "moved": told["moved"], "vote": told["vote"], "stay": told["stay"] if told["ended"] else None}), lambda: text)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _wait(place: Place, name: str) -> dict[str, Any] | None:
@@ -203,7 +200,7 @@ def _wait(place: Place, name: str) -> dict[str, Any] | None:
         if view["state"] != "leaving":
             raise AdminError(f"{plain(name)} does not leave: it is {_state(view)}", "its log says more")
         told = view
-        line = f"{_count(view['sessions'], 'session')} to hand over, {_count(view['queues'], 'queue')} to move"
+        line = f"{count_of(view['sessions'], 'session')} to hand over, {count_of(view['queues'], 'queue')} to move"
         if view["queue"]:
             line += f": {plain(view['queue'])} goes to node {plain(view['to'])}"
         if line != said and not place.as_json and not view["ended"]:

@@ -35,7 +35,7 @@ def check(config: Config) -> Iterator[Finding]:
 def _bound(config: Config) -> list[tuple[str, Address]]:
     """(path of the key, address) of all TCP listeners."""
     bound = [(f"{path}.addr", parse_address(slot.addr)) for path, slot in config.listeners()]
-    if config.server.health_enabled:
+    if config.server.serves_health:
         bound.append(("server.health_addr", parse_address(config.server.health_addr)))
     if config.cluster.enabled:
         from fluxmq.app.cluster_checks import bound_by_cluster
@@ -201,11 +201,17 @@ def is_topic_choice(text: str) -> bool:
 
 
 def _exempt(config: Config) -> Iterator[Finding]:
-    for text in config.server.exempt_networks:
-        try:
-            read_network(text)
-        except ValueError as error:
-            yield ("server.exempt_networks",), str(error)
+    server = config.server
+    for path, networks in (("server.exempt_networks", server.exempt_networks),
+                           ("server.proxy_networks", server.proxy_networks)):
+        for text in networks:
+            try:
+                read_network(text)
+            except ValueError as error:
+                yield (path,), str(error)
+    if server.proxy_usernames and not server.proxy_networks:
+        yield ("server.proxy_usernames", "server.proxy_networks"), (
+            "no balancer could name a user: set server.proxy_networks to the addresses from which they connect")
 
 
 def _record(config: Config) -> Iterator[Finding]:
@@ -225,6 +231,16 @@ def _record(config: Config) -> Iterator[Finding]:
         yield ("record.enabled",), f"recordings are Parquet, and pyarrow is not installed: {how_to_install('record')}"
 
 
+def _dead_letters(config: Config) -> Iterator[Finding]:
+    types = {spec.address: spec.type for spec in config.queues}
+    for number, spec in enumerate(config.queues):
+        letters = spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")
+        if types.get(letters, "classic") != "classic":
+            yield (f"queues[{number}].dlq.topic", "queues"), (
+                f"the dead letters of {spec.name} would go to {spec.dead_letter_queue}, which is of type "
+                f"{types[letters]}: name a classic queue, from which they can be put back")
+
+
 def _cluster(config: Config) -> Iterator[Finding]:
     if config.cluster.enabled:
         from fluxmq.app.cluster_checks import check_cluster
@@ -234,4 +250,4 @@ def _cluster(config: Config) -> Iterator[Finding]:
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _namespaces, _exempt, _record,
-    _cluster)
+    _dead_letters, _cluster)

@@ -1,5 +1,7 @@
 """A value that a source of the configuration has for a key, or a problem in it: (key, value, location)."""
 import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fluxmq.model.config_keys import KEYS, SECTIONS
@@ -9,11 +11,19 @@ __all__ = ["Given", "Problem", "resolve", "unknown_key"]
 
 
 class Given(NamedTuple):
-    """A value for a key, not converted yet. origin: its location in readable form, "fluxmq.yaml:12"."""
+    """A value for a key, not converted yet. origin: its location in readable form, "fluxmq.yaml:12". lines: those of
+    the parts of a list or section, by their paths in it, such as "[3].type"."""
 
     path: str
     value: Any
     origin: str
+    lines: Mapping[str, str] = MappingProxyType({})
+
+    def origin_of(self, path: str) -> str:
+        """The location of the part that is named, or of the nearest around it."""
+        while path and path not in self.lines:
+            path = path[:max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path, self.origin)
 
 
 class Problem(NamedTuple):

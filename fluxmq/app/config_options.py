@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["FILE", "config_option", "file_option", "set_option"]
+__all__ = ["FILE", "config_option", "duration", "file_option", "set_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -29,3 +29,13 @@ def file_option(help_text: str) -> Callable[[_Command], _Command]:
 config_option = file_option("Configuration in YAML.")
 set_option = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
                           help="Set one key, such as log.level=debug. Repeatable; overrides file and environment.")
+
+
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Reads an option that is a duration."""
+    from fluxmq.model.units import parse_duration
+
+    try:
+        return None if value is None else parse_duration(float(value) if value.isdigit() else value)
+    except ValueError as error:
+        raise click.BadParameter(str(error) or "write a duration such as 90s, or seconds") from None

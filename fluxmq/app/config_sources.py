@@ -77,7 +77,9 @@ def from_sets(sets: Sequence[str]) -> tuple[list[Given], list[Problem]]:
     def entries() -> Iterable[Given | Problem]:
         for text in sets:
             path, equals, value = text.partition("=")
-            if not equals:
+            if not path.strip():
+                yield Problem("", f"--set {text!r} names no key: write --set key.path=value")
+            elif not equals:
                 yield Problem(path, f"--set {text!r} has no value: write --set {path or 'key.path'}=value")
             else:
                 yield _from_text(path.strip(), value.strip(), f"--set {path.strip()}")

@@ -197,7 +197,12 @@ A value comes from the strongest of four sources that gives one:
 4. the default
 
 `fluxmq config show` prints what counts, with the source of every value; `fluxmq config check FILE` says everything that
-is wrong with a file, and with the certificates that it names; `fluxmq config explain KEY` what a key is for.
+is wrong with a file, and with the certificates, users and access list that it names; `fluxmq config explain KEY` what a
+key is for. A change counts from the next start on; `SIGHUP` reads certificates, users and access list again, and the
+broker's log names each other key that was changed.
+
+A further broker on a machine: `fluxmq run --port-offset 1000 --set storage.dir=other` listens on 2883, 9083, 6672 and
+9081, and keeps its data in `other`.
 Commands, options and arguments are completed by the shell with
 `eval "$(_FLUXMQ_COMPLETE=bash_source fluxmq)"` in `~/.bashrc` (`zsh_source` in `~/.zshrc`; fish:
 `_FLUXMQ_COMPLETE=fish_source fluxmq | source`).

@@ -3,6 +3,7 @@
 YAML is read as version 1.2 (config_words.py). The node tree is walked along the schema, so that every key has a line
 number and nothing outside the schema is expanded.
 """
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,19 @@ class _FileReader:
         except (yaml.YAMLError, ValueError, RecursionError):
             self.problems.append(Problem(name, f"a value with a tag or an alias that cannot be read ({where})"))
             return
-        self.given.append(Given(resolved[0], value, resolved[1]))
+        self.given.append(Given(resolved[0], value, resolved[1], dict(self.parts(node, "", set()))))
+
+    def parts(self, node: yaml.Node, path: str, seen: set[yaml.Node]) -> Iterator[tuple[str, str]]:
+        """(path, line) of what is in a value; of what is there by an alias once, since it may be in itself."""
+        if node in seen or isinstance(node, yaml.ScalarNode):
+            return
+        seen.add(node)
+        inner = ([(f"{path}[{at}]", item, item) for at, item in enumerate(node.value)]
+                 if isinstance(node, yaml.SequenceNode) else
+                 [(f"{path}.{key.value}", key, item) for key, item in node.value if isinstance(key, yaml.ScalarNode)])
+        for name, first, item in inner:
+            yield name, self.at(first)
+            yield from self.parts(item, name, seen)
 
     def at(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}"

@@ -19,7 +19,7 @@ from fluxmq.app.queue_place import (
     tell_missing,
     yes_option,
 )
-from fluxmq.app.queue_text import as_groups, as_queue, as_table, plain
+from fluxmq.app.queue_text import as_groups, as_queue, as_table, counted, in_use, plain
 from fluxmq.model.number_option import Number
 
 __all__ = ["queue"]
@@ -40,7 +40,7 @@ def queue_list(place: Place, everything: bool) -> None:
     """List the queues."""
     answer = place.client.ask("GET", "queues")
     if not everything:
-        answer["queues"] = [one for one in answer["queues"] if one["messages"] or not one.get("internal")]
+        answer["queues"] = in_use(answer["queues"])
     columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "ready": "READY",
                "unsettled": "UNSETTLED", "delayed": "DELAYED", "bytes": "BYTES", "groups": "GROUPS",
                "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
@@ -146,7 +146,7 @@ def queue_purge(place: Place, name: str, unsettled: bool, yes: bool) -> None:
     confirm(yes, f"Throw away all messages in {plain(name)}{'' if unsettled else ' that no consumer holds'}?")
     answer = place.client.ask("POST", "queues", name, "purge", query={"unsettled": unsettled})
     held = f"; {count} that consumers hold stay" if (count := answer["unsettled"]) else ""
-    place.show(answer, lambda: f"{answer['purged']} messages are gone from {plain(name)}{held}")
+    place.show(answer, lambda: f"{counted(answer['purged'], 'message')} gone from {plain(name)}{held}")
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -353,9 +353,9 @@ def dlq_replay(place: Place, name: str, places: tuple[str, ...], everything: boo
     except AdminError as error:
         if not replayed:
             raise
-        raise AdminError(f"{replayed} dead letters are back, then: {error}", status=error.status,
+        raise AdminError(f"{counted(replayed, 'dead letter')} back, then: {error}", status=error.status,
                          word=error.word) from error
-    place.show({"replayed": replayed}, lambda: f"{replayed} dead letters are back in {plain(name)}")
+    place.show({"replayed": replayed}, lambda: f"{counted(replayed, 'dead letter')} back in {plain(name)}")
 
 
 def _replays(place: Place, name: str, places: tuple[str, ...], everything: bool) -> Iterator[int]:
@@ -397,4 +397,4 @@ def dlq_purge(place: Place, name: str, yes: bool) -> None:
     """Throw away the dead letters of the queue NAME."""
     confirm(yes, f"Throw away all dead letters of {plain(name)}?")
     answer = place.client.ask("POST", "queues", name, "dlq", "purge")
-    place.show(answer, lambda: f"{answer['purged']} dead letters of {plain(name)} are gone")
+    place.show(answer, lambda: f"{counted(answer['purged'], 'dead letter')} gone from {plain(name)}")

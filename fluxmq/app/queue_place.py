@@ -1,11 +1,11 @@
 """Shared by the commands of `fluxmq queue`: location of the broker, common options, pages of messages, confirmations.
 
-The socket is given by --socket, or by the configuration that `fluxmq run` would use: --config FILE, the environment.
+The socket is given by --socket, by the configuration that `fluxmq run` would use (--config FILE, the environment), or
+by --node; without any of them it is that of the only broker that runs on this machine (running.py).
 """
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ import click
 
 from fluxmq.app.config_options import file_option
 from fluxmq.app.queue_text import as_message, plain
+from fluxmq.app.running import broker_sockets, node_option
 
 __all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "move", "namespace_option", "open_place", "pages",
            "partition_option", "place_options", "print_message", "read_position", "tell_missing", "yes_option"]
@@ -45,24 +46,16 @@ class Place:
         click.echo(json.dumps(answer, indent=2, ensure_ascii=False) if self.as_json else text().rstrip("\n"))
 
 
-def open_place(socket: Path | None, file: Path | None, as_json: bool) -> Place:
+def open_place(socket: Path | None, file: Path | None, nodes: tuple[str, ...], as_json: bool) -> Place:
     """From the values of place_options; the caller closes its client."""
-    if socket is None:
-        from fluxmq.app.config import load
-
-        socket = load(file, os.environ)[0].admin_socket_path()
-        if socket is None:
-            from fluxmq.app.admin_client import AdminError
-
-            raise AdminError("a broker with this configuration has no admin socket",
-                             "set server.admin_socket to a path and start it again, or give --socket PATH")
-    return Place(socket, as_json)
+    return Place(broker_sockets([socket] if socket else [], file, nodes, "--socket")[0], as_json)
 
 
 def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
     """Adds the common options to a command, and passes a Place as first argument."""
-    def command(*arguments: Any, socket: Path | None, file: Path | None, as_json: bool, **options: Any) -> _T:
-        place = open_place(socket, file, as_json)
+    def command(*arguments: Any, socket: Path | None, file: Path | None, nodes: tuple[str, ...], as_json: bool,
+                **options: Any) -> _T:
+        place = open_place(socket, file, nodes, as_json)
         try:
             return function(place, *arguments, **options)
         finally:
@@ -74,12 +67,14 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
 
 
 def place_options(command: Callable[..., _T]) -> Callable[..., _T]:
-    """Adds the options that say where the broker is, and how to print: socket, file, as_json."""
+    """Adds the options that say where the broker is, and how to print: socket, file, nodes, as_json."""
     for option in (
             click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
             file_option("The broker's configuration file, which says where its socket is."),
+            node_option(several=False),
             click.option("--socket", type=click.Path(path_type=Path), metavar="PATH",
-                         help="The broker's admin socket. Default: admin.sock in storage.dir of the configuration.")):
+                         help="The broker's admin socket. Default: that of the only broker that runs on this "
+                              "machine.")):
         command = option(command)
     return command
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["as_groups", "as_message", "as_queue", "as_table", "as_time", "plain"]
+from fluxmq._core.queue.lanes import OFFSET_MASK
+
+__all__ = ["as_groups", "as_message", "as_queue", "as_table", "as_time", "counted", "in_use", "plain"]
 
 
 def plain(value: Any) -> str:
@@ -16,6 +18,16 @@ def plain(value: Any) -> str:
         return "-"
     text = ("yes" if value else "no") if isinstance(value, bool) else str(value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(number: int, what: str) -> str:
+    """A subject with its verb: "1 message is", "2 messages are"."""
+    return f"{number} {what} is" if number == 1 else f"{number} {what}s are"
+
+
+def in_use(queues: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those of the broker itself that have nothing in them, as for a list of queues."""
+    return [one for one in queues if one["messages"] or not one.get("internal")]
 
 
 def as_time(ms: Any) -> str:
@@ -106,17 +118,40 @@ def limited_in(groups: Sequence[dict[str, Any]]) -> list[str]:
 def as_groups(groups: Sequence[dict[str, Any]]) -> str:
     rows = []
     for group in groups:
-        positions = group.get("positions") or []
         name = f"{group.get('name')}/{group['filter']}" if group.get("filter") else group.get("name")
         retry = group.get("retry")
         rows.append({**group, "name": name, "retries": (retry["max_retries"] or "any number") if retry else "-",
                      "backoff": "{initial_backoff} x{multiplier:g} to {max_backoff}".format(**retry) if retry else "-",
-                     "members": len(group.get("members") or []),
-                     "next": " ".join(f"{place.get('partition')}:{place.get('next')}" for place in positions)})
-    heads = {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"}
+                     "members": len(group.get("members") or []), "next": _places(group.get("positions") or [])})
+    heads = {"name": "GROUP", "members": "MEMBERS", "unsettled": "UNSETTLED", "returned": "RETURNED", "lag": "LAG",
+             "next": "NEXT"}
     if any(group.get("retry") for group in groups):  # a stream does not redeliver
         heads |= {"retries": "RETRIES", "backoff": "BACKOFF"}
-    return as_table(rows, heads) + "".join(f"\n{line}\n" for line in limited_in(groups))
+    members = [{"name": row["name"], **member, "oldest": _age(member.get("oldest_s"))}
+               for row, group in zip(rows, groups, strict=True) for member in group.get("members") or []]
+    text = as_table(rows, heads)
+    if members:
+        text += "\n" + as_table(members, {"name": "GROUP", "client": "CONSUMER", "held": "UNSETTLED",
+                                          "oldest": "OLDEST"})
+    return text + "".join(f"\n{line}\n" for line in limited_in(groups))
+
+
+def _places(positions: Sequence[dict[str, Any]]) -> str:
+    """The next message of each partition, and of each of its priorities: 0:17 1:9, or 0/p4:17 0/p0:3."""
+    ranked = any(place.get("priority") for place in positions)
+    return " ".join(f"{place.get('partition')}{'/p' + str(place.get('priority')) if ranked else ''}:"
+                    f"{place.get('next', 0) & OFFSET_MASK}"
+                    for place in sorted(positions, key=lambda place: (place.get("partition", 0),
+                                                                      -place.get("priority", 0))))
+
+
+def _age(seconds: int | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _flat(spec: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -35,7 +35,9 @@ from fluxmq.app import exit_codes, namespaces, recovered
 from fluxmq.app.accounts import Accounts
 from fluxmq.app.admission import Admission, admission
 from fluxmq.app.amqp091 import Amqp091
+from fluxmq.app.broker_notes import Note
 from fluxmq.app.certificates import cluster_faults
+from fluxmq.app.config import InvalidConfig, Provenance, unread
 from fluxmq.app.driver import LoopDriver
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
@@ -54,6 +56,7 @@ from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.definitions import EngineDefinitions
 from fluxmq.engine.durability import Keeper
+from fluxmq.engine.exchanges.listing import ExchangeListing
 from fluxmq.engine.namespaces import NamespaceAdmin
 from fluxmq.engine.ports.accounts import AccountsPort
 from fluxmq.engine.ports.clients import ClientsPort
@@ -88,19 +91,27 @@ TOLD_S = 2.0  # how long a node that has left waits until its operator knows
 RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
 
 
-def run(config: Config, provenance: dict[str, str]) -> int:
-    """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
+def run(config: Config, read_again: Callable[[], tuple[Config, Provenance]], note: Note) -> int:
+    """Runs the broker until a signal ends it. read_again: where the configuration comes from, as of now. note: what
+    commands hear as long as the admin socket does not answer. Returns the exit status; raises FluxError before it has
+    started."""
     for fault in cluster_faults(config):
         raise fault
     configure(config.log.level, config.log.format)
     settle_heap()
-    return uvloop.run(_main(config))
+    try:
+        return uvloop.run(_main(config, read_again, note))
+    except (BindError, StorageError) as error:
+        from fluxmq.app.clashes import tell_clashes  # most starts have no use for it
+
+        tell_clashes(config, error)
+        raise
 
 
-async def _main(config: Config) -> int:
-    signals = _Signals(asyncio.get_running_loop())
+async def _main(config: Config, read_again: Callable[[], tuple[Config, Provenance]], note: Note) -> int:
+    signals = _Signals(asyncio.get_running_loop(), read_again)
     if not config.cluster.enabled:
-        return (await _serve(config, signals)).status
+        return (await _serve(config, signals, note)).status
     from fluxmq.app.cluster import ClusterRuntime  # its packages are those of the extra [cluster]
     from fluxmq.cluster.claim import OldStorage
     notes = Notes("fluxmq.cluster", time.monotonic)
@@ -109,10 +120,11 @@ async def _main(config: Config) -> int:
     runtime = ClusterRuntime(config, notes.say, etcd_notes.say)
     flushing = asyncio.ensure_future(_keep_flushing(notes, etcd_notes))
     try:
+        note.starts("it starts its member of etcd" if runtime.addresses.member is not None else "")
         runtime.start()
         while True:
             try:
-                server = await _serve(config, signals, runtime)
+                server = await _serve(config, signals, note, runtime)
                 if not server.again or server.status:
                     return server.status
                 del server
@@ -124,6 +136,7 @@ async def _main(config: Config) -> int:
             gc.unfreeze()
             gc.collect()  # what it was made of refers to itself, and the next life makes as much
     finally:
+        note.stops("it ends its member of etcd" if runtime.own is not None else "")
         await runtime.stop()
         flushing.cancel()
         notes.close()
@@ -141,8 +154,9 @@ async def _keep_flushing(*several: Notes) -> None:
 class _Signals:
     """SIGTERM, SIGINT and SIGHUP, over all lives of the server: one that comes between two of them is not lost."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, read_again: Callable[[], tuple[Config, Provenance]]) -> None:
         self._loop = loop
+        self._read_again = read_again
         self._server: Server | None = None
         self._listens = self._told = False
 
@@ -167,13 +181,21 @@ class _Signals:
             self._server.on_signal()
 
     def _reload(self) -> None:
-        if self._server is not None:
-            self._server.reload()
+        if self._server is None:
+            return
+        self._server.reload()
+        log = logging.getLogger("fluxmq.app")
+        try:
+            for change in unread(self._server.config, *self._read_again()):
+                log.warning(f"reload: {change}")
+        except InvalidConfig as error:
+            for problem in error.problems:
+                log.error(f"reload: the broker will not start with this configuration: {problem}")
 
 
-async def _serve(config: Config, signals: _Signals, runtime: ClusterRuntime | None = None) -> Server:
+async def _serve(config: Config, signals: _Signals, note: Note, runtime: ClusterRuntime | None = None) -> Server:
     """One life of the server: until a signal, a failure of the disk, or, in a cluster, the end of its lease."""
-    server = Server(config, runtime=runtime)
+    server = Server(config, runtime=runtime, note=note)
     try:
         gc.disable()  # objects loaded from disk stay; collecting while loading finds nothing
         server.initialize()
@@ -208,7 +230,7 @@ async def _unless_stopped(start: Coroutine[Any, Any, None], stopped: asyncio.Eve
 class Server:
     """One node. authority: decides permissions; None: the configured files do. cluster, overview: the other nodes, and
     what operators see of them; None: there are none. runtime: instead of both, what a node of a cluster keeps over the
-    lives of its server."""
+    lives of its server. note: by which commands find this process, of all lives; None: they do not."""
 
     # Made by initialize().
     admission: Admission
@@ -225,7 +247,8 @@ class Server:
     snapshots: Snapshots
 
     def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None,
-                 overview: ClusterOverview | None = None, runtime: ClusterRuntime | None = None) -> None:
+                 overview: ClusterOverview | None = None, runtime: ClusterRuntime | None = None,
+                 note: Note | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
@@ -247,6 +270,7 @@ class Server:
         self.heap = HeapKeeper()
         self.health: HealthServer | None = None
         self.admin: AdminSocket | None = None
+        self.note = note or Note()
         self._authority = authority
         self._closing: list[Callable[[], None]] = []  # opened by initialize(), in the order of closing
         self._ticks = 0
@@ -260,6 +284,7 @@ class Server:
         """Builds everything and acquires directory, files and addresses, which may fail. Serves nothing yet."""
         config, notes, later = self.config, self.notes, self.loop.call_later
         self.admission = admission(config, later, notes)
+        self.note.starts("it opens its storage")
         self.store = self._store()
         self._closing.append(self.store.close)
         self.store.start()
@@ -304,7 +329,7 @@ class Server:
             broker=self.broker, queues=self.queues, asking=asking, guard=self.admission.guard,
             listeners=self.listeners, tally=self.tally,
             amqp091=self.amqp091, recording=self.recording, cluster=self.overview)
-        if config.server.health_enabled:
+        if config.server.serves_health:
             self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
                                        Metrics(self.snapshots.metrics, queues=self.snapshots.queue_metrics).render,
                                        self.overview.snapshot)
@@ -324,6 +349,7 @@ class Server:
     async def start(self) -> None:
         """Loads the state from disk and begins to serve."""
         log = self.notes.log
+        self.note.starts("it recovers its state from disk")
         recovered_state = self.keeper.recover()
         recovered.log_recovery(log, self.store, self.queues.segments)
         namespaces.declare(self.config, self.hub, self.notes)
@@ -343,8 +369,8 @@ class Server:
                 await self.health.start()
             except OSError as error:
                 raise BindError("server.health_addr", self.config.server.health_addr, error,
-                                "Another program listens there: set server.health_addr to another address, or "
-                                "server.health_enabled to false") from None
+                                "Another program listens there: set server.health_addr to another address, or to \"\""
+                                ) from None
         if self.runtime is None:
             await self.recording.start()
         self.hub.wake = self._wake
@@ -373,17 +399,19 @@ class Server:
             # it is on by default: a path that is too long for a socket must not prevent the start
             self.notes.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
                                    extra={"path": str(path)})
+            self.note.remove()
             return
         clients = MqttClients(self.broker), self.amqp091.clients
         self.admin = AdminSocket(path, self.queues.admin, self.recording.recorder, clients=clients,
                                  bans=self.admission.guard, accounts=self.accounts,
                                  namespaces=self.namespace_admin(clients), cluster=self.overview, operations=operations,
-                                 on_log=self.notes.say)
+                                 exchanges=ExchangeListing(self.amqp091.exchanges), on_log=self.notes.say)
         try:
             await self.admin.start()
         except OSError as error:
             self.admin = None
             raise BindError("server.admin_socket", str(path), error) from None
+        self.note.serves()
 
     def namespace_admin(self, clients: Sequence[ClientsPort]) -> NamespaceAdmin:
         """For the admin ring. clients: of all protocols."""
@@ -567,6 +595,7 @@ class Server:
             await self._tell_operator(self.node.leaver)
         self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
+        self._tell_end("it ends its clients' connections")
         if self.admin is not None:
             await self.admin.stop()
         if self._started:
@@ -588,9 +617,14 @@ class Server:
         await self.recording.stop()
         await self.queues.stop()
         if self._started:
+            self._tell_end("it waits until the disk has all that it is to have")
             await self._end_storage()
         if self.health is not None:     # until here it says what the end waits for
             await self.health.stop()
+
+    def _tell_end(self, doing: str) -> None:
+        """What commands hear instead of an answer."""
+        (self.note.starts if self.again else self.note.stops)(doing)
 
     async def _end_storage(self) -> None:
         """Until the disk has what it gets, so that closing the store does not wait for it. A disk that hangs is waited
@@ -630,7 +664,7 @@ class Server:
     def _break_off(self) -> None:
         """Closes all connections without a word: another node may serve these clients already."""
         self.broker.stopping = True
-        for connection in list(self.poller.connections.values()):
+        for connection in list(self.poller.connections):
             connection.abort()
 
     async def _say_goodbye(self) -> None:
@@ -639,7 +673,7 @@ class Server:
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
         leaver = self.node.leaver if self.node is not None and not self.status else None
-        for connection in list(self.poller.connections.values()):
+        for connection in list(self.poller.connections):
             if leaver is not None and leaver.others and isinstance(connection.state, Client):
                 # It has no session that could be handed over: any node will do.
                 self._send_away(connection.state, leaver.successor((b"", connection.state.name)))
@@ -647,9 +681,9 @@ class Server:
                 connection.state.shut_down()
             connection.end()
             connection.deadline_ms = self.hub.mono_ms + int(self.config.server.shutdown_timeout * 1000)
-        while time.monotonic() < deadline and any(c.pending for c in self.poller.connections.values()):
+        while time.monotonic() < deadline and any(c.pending for c in self.poller.connections):
             await asyncio.sleep(0.01)
-        for connection in list(self.poller.connections.values()):
+        for connection in list(self.poller.connections):
             connection.abort()
 
     # ------------------------------------------------------------------ start message

@@ -18,7 +18,7 @@ import click
 from fluxmq._core.errors import FluxError
 from fluxmq.app import exit_codes
 from fluxmq.app.queue_place import Place, asks_queues
-from fluxmq.app.queue_text import as_table, plain
+from fluxmq.app.queue_text import as_table, in_use, plain
 from fluxmq.model.number_option import Number
 
 __all__ = ["Picture", "as_text", "topology"]
@@ -35,10 +35,11 @@ _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @click.command()
 @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--all", "everything", is_flag=True, help="Also empty queues of the broker itself ($under-way-…).")
 @click.option("--interval", type=Number(0.1), default=1.0, show_default=True, metavar="SECONDS",
               help="With --watch: between two looks.")
 @asks_queues
-def topology(place: Place, watch: bool, interval: float) -> int:
+def topology(place: Place, watch: bool, everything: bool, interval: float) -> int:
     """Show the nodes, and which of them has which partition of which queue.
 
     ROLE: leader of the cluster (which publishes the wills of dead nodes), and what its member of etcd is: voter,
@@ -47,7 +48,7 @@ def topology(place: Place, watch: bool, interval: float) -> int:
     settled, or of a stream not read; - if nobody knows. What a node does not answer is -, and the node is named.
     """
     if not watch:
-        view = _look(place)
+        view = _look(place, everything)
         place.show(view, lambda: as_text(view))
         for one in view["missing"]:
             click.echo(f"numbers of node {plain(one['node'])} are left out: {plain(one['why'])}", err=True)
@@ -55,15 +56,17 @@ def topology(place: Place, watch: bool, interval: float) -> int:
     picture = Picture(sys.stdout.isatty() and not place.as_json)
     with _until_stopped(), picture.shown():
         while True:
-            picture.draw(_shown_again(place))
+            picture.draw(_shown_again(place, everything))
             time.sleep(interval)
     return exit_codes.OK
 
 
-def _look(place: Place) -> dict[str, Any]:
-    """Of GET cluster, and GET queues of all nodes."""
+def _look(place: Place, everything: bool) -> dict[str, Any]:
+    """Of GET cluster, and GET queues of all nodes; as `fluxmq queue list`, without what is of no use to anybody."""
     cluster = place.client.ask("GET", "cluster")
     answer = place.client.ask("GET", "queues", query={"partitions": True})
+    if not everything:
+        answer["queues"] = in_use(answer["queues"])
     silent = {one["node"] for one in answer.get("missing", ())}
     single = cluster["state"] == "standalone"
     for queue in answer["queues"]:
@@ -118,10 +121,10 @@ def _queue_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
 # ── again and again ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shown_again(place: Place) -> str:
+def _shown_again(place: Place, everything: bool) -> str:
     """A picture of now, or why there is none."""
     try:
-        view = _look(place)
+        view = _look(place, everything)
     except FluxError as error:
         if place.as_json:
             return json.dumps({"error": str(error)}, ensure_ascii=False)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -140,7 +141,7 @@ def _print(text: str) -> None:
 
 
 def as_page(facts: dict[str, Any]) -> str:
-    """How to connect, and what to type next."""
+    """How to connect, and what to type next; of what does not stay only what was seen."""
     from fluxmq.app.queue_text import as_table
     from fluxmq.tryout.demo import AUDIT, EMAILS, ORDERS, PARTITIONS, TOPIC, USER
 
@@ -148,27 +149,51 @@ def as_page(facts: dict[str, Any]) -> str:
     first, last, addresses = nodes[0], nodes[-1], ",".join(node["mqtt"] for node in nodes[:3])
     columns = {"node": "NODE", "mqtt": "MQTT", "websocket": "MQTT OVER WEBSOCKET", "amqp": "AMQP", "health": "HEALTH",
                "cluster": "CLUSTER"}
-    lines = [f"\n{len(nodes)} {'node serves' if len(nodes) == 1 else 'nodes serve'}, after {facts['up_s']:g} s.\n",
+    up = f"\n{len(nodes)} {'node serves' if len(nodes) == 1 else 'nodes serve'}, after {facts['up_s']:g} s."
+    if not facts["stays"]:
+        return _as_summary(up, facts)
+    lines = [f"{up}\n",
              as_table(nodes, columns),
              f"Users    anyone without a name, and {USER} with the password {USER}",
              f"Queues   {ORDERS} ({PARTITIONS} partitions), {EMAILS} (dead letters in {EMAILS}.dlq)",
              f"Stream   {AUDIT}, with what is published to {TOPIC.format('+')}\n"]
-    if not facts["clients"]:
-        return "\n".join(lines + ["With --hold it stays, with demo traffic."])
+    where = "" if facts["found"] else f" --dir {shlex.quote(facts['dir'])}"
+    of_first = f"--config {shlex.quote(first['config'])}"
     commands = [
-        ("fluxmq viz", "see it move, and steer it"),
-        (f"fluxmq topology --config {first['config']}", "who has which partition of which queue"),
+        (f"fluxmq viz{where}", "see it move, and steer it"),
+        (f"fluxmq topology {of_first}", "who has which partition of which queue"),
         (f"fluxmq sub '{TOPIC.format('+')}' --broker {addresses}", "messages, from any node"),
-        (f"fluxmq queue tail {AUDIT} -f --config {first['config']}", "messages of the stream as they come"),
-        (f"fluxmq tryout kill {last['node']}", f"as kill -9 {last['pid']}" + "; the others go on" * (len(nodes) > 1)),
-        (f"fluxmq tryout restart {last['node']}", "and it is back"),
-        (f"fluxmq tryout stop {last['node']}", "it hangs; tryout continue"),
-        ("fluxmq tryout status", "nodes and demo clients"),
+        (f"fluxmq queue tail {AUDIT} -f {of_first}", "messages of the stream as they come"),
+        (f"fluxmq tryout kill {last['node']}{where}",
+         f"as kill -9 {last['pid']}" + "; the others go on" * (len(nodes) > 1)),
+        (f"fluxmq tryout restart {last['node']}{where}", "and it is back"),
+        (f"fluxmq tryout stop {last['node']}{where}", "it hangs; tryout continue"),
+        (f"fluxmq tryout status{where}", "nodes and demo clients"),
         ("fluxmq tryout --help", "everything else"),
     ]
     width = max(len(command) for command, _ in commands)
     lines += ["In another terminal:", *(f"  {command.ljust(width)}  # {what}" for command, what in commands),
               "\nCtrl-C ends all of it, and removes its data."]
+    return "\n".join(lines)
+
+
+def _as_summary(up: str, facts: dict[str, Any]) -> str:
+    """Without addresses and commands: what they are of is gone when somebody pastes them."""
+    lines = [up, "Each has passed a message of MQTT and one of AMQP to the next one."]
+    if facts["staggered"]:
+        published, confirmed, refused, settled = (sum(client[name] for client in facts["clients"]) for name in (
+            "published", "confirmed", "refused", "settled"))
+        lines += ["They came one after the other, under traffic.",
+                  f"Messages that were published meanwhile: {published}, of which {confirmed} were confirmed, "
+                  f"{refused} refused, and {published - confirmed - refused} not answered yet. Consumers of the queues "
+                  f"have settled {settled}."]
+    if facts["verify"]:
+        lines.append("Now nodes are killed under load, and what is lost is counted.")
+    else:
+        lines.append("That is all, and it ends. Add --hold to keep it running, with demo traffic, and to get its "
+                     "addresses.")
+        if len(facts["nodes"]) >= VERIFIED_NODES_MIN:
+            lines.append("Add --failover-verify to see whether anything is lost when nodes are killed.")
     return "\n".join(lines)
 
 

@@ -33,12 +33,12 @@ def _file_errors(file: Path) -> Iterator[None]:
 
 def _somewhere(function: Callable[Concatenate[Path | Place, _P], _T]) -> Callable[..., _T]:
     """Passes the users file, or where the broker of a cluster is, as first argument."""
-    def command(*arguments: Any, users_file: Path | None, socket: Path | None, file: Path | None, as_json: bool,
-                **options: Any) -> _T:
+    def command(*arguments: Any, users_file: Path | None, socket: Path | None, file: Path | None,
+                nodes: tuple[str, ...], as_json: bool, **options: Any) -> _T:
         if users_file is not None:
             with _file_errors(users_file):
                 return function(users_file, *arguments, **options)
-        place = open_place(socket, file, as_json)
+        place = open_place(socket, file, nodes, as_json)
         try:
             return function(place, *arguments, **options)
         finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fluxmq.app.config_options import file_option
+from fluxmq.app.running import broker_sockets, node_option
 from fluxmq.model.extras import how_to_install
 from fluxmq.model.number_option import Number
 
@@ -46,9 +47,10 @@ def _lanes(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.command()
 @click.option("--attach", "sockets", type=click.Path(path_type=Path), metavar="ADDR", multiple=True,
               help="The broker's admin socket. Several: nodes of a cluster on this machine. Default: those of the "
-                   "try-out that runs, or that of the configuration.")
+                   "try-out that runs, or that of the only broker that runs on this machine.")
+@node_option(several=True)
 @file_option("The broker's configuration file: where its socket is.")
-@click.option("--tryout", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+@click.option("--tryout", "--dir", "tryout", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Directory of the try-out to watch and to steer. Default: the only one that runs.")
 @click.option("--lanes", "wanted", multiple=True, metavar="NAME", callback=_lanes,
               help="Only these lanes: a queue, or a filter of topics such as plant/+/temperature. Repeatable.")
@@ -62,18 +64,20 @@ def _lanes(context: click.Context, parameter: click.Parameter, values: tuple[str
               help="Memory between broker and view, 64KiB to 8MiB. What does not fit is left out, and said. Default: "
                    "256KiB.")
 @click.pass_context
-def viz(context: click.Context, /, sockets: tuple[Path, ...], file: Path | None, tryout: Path | None,
-        wanted: tuple[str, ...], levels: int, fps: float | None, record: Path | None, seconds: float | None,
-        ring_size: int) -> None:
+def viz(context: click.Context, /, sockets: tuple[Path, ...], nodes: tuple[str, ...], file: Path | None,
+        tryout: Path | None, wanted: tuple[str, ...], levels: int, fps: float | None, record: Path | None,
+        seconds: float | None, ring_size: int) -> None:
     """Show live what a running broker, or a cluster, does. ? shows the keys, q quits. See docs/guide/viz.md."""
     if find_spec("rich") is None:
         raise click.ClickException(f"the view needs rich, which is not installed: {how_to_install('tui')}")
     connect_tryout = None
-    if not sockets and file is None:
+    if not sockets and not nodes and file is None:
         sockets, connect_tryout = _of_tryout(tryout)
     elif tryout is not None:
         _, connect_tryout = _of_tryout(tryout)
-    ended = view(sockets or (_configured(file),), connect_tryout, wanted=wanted, levels=levels, fps=fps, record=record,
+    if not sockets:
+        sockets = tuple(broker_sockets((), file, nodes, "--attach"))
+    ended = view(sockets, connect_tryout, wanted=wanted, levels=levels, fps=fps, record=record,
                  seconds=seconds or 0.0, ring_bytes=ring_size)
     if ended.startswith("SIG") and ended != "SIGINT":
         import signal
@@ -114,17 +118,6 @@ def view(sockets: Sequence[Path], connect_tryout: Callable[[], TryOut] | None = 
     if viewer.record_error:
         raise click.ClickException(f"{record} is not whole: {viewer.record_error}")
     return ended
-
-
-def _configured(file: Path | None) -> Path:
-    from fluxmq.app.admin_client import AdminError
-    from fluxmq.app.config import load
-
-    path = load(file, os.environ)[0].admin_socket_path()
-    if path is None:
-        raise AdminError("a broker with this configuration has no admin socket",
-                         "set server.admin_socket to a path and start it again, or give --attach PATH")
-    return path
 
 
 def _of_tryout(directory: Path | None) -> tuple[tuple[Path, ...], Callable[[], TryOut] | None]:

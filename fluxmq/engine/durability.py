@@ -1,7 +1,7 @@
 """State on disk and back: recovery at start, checkpoints while running.
 
 The journal is authoritative. The view is a copy, which a checkpoint updates when the journal's file has reached its
-size:
+size, or has not grown for a while:
 
     rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► segments ─► view ─► old
                           ▲                                                                  │         │    files go
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -53,8 +54,13 @@ __all__ = ["Keeper"]
 # Number of changed queues up to which the checkpoint at stop is taken: it may write a file for each queue, which for
 # more queues takes longer than replaying the journal.
 LAST_QUEUES_MAX = 1000
-SLICE_SESSIONS = 500  # exported in one turn: a few milliseconds
+# Exported in one turn: a few milliseconds.
+SLICE_SESSIONS = 500
+SLICE_RETAINED = 2000
 DURABLE_POLL_S = 0.005
+# What was purged or consumed leaves the disk with a checkpoint: one begins on an idle node, too, this often at most.
+QUIET_MS, QUIET_EVERY_MS = 30_000, 300_000
+QUIET_BYTES = 1 << 20  # of the journal; or a queue has changed
 SPACE_RETRIES_S = 5  # RocksDB itself checks for space this often, and accepts no writes before it has found some
 
 _OF_QUEUES = range(RecordKind.APPEND, RecordKind.TRIM + 1)
@@ -79,13 +85,15 @@ class _Taken:
 
 class Keeper:
     """Keeps a Broker's state in a StateStore. file_bytes: growth of the journal after which a checkpoint begins.
-    driver: runs work that takes longer than one turn. failed: the error of the last checkpoint; no other follows it."""
+    driver: runs work that takes longer than one turn. failed: the error of the last checkpoint; no other follows it.
+    quiet_ms: without a record, after which one begins, too; 0: never."""
 
     def __init__(self, broker: Broker, store: StateStore, file_bytes: int, driver: Driver) -> None:
         self.broker = broker
         self.store = store
         self.driver = driver
         self.file_bytes = file_bytes
+        self.quiet_ms = QUIET_MS
         self.checkpoints = 0
         self.failed: BaseException | None = None
         self._task: Work[None] | None = None
@@ -93,7 +101,8 @@ class Keeper:
         self._orphans: list[int] = []
         self._stale: list[bytes] = []  # keys of rows in the format of an earlier version
         self._replayed_bytes = 0  # of journal files that are not in the view yet
-        self._relief_due_ms = 0
+        self._relief_due_ms = self._quiet_due_ms = 0
+        self._grown, self._grown_ms = 0, 0  # the journal, when it was looked at, and when it had become that large
         self._patience_ends: float | None = None
         self.queues: QueueKeeper | None = None
         self.exchanges: ExchangeKeeper | None = None
@@ -199,8 +208,8 @@ class Keeper:
     # ------------------------------------------------------------------ checkpoints
 
     def tick(self) -> None:
-        """Begins a checkpoint when the journal has grown by `file_bytes`, or when something is short. Raises
-        StorageError."""
+        """Begins a checkpoint when the journal has grown by `file_bytes`, when something is short, or when nothing has
+        happened for a while since something did. Raises StorageError."""
         self.stalls.look()
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:      # close() takes the last one
@@ -213,12 +222,20 @@ class Keeper:
         grown = journal.bytes_total - hub.disk.checkpoint_mark + self._replayed_bytes
         # Deleting journal files may end the shortage, even if they are small.
         relief = (journal.status == JOURNAL_FULL or hub.ledger.full) and hub.mono_ms >= self._relief_due_ms
-        if grown >= self.file_bytes or (grown and relief):
+        if grown >= self.file_bytes or (grown and relief) or self._is_quiet(grown):
             self._relief_due_ms = hub.mono_ms + 1000 * SPACE_RETRIES_S
+            self._quiet_due_ms = hub.mono_ms + QUIET_EVERY_MS
             self._task = self.driver.start(self.checkpoint())
             # Under full load the next checkpoint is due already. Waiting for the next tick would let the journal grow
             # by another file, which would have to be allocated.
             self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick())
+
+    def _is_quiet(self, grown: int) -> bool:
+        hub = self.broker.hub
+        if grown != self._grown:
+            self._grown, self._grown_ms = grown, hub.mono_ms
+        return (grown > 0 and (grown >= QUIET_BYTES or hub.ledger.dirty_count > 0)
+                and self.quiet_ms > 0 and hub.mono_ms >= max(self._grown_ms + self.quiet_ms, self._quiet_due_ms))
 
     def _refusal(self) -> StorageError:
         return StorageError(f"a checkpoint failed: {self.failed!s}. Nothing is lost: the journal keeps everything, and "
@@ -289,15 +306,19 @@ class Keeper:
         puts: list[tuple[bytes, bytes]] = [self.clock.export(), *export_namespaces(hub)]
         for session in arrivals:
             puts.extend(self._export(session))
-        retained, cleared = export_retained(hub)
+        retained = hub.namespaces.take_retained()
         stale, self._stale = self._stale, []
         for at in range(0, len(work), SLICE_SESSIONS):
             for session in work[at:at + SLICE_SESSIONS]:
                 if session.data is not None:
                     puts.extend(self._export(session))
             await self.driver.sleep(0)
-        puts += retained
-        deletes += cleared + stale
+        deletes += stale
+        for space, topics in retained:
+            left = iter(topics)
+            while some := list(islice(left, SLICE_RETAINED)):
+                taken.add(*export_retained(space, some))
+                await self.driver.sleep(0)
         for moved, forgotten in (self.positions.export(), broker.revisions.export(), hub.origins.export()):
             puts += moved
             deletes += forgotten

@@ -1,12 +1,44 @@
-"""`$SYS/broker/…`: the broker's statistics as retained messages."""
+"""`$SYS/broker/…`: the broker's statistics as retained messages, under the names that mosquitto gave them, and further
+ones."""
 from __future__ import annotations
+
+import math
 
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.queues.statistics import DEATHS, totals
 
-__all__ = ["SysTopics"]
+__all__ = ["Loads", "SysTopics"]
 
 PREFIX = "$SYS/broker/"
+MINUTES = (1, 5, 15)
+MINUTE_MS = 60_000
+# Whose moving averages per minute are below `load/`.
+LOADS = ("messages/received", "messages/sent", "messages/publish/received", "messages/publish/sent",
+         "messages/publish/dropped", "bytes/received", "bytes/sent")
+
+
+class Loads:
+    """Moving averages per minute of counters, over 1, 5 and 15 minutes, as exponential decay: an hour ago counts for
+    nothing, now for most. They begin at 0."""
+
+    def __init__(self) -> None:
+        self._then_ms: int | None = None
+        self._counted: dict[str, int] = {}
+        self._averages = {(name, minutes): 0.0 for name in LOADS for minutes in MINUTES}
+
+    def take(self, values: dict[str, str], mono_ms: int) -> dict[str, str]:
+        """values: of the counters as of now. Returns topic below `$SYS/broker/` -> value, with two decimals."""
+        counted = {name: int(values[name]) for name in LOADS}
+        passed_ms = mono_ms - self._then_ms if self._then_ms is not None else 0
+        if passed_ms > 0:
+            for (name, minutes), before in self._averages.items():
+                now = (counted[name] - self._counted[name]) * MINUTE_MS / passed_ms
+                self._averages[name, minutes] = now + (before - now) * math.exp(-passed_ms / (minutes * MINUTE_MS))
+        if passed_ms > 0 or self._then_ms is None:
+            self._then_ms, self._counted = mono_ms, counted
+        # mosquitto calls messages/publish/received load/publish/received.
+        return {f"load/{name.removeprefix('messages/') if '/publish/' in name else name}/{minutes}min": f"{average:.2f}"
+                for (name, minutes), average in self._averages.items()}
 
 
 class SysTopics:
@@ -16,6 +48,7 @@ class SysTopics:
         self.broker = broker
         self.version = version
         self._due_ms = 0
+        self._loads = Loads()
         self._last: dict[str, str] = {}
 
     def values(self) -> dict[str, str]:
@@ -29,6 +62,7 @@ class SysTopics:
             "clients/connected": broker.connected,
             "clients/disconnected": total - broker.connected,
             "clients/total": total,
+            "clients/maximum": broker.connected_max,
             "messages/received": sum(counters["packets_received"]),
             "messages/sent": sum(counters["packets_sent"]),
             "messages/publish/received": sum(counters["messages_received"]),
@@ -66,7 +100,8 @@ class SysTopics:
         if mono_ms < self._due_ms:
             return
         self._due_ms = mono_ms + interval_ms
-        for name, value in self.values().items():
+        values = self.values()
+        for name, value in (values | self._loads.take(values, mono_ms)).items():
             if self._last.get(name) != value:
                 self._last[name] = value
                 self.broker.hub.publish_message((PREFIX + name).encode(), value.encode(), 0, True)

@@ -84,7 +84,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mqtt: Mqtt = Mqtt()
     amqp091: Amqp091Listeners = Amqp091Listeners()
     health_enabled: Annotated[bool, Meta(description="Serve /health, /ready, /metrics and /cluster.")] = True
-    health_addr: Annotated[AddressText, Meta(min_length=1, description=(
+    health_addr: Annotated[AddressText, Meta(description=(
         "Where to serve them, over HTTP and to whoever asks: other machines only if the address here says so."
     ))] = "127.0.0.1:8081"
     admin_socket: Annotated[str, Meta(max_length=4096, description=(
@@ -98,8 +98,22 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "Addresses and networks whose connections are not counted per address, and whose failed logins are neither "
         "refused later nor banned (auth.delay_after, auth.ban_after): load balancers, gateways of many clients."
     ))] = ("127.0.0.0/8", "::1/128")
+    proxy_networks: Annotated[tuple[str, ...], Meta(description=(
+        "Addresses and networks of load balancers and TLS proxies which begin each connection with a PROXY header (the "
+        "PROXY protocol, version 1 or 2): it is demanded from there, at every listener, and the address in it is the "
+        "client's, for limits, bans and logs. From elsewhere such a header is refused as any other garbage."
+    ))] = ()
+    proxy_usernames: Annotated[bool, Meta(description=(
+        "Take the user name from the client certificate that a balancer of proxy_networks has verified (the Common "
+        "Name in the header of version 2), as username_from of a TLS listener does, at listeners without TLS."
+    ))] = False
     shutdown_timeout: Annotated[Seconds, Meta(description=(
         "On SIGTERM: time for sending what is in hand and for the last sync; then connections are cut."))] = 30.0
+
+    @property
+    def serves_health(self) -> bool:
+        """Whether /health and the others are served."""
+        return self.health_enabled and bool(self.health_addr)
 
 
 class Broker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct, inspect
@@ -16,21 +16,46 @@ from fluxmq.model import limits
 from fluxmq.model.config_types import describe
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
-__all__ = ["KIND_MAX", "SpecError", "read_struct", "write_struct"]
+__all__ = ["KIND_MAX", "SpecError", "read_list", "read_struct", "write_struct"]
+
+T = TypeVar("T")
 
 KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
 
 
 class SpecError(ValueError):
-    """path: of the key, such as limits.max_depth, or [3].type in a list. text: what is wrong, and what is allowed."""
+    """path: of the key, such as limits.max_depth, or [3].type in a list. text: what is wrong, and what is allowed.
+    more: what else is wrong."""
 
-    def __init__(self, path: str, text: str) -> None:
+    def __init__(self, path: str, text: str, more: tuple[SpecError, ...] = ()) -> None:
         super().__init__(f"{path}: {text}" if path else text)
         self.path = path
         self.text = text
+        self.more = more
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.text)
+    def __reduce__(self) -> tuple[type, tuple[str, str, tuple[SpecError, ...]]]:
+        return type(self), (self.path, self.text, self.more)
+
+
+class _Wrong:
+    """What is wrong with several parts of something: each is read with `with wrong:`, and all is raised by done()."""
+
+    def __init__(self) -> None:
+        self._found: list[SpecError] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, SpecError):
+            return False
+        self._found += [SpecError(error.path, error.text), *error.more]
+        return True
+
+    def done(self) -> None:
+        """Raises SpecError: the first, with the others."""
+        if self._found:
+            raise SpecError(self._found[0].path, self._found[0].text, tuple(self._found[1:]))
 
 
 def _written(cls: type[Struct], key: str, value: Any) -> Any:
@@ -57,22 +82,44 @@ def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]
 def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
                 refused: Mapping[str, str] | None = None) -> Struct:
     """An entry, or a section of one. path: its key, with a dot at the end. what: its name in messages. refused:
-    keys of other versions, and what to write instead. Raises SpecError."""
+    keys of other versions, and what to write instead. Raises SpecError about all keys that are wrong."""
     if not isinstance(given, Mapping):
         raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
     fields, hints = _shape(cls)
     values: dict[str, Any] = {}
+    wrong = _Wrong()
     for key, value in given.items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1)
-            if key in (refused or ()):
-                raise SpecError(f"{path}{key}", (refused or {})[key])
-            raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
-                                                                      f"; there are {', '.join(fields)}"))
-        values[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what)
-    if "name" in fields and "name" not in values:
-        raise SpecError(f"{path}name", f"is needed: every {what} has a name")
+        with wrong:
+            if key not in fields:
+                near = difflib.get_close_matches(str(key), fields, 1)
+                if key in (refused or ()):
+                    raise SpecError(f"{path}{key}", (refused or {})[key])
+                raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
+                                                                          f"; there are {', '.join(fields)}"))
+            values[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what)
+    with wrong:
+        if "name" in fields and "name" not in given:
+            raise SpecError(f"{path}name", f"is needed: every {what} has a name")
+    wrong.done()
     return cls(**values)
+
+
+def read_list(given: object, read: Callable[[Any, str], T],
+              named: Callable[[T], tuple[Hashable, str]]) -> tuple[T, ...]:
+    """The entries of a list. read: of an entry and its path. named: what is to be there once, and how it is shown.
+    Raises ValueError for what is no list, and SpecError about all that is wrong."""
+    if not isinstance(given, list | tuple):
+        raise ValueError("")
+    found: dict[Hashable, T] = {}
+    wrong = _Wrong()
+    for at, entry in enumerate(given):
+        with wrong:
+            one = read(entry, f"[{at}].")
+            name, shown = named(one)
+            if found.setdefault(name, one) is not one:
+                raise SpecError(f"[{at}].name", f"{shown!r} is named twice")
+    wrong.done()
+    return tuple(found.values())
 
 
 def write_struct(spec: Struct, plain: Struct, *always: str) -> dict[str, Any]:

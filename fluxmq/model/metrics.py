@@ -57,6 +57,7 @@ _REFUSAL = Label("reason", (
     "connections_per_address",  # server.max_connections_per_address
     "banned",  # auth.ban_after, auth.ban_address_after
     "not_serving",  # the node is joining its cluster
+    "proxy",  # a balancer (server.proxy_networks) did not say for whom the connection is
     "quota", "timeout", "tls", "websocket", "shutdown", "error"))
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
@@ -66,7 +67,7 @@ _AMQP_DISCONNECTION = Label("reason", (
 _AMQP_REFUSAL = Label("reason", (
     "protocol",  # the first bytes were not the header of AMQP 0-9-1
     "malformed", "credentials", "max_connections",
-    "descriptors", "connections_per_address", "banned", "not_serving",  # as of MQTT
+    "descriptors", "connections_per_address", "banned", "not_serving", "proxy",  # as of MQTT
     "timeout", "tls", "shutdown", "error"))
 _DROP = Label("reason", (
     "buffer_full",  # QoS 0 for a client whose send buffer is above session.send_buffer_high

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from fluxmq.model import limits
-from fluxmq.model.entries import SpecError, read_struct, write_struct
+from fluxmq.model.entries import SpecError, read_list, read_struct, write_struct
 from fluxmq.model.listeners import Bytes
 
 __all__ = ["NamespaceLimits", "NamespaceSpec", "namespace_problem", "read_namespaces", "write_namespace"]
@@ -57,17 +57,10 @@ def namespace_problem(name: str) -> str:
 
 
 def read_namespaces(given: object) -> tuple[NamespaceSpec, ...]:
-    """The list under `namespaces:`; an entry may be a name alone. Raises ValueError, or SpecError that names entry and
-    key."""
-    if not isinstance(given, list | tuple):
-        raise ValueError("")
-    specs: list[NamespaceSpec] = []
-    for at, entry in enumerate(given):
-        spec = entry if isinstance(entry, NamespaceSpec) else _read(entry, f"[{at}].")
-        if any(spec.name == other.name for other in specs):
-            raise SpecError(f"[{at}].name", f"{spec.name!r} is named twice")
-        specs.append(spec)
-    return tuple(specs)
+    """The list under `namespaces:`; an entry may be a name alone. Raises ValueError, or SpecError that names each entry
+    and key that is wrong."""
+    return read_list(given, lambda entry, path: entry if isinstance(entry, NamespaceSpec) else _read(entry, path),
+                     lambda spec: (spec.name, spec.name))
 
 
 def _read(given: object, path: str) -> NamespaceSpec:

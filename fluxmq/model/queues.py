@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from fluxmq.model import limits
-from fluxmq.model.entries import KIND_MAX, SpecError, read_struct, write_struct
+from fluxmq.model.entries import KIND_MAX, SpecError, read_list, read_struct, write_struct
 from fluxmq.model.listeners import Bytes, Seconds
 from fluxmq.model.units import format_duration
 
@@ -207,16 +207,9 @@ def read_spec(given: Mapping[str, Any], path: str = "") -> QueueSpec:
 
 
 def read_specs(given: object) -> tuple[QueueSpec, ...]:
-    """The list under `queues:`. Raises ValueError, or SpecError that names entry and key."""
-    if not isinstance(given, list | tuple):
-        raise ValueError("")
-    specs = [spec if isinstance(spec, QueueSpec) else read_spec(spec, f"[{at}].") for at, spec in enumerate(given)]
-    addresses: set[tuple[bytes, bytes]] = set()
-    for at, spec in enumerate(specs):
-        if spec.address in addresses:
-            raise SpecError(f"[{at}].name", f"{spec.shown!r} is named twice")
-        addresses.add(spec.address)
-    return tuple(specs)
+    """The list under `queues:`. Raises ValueError, or SpecError that names each entry and key that is wrong."""
+    return read_list(given, lambda entry, path: entry if isinstance(entry, QueueSpec) else read_spec(entry, path),
+                     lambda spec: (spec.address, spec.shown))
 
 
 def write_spec(spec: QueueSpec) -> dict[str, Any]:

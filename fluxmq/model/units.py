@@ -1,4 +1,5 @@
-"""Durations and sizes as people write them. Inside, a duration is a float of seconds and a size an int of bytes.
+"""Durations, sizes and numbers of things as people write them. Inside, a duration is a float of seconds and a size an
+int of bytes.
 
     duration = number of seconds | 1*( number ( "d" | "h" | "m" | "s" | "ms" | "us" ) )     "1m30s", "250ms", 60, 0.5
     size     = number of bytes   | number ( "B" | "KiB" | "MiB" | "GiB" | "TiB" )           "64KiB", 65536
@@ -11,7 +12,7 @@ import math
 import re
 from decimal import Decimal
 
-__all__ = ["format_duration", "format_size", "parse_duration", "parse_size"]
+__all__ = ["count_of", "format_duration", "format_size", "parse_duration", "parse_size"]
 
 _DURATION_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 # As exponents: 15 * 1e-6 is not the float nearest to 0.000015, "15e-6" is.
@@ -24,6 +25,11 @@ _PLAIN = re.compile(_NUMBER, re.ASCII)
 _SIZE = re.compile(rf"({_NUMBER}) ?([A-Za-z]+)", re.ASCII)
 # Longer texts are mistakes, and int() of a very long one raises an error of its own.
 _TEXT_LENGTH_MAX = 40
+
+
+def count_of(number: int, word: str) -> str:
+    """So many of these: "1 queue", "2 queues"."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def parse_duration(value: object) -> float:

@@ -20,7 +20,7 @@ from fluxmq.tryout.asking import TryoutError
 from fluxmq.tryout.check import check
 from fluxmq.tryout.control import ControlServer
 from fluxmq.tryout.nodes import Node, Nodes
-from fluxmq.tryout.place import Place
+from fluxmq.tryout.place import Place, running
 from fluxmq.tryout.processes import Child, give_terminal_back, kill_all, open_view, terminal_state
 from fluxmq.tryout.traffic import RATE, Settings, Traffic
 from fluxmq.tryout.verify import Verification
@@ -53,7 +53,9 @@ class Options:
 
 
 class Tryout:
-    """say: takes a line of progress. show: takes what happened and its facts: "up", "failover-verify"."""
+    """say: takes a line of progress. show: takes what happened and its facts: "up" (those of `status`, and up_s;
+    stays: until somebody ends it; staggered, verify: as in Options; found: commands find it without --dir),
+    "failover-verify"."""
 
     def __init__(self, options: Options, say: Callable[[str], None],
                  show: Callable[[str, dict[str, Any]], None]) -> None:
@@ -128,7 +130,11 @@ class Tryout:
             self._record(options.record)
         self._place.say(self._control.status())
         if self._view is None:
-            self._show("up", self._control.status() | {"up_s": round(time.monotonic() - self._since, 1)})
+            others = any(path != self._place.path for path in running())
+            self._show("up", self._control.status() | {
+                "up_s": round(time.monotonic() - self._since, 1), "stays": self._stays,
+                "staggered": options.staggered, "verify": options.verify,
+                "found": self._options.directory is None and not others})
             self._begin_view()
         watch = asyncio.ensure_future(self._watch())
         try:

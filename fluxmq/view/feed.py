@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -36,7 +37,6 @@ ASK_S = 0.5             # between two questions about queues, and more if the an
 ASK_SHARE = 50          # a fiftieth of the broker's time at most,
 ASK_MAX_S = 5.0         # but an answer that came late, because a node hung, does not stop the questions
 TAKE_BYTES = 1 << 20
-DESCRIBED_MAX = 32      # queues whose partitions are asked for
 
 
 def who_looks() -> str:
@@ -203,27 +203,30 @@ class Places:
             admin.close()
 
 
+def _short(name: str) -> str:
+    """The name of a cluster. One that nobody has given is 32 hex digits, of which four tell it from others."""
+    return name[:4] if re.fullmatch("[0-9a-f]{32}", name) else name
+
+
+def _backlog(part: dict[str, Any]) -> int:
+    """What consumers have before them in a partition; -1: nobody knows. What a stream keeps is none, when no group
+    reads it."""
+    if part["messages"] is None:
+        return -1
+    return part["lag"] or 0
+
+
 def ask_places(admin: Admin) -> tuple[dict[str, Any], list[tuple[str, list[tuple[str, int, bool]]]]]:
     """The cluster, and the queues for Lanes.learn_queues."""
     cluster: dict[str, Any] = admin.ask("GET", "cluster")
     queues: list[tuple[str, list[tuple[str, int, bool]]]] = []
-    described = 0
     single = not cluster.get("env")
-    for entry in admin.ask("GET", "queues")["queues"]:
+    for entry in admin.ask("GET", "queues", query={"partitions": True})["queues"]:
         if entry.get("internal") and not entry["messages"]:
             continue
-        owner = "" if single else str(entry.get("node") or "")
-        backlog = entry["messages"] if entry.get("messages") is not None else -1
-        if entry["partitions"] > 1 and described < DESCRIBED_MAX:
-            described += 1
-            found = admin.ask("GET", "queues", str(entry["name"]))
-            queues.append((str(entry["name"]), [
-                ("" if single else str(part.get("node") or owner),
-                 part["messages"] if part.get("messages") is not None else -1, part.get("state") == "away")
-                for part in found["partition_list"]]))
-        else:
-            queues.append((str(entry["name"]), [(owner, backlog if entry["partitions"] == 1 else -1,
-                                                 entry.get("state") == "away")] * entry["partitions"]))
+        queues.append((str(entry["name"]), [
+            ("" if single else str(part.get("node") or ""), _backlog(part), part.get("state") == "away")
+            for part in entry["partition_list"]]))
     return cluster, queues
 
 
@@ -314,7 +317,7 @@ class Feed:
         numbers.backlog = sum(backlogs) if self._seen else -1
         cluster = self.places.latest[0] if self.places.latest is not None else {}
         if cluster.get("env"):
-            numbers.name = f"cluster {cluster['env']}"
+            numbers.name = f"cluster {_short(str(cluster['env']))}"
             numbers.nodes = [(str(node["id"]), str(node["state"]), int(node["sessions"])) for node in cluster["nodes"]]
         numbers.trouble = self._trouble()
         return numbers

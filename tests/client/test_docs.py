@@ -14,6 +14,7 @@ from kit.python import environment
 SECONDS = 60.0
 SAYS = [
     "room/7/temperature 21.5\n",
+    "",
     "nobody listens\n0x90\n",
     "order two coffees 7\n",
     "two coffees, delivery 1\ntwo coffees, delivery 2\none tea, delivery 1\none tea, delivery 2\n",

@@ -266,7 +266,7 @@ class Node:
             peer.close()
         if self.checkpoint is not None:
             self.finish_checkpoint()
-        for connection in list(self.poller.connections.values()):
+        for connection in list(self.poller.connections):
             connection.abort()
         self.authority.close()
         self.store.close()

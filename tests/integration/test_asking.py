@@ -98,7 +98,7 @@ def world(tmp_path: Path) -> Iterator[AskingWorld]:
 
 
 def connection_of(server: Server, client_id: str) -> Connection:
-    return next(one for one in server.poller.connections.values()
+    return next(one for one in server.poller.connections
                 if one.state is not None and one.state.client_id == client_id)
 
 

@@ -113,7 +113,7 @@ def test_a_socket_that_a_child_has_is_not_watched_when_it_is_closed(node: Node, 
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             raw = ends.enter_context(context.wrap_socket(raw))
         wait_for(node, lambda server: server.poller.connections)
-        [number] = node.call(lambda server: list(server.poller.connections))
+        [number] = node.call(lambda server: [connection.fd for connection in server.poller.connections])
         ends.callback(os.close, os.dup(number))
         raw.close()
         wait_for(node, lambda server: not server.poller.connections)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from interop.tls import wait_until
-from kit.broker import WHICH
+from kit.broker import WHICH, free_pairs
 from kit.client import Client
 from kit.python import environment as ours
 from kit.websocket import WebSocket
@@ -257,7 +257,52 @@ def test_port_is_taken(key: str, run: Callable[..., Run]) -> None:
         status, errors = run("run", *(f"--set={one}" for one in (*OPEN_PORTS, f"{key}=127.0.0.1:{port}"))).end()
     assert status == 3
     assert_one_sentence(errors, key, f"127.0.0.1:{port}", "ddress already in use", "Another program listens there: set")
-    assert f'{key} to another address, or to ""' in errors or "server.health_enabled to false" in errors
+    assert f'{key} to another address, or to ""' in errors
+
+
+def test_a_second_broker_hears_of_everything_that_is_taken_and_moves_by_one_option(run: Callable[..., Run]) -> None:
+    keys = [one.partition("=")[0] for one in OPEN_PORTS]
+    ports, offset = free_pairs(4)
+    sets = [f"--set={key}=127.0.0.1:{port}" for key, port in zip(keys, ports, strict=True)]
+    one = run("run", *sets).wait_ready()
+    status, errors = run("run", *sets).end()
+    assert status == 3
+    head, *lines, remedy = errors.strip().splitlines()
+    assert "5 things are in use by other programs" in head and "--port-offset N" in remedy
+    assert lines == [*(f"{key}: 127.0.0.1:{port}" for key, port in zip(keys, ports, strict=True)),
+                     "storage.dir: ./fluxmq-data"]
+    other = run("run", *sets, f"--port-offset={offset}", "--set=storage.dir=other").wait_ready()
+    listeners = "mqtt/tcp/plain", "mqtt/websocket/plain", "amqp091/plain", "health"
+    assert [other.address(what)[1] for what in listeners] == [port + offset for port in ports]
+    assert (one.end(signal.SIGTERM)[0], other.end(signal.SIGTERM)[0]) == (0, 0)
+
+
+def test_sighup_names_each_key_that_it_does_not_read(run: Callable[..., Run], tmp_path: Path) -> None:
+    file = tmp_path / "fluxmq.yaml"
+    file.write_text("broker: {max_qos: 1}\nlog: {level: info}\n")
+    one = run("run", "--config", str(file), *(f"--set={each}" for each in (*OPEN_PORTS, "broker.receive_maximum=7")))
+    one.wait_ready()
+
+    def said(text: str, until: str) -> list[str]:
+        """The lines about it when this is the configuration."""
+        file.write_text(text)
+        one.process.send_signal(signal.SIGHUP)
+        assert one.process.stderr is not None
+        found = []
+        for line in one.process.stderr:
+            if "reload" in line:
+                found.append(line)
+            if until in line:
+                break
+        return found
+
+    first, *changes = said("broker: {max_qos: 2, receive_maximum: 9}\nqueues: [{name: q}]\n", "queues")
+    assert "reloaded certificates, users and ACL" in first
+    assert [line.partition("reload: ")[2].split(" ")[0] for line in changes] == ["broker.max_qos", "queues"]
+    assert f"it is 2, and 1 counts until the next one ({file}:1)" in changes[0]
+    _, *wrong = said("broker: {max_qos: 7}\nlog: {level: loud}\n", "log.level")
+    assert len(wrong) == 2 and all("will not start with this configuration" in line for line in wrong)
+    assert one.end(signal.SIGTERM)[0] == 0
 
 
 def test_address_of_another_machine(run: Callable[..., Run]) -> None:

@@ -104,6 +104,19 @@ def free_port() -> int:
             return port
 
 
+def free_pairs(count: int) -> tuple[list[int], int]:
+    """(ports, offset): as free_port(), of ports and of those that are `offset` behind them."""
+    offset = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own, found = {*ports()}, list[int]()
+    while len(found) < count:
+        port = free_port()
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            if port + offset in own and not {port - offset, port, port + offset} & {*found}:
+                probe.bind(("127.0.0.1", port + offset))
+                found.append(port)
+    return found, offset
+
+
 class Broker:
     """One broker process.
 
@@ -363,4 +376,4 @@ def add_user(users_file: Path, user: str, password: str) -> None:
                    input=f"{password}\n".encode(), check=True, env=environment(), timeout=START_SECONDS)
 
 
-__all__ = ["ROOT", "WHICH", "Address", "Broker", "BrokerDied", "add_user", "free_port"]
+__all__ = ["ROOT", "WHICH", "Address", "Broker", "BrokerDied", "add_user", "free_pairs", "free_port"]

@@ -47,6 +47,30 @@ def exempt_networks(pair: Pair) -> None:
             assert is_taken(pair, broker, host) is taken
 
 
+def proxy_networks(pair: Pair) -> None:
+    """A connection without a PROXY header gets in where none is demanded."""
+    for value, taken in (("[]", True), ('["127.0.0.2"]', False)):
+        broker = pair.start(value)
+        assert is_taken(pair, broker, "127.0.0.2") is taken and is_taken(pair, broker, "127.0.0.3")
+
+
+# Version 2, PROXY, TCP over IPv4; with a certificate of the name anna, verified.
+PROXIED = (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11" + (12 + 3 + 5 + 7).to_bytes(2, "big") + bytes(12) + b"\x20\x00\x0c"
+           b"\x07\x00\x00\x00\x00" + b"\x22\x00\x04anna")
+
+
+def proxy_usernames(pair: Pair) -> None:
+    """A certificate that the balancer has verified is a login."""
+    add_user(pair.directory / "users", "bert", "secret")
+    for value, reason in ((True, 0), (False, 0x87)):
+        broker = pair.start(value, auth__users_file=pair.directory / "users", auth__allow_anonymous=False,
+                            server__proxy_networks='["127.0.0.2"]')
+        client = Client(come_from(broker, "127.0.0.2"))
+        pair.clients.append(client)
+        client.send(PROXIED, Connect(client_id="a"))
+        assert client.expect(Connack).reason == reason
+
+
 def log_in(pair: Pair, broker: Broker, user: str = "anna", password: bytes = b"x") -> int | None:
     """The answer to a login; None: not even the connection was taken."""
     client = Client(come_from(broker, "127.0.0.2"))
@@ -104,6 +128,8 @@ def ban_time(pair: Pair) -> None:
 ADDRESSES: dict[str, Callable[[Any], None]] = {
     "server.max_connections_per_address": max_connections_per_address,
     "server.exempt_networks": exempt_networks,
+    "server.proxy_networks": proxy_networks,
+    "server.proxy_usernames": proxy_usernames,
     "auth.delay_after": both(late(0, 3), late(2, 1)),
     "auth.delay_max": both(late("1ms", 3, auth__delay_after=0, auth__delay_max="1ms"),
                            late("0s", 0, auth__delay_after=0, auth__delay_max="0s")),

@@ -587,6 +587,7 @@ def health_enabled(pair: Pair) -> None:
 
 def health_addr(pair: Pair) -> None:
     assert [pair.start(f"{host}:0").health[0] for host in ("127.0.0.1", "127.0.0.2")] == ["127.0.0.1", "127.0.0.2"]
+    assert "health" not in pair.start("").addresses
 
 
 def log_level(pair: Pair) -> None:

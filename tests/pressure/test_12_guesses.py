@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kit.amqp_wire import Refused, Wire
 from kit.broker import Broker, add_user
-from kit.client import TIMEOUT, Client
+from kit.client import TIMEOUT, Client, Closed
 from kit.node import Node
 from kit.scram import ScramClient
 from kit.watch import metric, wait_until
@@ -160,7 +160,7 @@ def test_what_a_ban_overtakes_does_not_tell_which_password_was_right(tmp_path: P
             each.start_ok("anna", password)
         assert started.acquire(timeout=TIMEOUT)
         wait_until(lambda: node.call(lambda server: sum(
-            connection.paused != 0 for connection in server.poller.connections.values())) == 4)
+            connection.paused != 0 for connection in server.poller.connections)) == 4)
         for _ in range(10):
             node.call(lambda server: server.admission.guard.failed(bytes((127, 0, 0, 1)), "anna", lambda: None))
         release.set()
@@ -282,6 +282,34 @@ def test_an_administrator_sees_and_lifts_bans(world: Callable[..., World], tmp_p
     assert "'carl' is not banned at 127.0.0.9" in run("lift", "127.0.0.9", "--user", "carl", status=1)
     assert "is no address" in run("lift", "anna", status=1)
     assert len(here.lines("an administrator lifted a ban")) == 2
+
+
+def test_an_administrator_bans_an_address(world: Callable[..., World], tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever has the right password is refused there too, and nobody elsewhere notices."""
+    here = world(server__admin_socket=tmp_path / "a.sock")
+    capsys.readouterr()
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["ban", *arguments, "--socket", str(tmp_path / "a.sock")])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out + err
+
+    assert here.answer(ANNA, "anna", b"anna") == 0 and here.answer(OTHER, "anna", b"anna") == 0
+    status, said = run("add", ANNA, "--for", "2h")
+    assert status == 0 and ANNA in said and "(everybody)" in said
+    with pytest.raises((Closed, OSError)):      # it is not even accepted
+        here.answer(ANNA, "anna", b"anna")
+    assert here.answer(OTHER, "anna", b"anna") == 0
+    assert run("add", OTHER, "--user", "bert")[0] == 0
+    assert (here.answer(OTHER, "anna", b"anna"), here.answer(OTHER, "bert", b"bert")) == (0, BANNED)
+    assert run("lift", ANNA)[0] == run("lift", OTHER)[0] == 0
+    assert here.answer(ANNA, "anna", b"anna") == here.answer(OTHER, "bert", b"bert") == 0
+    for wrong, text in ((("nowhere",), "no address"), ((ANNA, "--for", "0s"), "seconds"),
+                        ((ANNA, "--for", "soon"), "duration")):
+        status, said = run("add", *wrong)
+        assert status != 0 and text in said
 
 
 def test_by_default_this_machine_may_guess(world: Callable[..., World]) -> None:

@@ -536,7 +536,7 @@ def test_dead_letters_are_purged_and_do_not_come_back(shell: Shell, connect: Con
     put(connect(shell.broker), "orders", *(b"%d" % number for number in range(5)))
     reject(connect(shell.broker), "orders", 5)
     assert shell.read("dlq", "replay", "orders", "0:1") == {"replayed": 1}
-    assert "4 dead letters of orders are gone" in shell.good("dlq", "purge", "orders", "--yes")
+    assert "4 dead letters are gone from orders" in shell.good("dlq", "purge", "orders", "--yes")
     shell.broker.kill()
     shell.broker.start()
     assert shell.lines("dlq", "show", "orders") == []

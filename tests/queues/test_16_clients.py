@@ -62,7 +62,7 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     of_amqp = json.loads(run(by_amqp["client_id"], *of_shop, "--json", command="show"))["subscriptions"]
     assert [(one["queue"], one["channel"], one["no_ack"]) for one in of_amqp] == [("q", 1, False)]
     assert "a/#" in run("sensor", command="show")
-    assert run("sensor", command="kick") == "sensor is disconnected\n"
+    assert run("sensor", command="kick") == "sensor is disconnected\nif it comes back: fluxmq ban add 127.0.0.1\n"
     mqtt.expect_closed(0x98)
     run(by_amqp["client_id"], *of_shop, command="kick")
     assert amqp.expect_close(320) == "CONNECTION_FORCED - disconnected by an administrator"

@@ -112,7 +112,7 @@ def test_queues_of_a_namespace(start_broker: Start, run: Run) -> None:
     assert (listed["namespace"], listed["name"], listed["messages"]) == ("shop", "shop/q", 1)
     assert "in the shop" in run(broker, "queue", "tail", "q", *of_shop)
     assert json.loads(run(broker, "queue", "describe", "q", *of_shop, "--json"))["spec"]["namespace"] == "shop"
-    assert run(broker, "queue", "purge", "q", *of_shop, "--yes") == "1 messages are gone from q\n"
+    assert run(broker, "queue", "purge", "q", *of_shop, "--yes") == "1 message is gone from q\n"
     run(broker, "queue", "delete", "q", *of_shop, "--yes")
     assert messages() == {("/", "shop/q"): 2}
     assert "there is no queue shop/q" in run(broker, "queue", "describe", "q", *of_shop, status=exit_codes.FAILURE)
@@ -129,6 +129,6 @@ def test_dead_letters_of_a_namespace(start_broker: Start, run: Run) -> None:
     [found] = json.loads(run(broker, "queue", "dlq", "list", *of_shop, "--json"))["dead_letters"]
     assert (found["queue"], found["messages"]) == ("shop/q", 1)
     run(broker, "queue", "purge", "q", *of_shop, "--yes")
-    assert run(broker, "queue", "dlq", "replay", "q", "--all", *of_shop) == "1 dead letters are back in q\n"
+    assert run(broker, "queue", "dlq", "replay", "q", "--all", *of_shop) == "1 dead letter is back in q\n"
     assert "old" in run(broker, "queue", "tail", "q", *of_shop)
     assert "old" not in run(broker, "queue", "tail", "q")

@@ -97,6 +97,9 @@ def test_two_beside_each_other(base: Path) -> None:
     with Tryout(
             base, "--nodes", "1", "--hold", environ=elsewhere) as one, Tryout(base, "--nodes", "1", "--hold") as other:
         places = one.up["dir"], other.up["dir"]
+        # What is printed can be pasted: the second one knew that it is not alone.
+        page = tryout_cli.as_page(other.up)
+        assert f"fluxmq tryout status --dir {places[1]}" in page and f"fluxmq viz --dir {places[1]}" in page
         code, said = one.command("status")
         assert code == 1 and all(place in said for place in places)
         code, said = one.command("status", "--dir", places[0])

@@ -213,7 +213,8 @@ def test_without_hold_it_is_checked_and_ends(base: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "fluxmq", "tryout", "--nodes", "1"], env=environment(TMPDIR=str(base)),
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "1 node serves" in done.stdout and "With --hold it stays" in done.stdout
+    assert "1 node serves" in done.stdout and "That is all, and it ends. Add --hold to keep it running" in done.stdout
+    assert "127.0.0.1" not in done.stdout and "fluxmq " not in done.stdout      # nothing to paste: it has gone
     assert "every node serves MQTT and AMQP" in done.stderr and not processes_of(base)
 
 

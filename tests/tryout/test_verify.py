@@ -7,7 +7,7 @@ import pytest
 from kit.earlyconfirm import early_confirm
 from kit.tryout import Tryout
 
-from fluxmq.app.tryout_cli import as_verdict
+from fluxmq.app.tryout_cli import as_page, as_verdict
 
 
 @pytest.mark.timeout(300)
@@ -15,6 +15,10 @@ def test_nothing_confirmed_is_lost(base: Path) -> None:
     """Of nodes that came one after the other."""
     with Tryout(base, "--staggered", "--failover-verify", "--rounds", "2") as tryout:
         assert [node["state"] for node in tryout.up["nodes"]] == ["up"] * 3
+        page = as_page(tryout.up)
+        assert "They came one after the other, under traffic.\nMessages that were published meanwhile: " in page
+        assert "Now nodes are killed under load" in page and "127.0.0.1" not in page
+        assert any(client["confirmed"] for client in tryout.up["clients"])
         found = tryout.event("failover-verify")
         assert tryout.end(None) == 0
     assert found["ok"] and found["lost"] == 0 and found["lost_identities"] == [] and found["problems"] == []

@@ -9,6 +9,7 @@ from fluxmq._core.errors import ConfigError
 from fluxmq.access import acl as acl_module
 from fluxmq.access.acl import Acl, _glob_matches
 from fluxmq.access.acl_file import load_acl, parse_acl
+from fluxmq.model.virtual_hosts import virtual_host_topic
 
 
 def rules(text: str) -> Acl:
@@ -128,6 +129,20 @@ def test_a_name_does_not_lead_out_of_a_denial() -> None:
     assert acl.may_publish(None, "#", "private/other/x")
 
 
+def test_the_rules_of_a_namespace_do_not_hold_for_one_below_its_name() -> None:
+    acl = rules("""
+        {allow: all, user: anna, topics: ["$vhost/a/#"]}
+        {allow: all, user: bert, namespace: a/b, topics: ["#"]}
+        {allow: all, user: carl, topics: ["$vhost/+/#"]}
+        """)
+    for namespace, users in (("a", {"anna", "carl"}), ("a/b", {"bert", "carl"}), ("a%2Fb", {"carl"})):
+        enters = virtual_host_topic(namespace)
+        for user in ("anna", "bert", "carl"):
+            asked = [acl.may_publish(user, "c", "x/y", namespace), acl.may_subscribe(user, "c", "#", namespace),
+                     acl.may_publish(user, "c", enters), acl.may_subscribe(user, "c", enters)]
+            assert asked == [user in users] * 4, (namespace, user)
+
+
 def test_the_memory_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acl_module, "VIEWS_MAX", 4)
     acl = rules('{allow: all, topics: ["dev/%c"]}')
@@ -176,6 +191,10 @@ def test_globs(glob: str, text: str) -> None:
     ("version: 1\nrules:\n  - {allow: all, anonymous: true, user: a, topics: [a]}", "line 3: rule 1: ", "exclude"),
     ("version: 1\nrules:\n  - {allow: all, user: *, topics: [a]}", "line 3: ", "quote"),
     ("version: 1\nrules:\n  - allow: all\n    topics: [%c/x]", "line 4: ", "quote"),
+    ("version: 1\nrules:\n  - allow: all\n    topics: [a]\n  - deny: all\n    topics: [#]", "line 6: rule 2: ",
+     'write "#"'),
+    ("version: 1\nrules:\n  - {allow: all, topics: [a/b, #], user: c}", "line 3: rule 1: ", 'write "#"'),
+    ("version: 1\nrules:\n  - {allow: all, topics: ['a#', b#c", "line 3: ", "not YAML"),
     ("version: 1\nrules: [", "line 2: ", "not YAML"),
     ("a: \x00", "", "not YAML"),
     ("[" * 5_000, "", "not YAML"),

@@ -124,7 +124,8 @@ def test_one_client_with_its_subscriptions() -> None:
 def test_a_client_is_disconnected_once(caplog: pytest.LogCaptureFixture) -> None:
     edges = [Edge(["a"]), Edge(["b"])]
     with caplog.at_level("INFO", "fluxmq.admin"):
-        assert json.loads(asyncio.run(disconnect_client(edges, "b")).body) == {"disconnected": True}
+        answer = json.loads(asyncio.run(disconnect_client(edges, "b")).body)
+    assert answer == {"disconnected": True, "peer": "127.0.0.1:1"}
     assert [(record.message, record.__dict__["client_id"]) for record in caplog.records] == [
         ("an administrator disconnected a client", "b")]
     for call in (disconnect_client, show_client):

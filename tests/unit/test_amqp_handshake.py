@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,9 @@ class Channels:
 
     def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int) -> None:
         self.seen.append((number, code, text, method))
+
+    def close(self, client: Client, then: Callable[[], None]) -> None:
+        then()
 
     def on_end(self, client: Client) -> None:
         self.seen.append(("end", client.client_id))

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kit.carrier import Carrier
 from kit.stored_node import StoredNode
 
@@ -12,8 +14,9 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
-from fluxmq.engine.durability import Keeper
+from fluxmq.engine.durability import QUIET_EVERY_MS, QUIET_MS, Keeper
 from fluxmq.engine.sessions.state import Will
+from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.store import RocksStore
 
 
@@ -141,3 +144,78 @@ def test_clients_that_were_there_when_the_node_stopped_may_return(tmp_path: Path
         assert not node.broker.sessions and node.broker.wills_published == 1
     finally:
         node.close()
+
+
+def test_what_was_purged_leaves_the_disk_of_an_idle_node(tmp_path: Path) -> None:
+    """Nothing is published any more that would make the journal grow."""
+    node = StoredNode(tmp_path, segment_bytes=1 << 16, grown=1 << 30)
+
+    def used() -> int:
+        return sum(file.stat().st_size for file in (tmp_path / "queues").rglob("*") if file.is_file())
+
+    def tick(after_ms: int) -> bool:
+        """Whether a checkpoint began; it is awaited."""
+        async def ticked() -> bool:
+            node.hub.set_clock(node.hub.now_ms + after_ms, node.hub.mono_ms + after_ms)
+            before = node.keeper.checkpoints
+            node.keeper.tick()
+            while node.keeper._task is not None and not node.keeper._task.done():
+                await asyncio.sleep(0.001)
+                await node.durable()
+            return node.keeper.checkpoints > before
+        return asyncio.run(ticked())
+
+    queue = node.manager.declare(QueueSpec(name="q"))[0]
+    for _ in range(64):
+        queue.append_message(b"t", os.urandom(10_000))
+    node.sync()
+    assert not tick(0) and not tick(QUIET_MS - 1)
+    assert tick(1)
+    assert used() > 640_000
+    node.manager.purge(node.manager.queues[b"/", b"q"])
+    node.sync()
+    assert not tick(0) and not tick(QUIET_MS)       # the last one was a moment ago
+    assert tick(QUIET_EVERY_MS)
+    assert used() < 100_000 and node.kept == 0
+    assert not tick(10 * QUIET_EVERY_MS)            # nothing has happened since
+    node.close()
+    node = StoredNode(tmp_path)
+    assert node.kept == 0
+    node.close()
+
+
+def test_retained_messages_are_exported_a_few_at_a_time_while_they_change(tmp_path: Path,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others get their turns in between, and what is newer than the checkpoint's beginning counts."""
+    monkeypatch.setattr("fluxmq.engine.durability.SLICE_RETAINED", 10)
+
+    def kept(node: StoredNode) -> dict[bytes, bytes]:
+        return {topic: one.payload for topic, one in node.hub.root.topics.retained}
+
+    async def scenario() -> dict[bytes, bytes]:
+        node = StoredNode(tmp_path)
+        for number in range(100):
+            node.hub.publish_message(b"t/%d" % number, b"before", 1, True)
+        await node.durable()
+        task = asyncio.ensure_future(node.keeper.checkpoint())
+        turns = 0
+        while not task.done():
+            if turns < 9:       # each of them is exported before some of these, and behind others
+                for number in range(turns, 100, 10):
+                    node.hub.publish_message(b"t/%d" % number, b"" if number % 3 else b"after %d" % turns, 1, True)
+            turns += 1
+            await asyncio.sleep(0)
+            node.journal.submit()
+            node.journal.poll()
+        await task
+        assert turns > 10
+        await node.durable()
+        expected = kept(node)
+        node.close()
+        return expected
+
+    expected = asyncio.run(scenario())
+    assert 0 < len(expected) < 100
+    node = StoredNode(tmp_path)
+    assert kept(node) == expected
+    node.close()

@@ -13,6 +13,7 @@ from kit.certs import issue, make_ca
 from fluxmq import __version__
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq.app import cli, exit_codes
+from fluxmq.app.broker_notes import Note
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS
 from fluxmq.model.entry_keys import NAMESPACE_KEYS, QUEUE_KEYS
@@ -42,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.outcome = 0
     module.calls = []
 
-    def run_server(config: Config, provenance: dict[str, str]) -> int:
+    def run_server(config: Config, provenance: dict[str, str], note: Note) -> int:
         module.calls.append((config, provenance))
         if isinstance(module.outcome, BaseException):
             raise module.outcome
@@ -77,7 +78,9 @@ def test_run_gives_the_broker_what_file_environment_and_flags_say(
     monkeypatch.setenv("FLUXMQ__BROKER__MAX_QOS", "1")
     status, _, err = status_of("run", "--config", str(file), "--set", "log.level=warn", capsys=capsys)
     assert (status, err) == (exit_codes.OK, "")
-    (config, provenance), = server.calls
+    (config, read_again), = server.calls
+    again, provenance = read_again()
+    assert again == config
     assert (config.log.level, config.log.format, config.broker.max_qos) == ("warn", "json", 1)
     assert provenance["log.format"] == f"{file}:1"
 
@@ -128,6 +131,35 @@ def test_check_reads_the_file_alone(tmp_path: Path) -> None:
     result = run("config", "check", str(bad))
     assert result.returncode == 2 and result.stdout == ""
     assert "log.level" in result.stderr and "broker.max_qos" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_check_names_every_entry_that_is_wrong_and_reads_the_files(tmp_path: Path) -> None:
+    """Each with its own line, and what is in a users file of mosquitto's or in a rule with a wrong key."""
+    users, acl, file = tmp_path / "users", tmp_path / "acl", tmp_path / "fluxmq.yaml"
+    users.write_text("somebody:$7$101$abc==$def==\n")
+    acl.write_text("version: 1\nrules:\n  - {allow: all, topcs: ['#']}\n  - {allow: all, topics: ['#']}\n"
+                   "  - {allow: read, topics: ['#']}\n")
+    file.write_text(f"auth:\n  users_file: {users}\n  acl_file: {acl}\nqueues:\n  - {{name: good}}\n  - name: a\n"
+                    "    typ: stream\n  - name: b\n    limits:\n      max_depth: 1\n      max_bytes: lots\n"
+                    "  - &again {name: c}\n  - *again\n  - {partitions: 0}\nnamespaces:\n  - good\n  - {nam: x}\n")
+    result = run("config", "check", str(file))
+    assert result.returncode == 2 and result.stdout == ""
+    head, *lines = result.stderr.strip().splitlines()
+    assert "10 problems" in head
+    for line, (key, where) in zip(lines, [
+            ("queues[1].typ", f"{file}:7"), ("queues[2].limits.max_bytes", f"{file}:11"),
+            ("queues[4].name", f"{file}:12"), ("queues[5].partitions", f"{file}:14"),
+            ("queues[5].name", f"{file}:14"), ("namespaces[1].nam", f"{file}:17"),
+            ("namespaces[1].name", f"{file}:17"), (str(users), "line 1"), (str(acl), "line 3: rule 1"),
+            (str(acl), "line 5: rule 3")], strict=True):
+        assert line.startswith(f"{key}: ") and where in line, line
+
+
+def test_a_check_of_one_entry_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "fluxmq.yaml"
+    file.write_text("queues:\n  - {name: good}\n  - name: a\n    namespace: nowhere\n")
+    result = run("config", "check", str(file))
+    assert result.returncode == 2 and "queues[1].namespace: " in result.stderr and f"({file}:4)" in result.stderr
 
 
 def test_check_names_every_fault_of_a_listener(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from kit.certs import issue, make_ca
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app import cluster_checks
+from fluxmq.app.broker_notes import Note
 from fluxmq.app.certificates import cluster_faults
 from fluxmq.app.cluster_checks import cluster_warnings
 from fluxmq.app.config import InvalidConfig, load
@@ -367,7 +368,7 @@ def test_a_certificate_must_have_the_names_that_the_others_dial(tmp_path: Path) 
     assert "not valid for '10.0.0.1'" in found["cluster.etcd.tls.cert_file"]
     assert "not valid for 'one.example'" in found["cluster.transport.tls.cert_file"]
     with pytest.raises(ConfigError, match="would be refused by the other nodes"):
-        run(config_of(*sets), {})
+        run(config_of(*sets), {}, Note())
 
 
 @pytest.mark.parametrize(("wrong", "path", "part"), [

@@ -208,14 +208,24 @@ def _another(key, rng: random.Random) -> object:
         return key.default + 1 if key.kind == "duration" else (key.default or 1 << 30) + 4096
     if key.kind == "choice":
         return next((choice for choice in key.choices if choice and choice != key.default), key.default)
+    if key.path.endswith("_networks"):
+        return ("192.0.2.0/24",)
     if key.kind == "list":
-        return ("192.0.2.0/24" if key.path == "server.exempt_networks" else "other",) if key.default else ()
+        return ("other",) if key.default else ()
     if key.kind == "namespaces":
         return read_namespaces(["/other", {"name": "plant", "limits": {"bytes": "9MiB", "queues": 3}}])
     if key.kind == "queues":
         return read_specs([{"name": "q", "type": "stream", "retention": {"max_age": "90s", "max_length_bytes": "9KiB"}},
                            {"name": "w", "limits": {"max_depth": 7}, "topics": ["a/#"], "dlq": {"enabled": False}}])
     return "/other"
+
+
+def test_dead_letters_go_to_a_queue_from_which_they_can_be_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("queues:\n  - {name: s, type: stream}\n  - name: a\n    dlq: {topic: s}\n"
+                    "  - {name: b, dlq: {topic: a}}\n")
+    with pytest.raises(InvalidConfig, match=r"queues\[1\].dlq.topic: the dead letters of a would go to s, .*:4\)"):
+        load(file)
 
 
 def test_whatever_is_set_is_what_is_there_and_show_is_read_back(tmp_path: Path) -> None:
@@ -313,7 +323,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path, text: str) -> None:
     ("broker: {response_information: \"a\\0b\"}", "broker.response_information", "cannot be printed"),
     ("storage: {dir: ''}", "storage.dir", "not empty"),
     ("storage: {type: rocks}", "storage.type", "the nearest is rocksdb"),
-    ("server: {health_addr: ''}", "server.health_addr", "host:port"),
+    ("server: {health_addr: '8081'}", "server.health_addr", "host:port"),
     ("server: {health_addr: '127.0.0.1:1883'}", "server.health_addr", "clashes with server.mqtt.tcp.plain.addr"),
     ("server: {mqtt: {tcp: {plain: {addr: '*:1883'}}}}", "server.mqtt.tcp.plain.addr", "write :1883"),
     ("server: {mqtt: {tcp: {plain: {protocol: v3}}}}", "server.mqtt.tcp.plain.protocol", "only auto"),

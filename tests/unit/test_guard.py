@@ -10,6 +10,7 @@ import pytest
 from fluxmq.access.guard import Guard
 from fluxmq.access.guesses import FIRST_DELAY_MS, Ban, Guesses, Rules
 from fluxmq.model.config import Config
+from fluxmq.model.origins import Networks
 
 RULES = Rules(delay_after=3, delay_max_ms=8000, ban_after=10, ban_origin_after=50, ban_ms=600_000)
 HERE, THERE, ELSEWHERE = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\x20\x01\x0d\xb8\0\0\0\1"
@@ -231,6 +232,31 @@ def test_an_administrator_lifts_a_ban() -> None:
     assert asyncio.run(world.guard.lift("10.0.0.1")) == []
     with pytest.raises(ValueError, match="no address"):
         asyncio.run(world.guard.lift("anna"))
+
+
+def test_an_administrator_bans() -> None:
+    """Also who has logged in from there, and for as long as asked; a network that is exempt cannot be banned."""
+    world = World(exempt=Networks(["10.0.0.2", "192.0.2.0/24"]))
+    guard = world.guard
+    guard.succeeded(HERE, "anna")
+    info = guard.ban("10.0.0.1", None, 3600)
+    assert (info.address, info.user, info.failures, info.seconds) == ("10.0.0.1", None, 0, 3600)
+    assert guard.shuts_out(HERE) and not guard.shuts_out(THERE)
+    refused = guard.refusal(HERE, "anna")
+    assert refused is not None and str(refused).startswith("banned until ")
+    world.now += 3599
+    assert guard.refusal(HERE, "anna") is not None
+    world.now += 1
+    assert guard.refusal(HERE, "anna") is None and not guard.shuts_out(HERE)
+    guard.succeeded(HERE, "anna")
+    guard.ban("10.0.0.1", "anna", 10)
+    assert guard.refusal(HERE, "anna") is not None and guard.refusal(HERE, "bert") is None
+    assert [ban.user for ban in asyncio.run(guard.lift("10.0.0.1"))] == ["anna"]
+    assert guard.refusal(HERE, "anna") is None
+    assert guard.ban("2001:db8:0:1::7", None, 10).address == "2001:db8:0:1::/64"
+    for wrong in ("10.0.0.2", "192.0.2.7", "somewhere", ""):
+        with pytest.raises(ValueError, match=r"exempt_networks|no address"):
+            guard.ban(wrong, None, 10)
 
 
 def test_the_defaults_are_those_of_the_tests() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluxmq.app import server
+from fluxmq.app.broker_notes import Note
 from fluxmq.app.logs import CONNECTION_LINES_MAX, JsonFormatter, Notes, RateLimited, TextFormatter, configure
 
 Say = Callable[[str, str, str, dict[str, object]], None]
@@ -256,6 +257,8 @@ def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None
                 come.set()
 
     class Runtime:
+        addresses, own = SimpleNamespace(member=None), None     # its members of etcd are elsewhere
+
         def __init__(self, config: object, log: Say, etcd_log: Say) -> None:
             self.log, self.etcd_log = log, etcd_log
 
@@ -267,7 +270,7 @@ def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None
         async def stop(self) -> None:
             pass
 
-    async def serve(config: object, signals: object, runtime: Runtime) -> SimpleNamespace:
+    async def serve(config: object, signals: object, note: Note, runtime: Runtime) -> SimpleNamespace:
         async with asyncio.timeout(30):
             await come.wait()
         return SimpleNamespace(again=False, status=0)
@@ -279,7 +282,7 @@ def test_what_a_cluster_says_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None
     logger.setLevel(logging.INFO)
     try:
         config: Any = SimpleNamespace(cluster=SimpleNamespace(enabled=True))
-        assert asyncio.run(server._main(config)) == 0
+        assert asyncio.run(server._main(config, lambda: pytest.fail("nobody has asked for it"), Note())) == 0
     finally:
         logger.removeHandler(handler)
     assert written == ["warning 0", "warning 2"]

@@ -54,6 +54,11 @@ def status_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int,
     return int(ended.value.code or 0), out, err
 
 
+def test_a_name_that_is_empty_is_told(node: AdminNode) -> None:
+    for words in (("create", ""), ("groups", "q", "--yes", "--delete", "")):
+        assert bad(node, *words) == "a name is empty (a shell's variable that is not set may be the reason)"
+
+
 def test_the_life_of_a_queue(node: AdminNode) -> None:
     assert good(node, "list") == "there are no queues\n"
     assert good(node, "create", "orders", "--topic", "shop/+/new", "--partitions", "2") == "orders is created\n"
@@ -69,7 +74,7 @@ def test_the_life_of_a_queue(node: AdminNode) -> None:
     assert "limits.message_ttl: 1h" in text and "PARTITION" in text
     assert good(node, "move", "orders", "n2") == "orders is at node n2\n"
     assert node.queues.moved == ["n2", "n2"]  # it was asked again while the queue was on its way
-    assert good(node, "purge", "orders", "--yes") == "1 messages are gone from orders\n"
+    assert good(node, "purge", "orders", "--yes") == "1 message is gone from orders\n"
     assert good(node, "delete", "orders", "--if-empty", "--if-unused") == (
         "orders is deleted, and 0 messages with it\n")
     assert "there is no queue orders" in bad(node, "describe", "orders")
@@ -218,7 +223,7 @@ def test_groups_and_seek(node: AdminNode) -> None:
     assert good(node, "groups", "q") == "there are no groups\n"
     node.queues.queues["q"].groups["g"] = [0, 0]
     good(node, "publish", "q", stdin=b"x\n" * 9)
-    assert good(node, "groups", "q").splitlines()[1].split() == ["g", "0", "0", "9", "0:0", "1:0"]
+    assert good(node, "groups", "q").splitlines()[1].split() == ["g", "0", "0", "0", "9", "0:0", "1:0"]
     end = node.queues.queues["q"].next
     good(node, "seek", "--yes", "q", "g", "next")
     assert node.queues.queues["q"].groups["g"] == end
@@ -243,7 +248,7 @@ def test_dead_letters(node: AdminNode) -> None:
     assert good(node, "dlq", "replay", "q", "--all") == "10 dead letters are back in q\n"
     assert good(node, "dlq", "replay", "q", "--all") == "0 dead letters are back in q\n"
     node.queues.die("q", b"")
-    assert good(node, "dlq", "purge", "q", "--yes") == "1 dead letters of q are gone\n"
+    assert good(node, "dlq", "purge", "q", "--yes") == "1 dead letter is gone from q\n"
     for arguments in (["q"], ["q", "0:1", "--all"], ["q", "x"], ["q", "0:"], ["q", "-1:0"]):
         assert run(node, "dlq", "replay", *arguments).exit_code == 2
     assert "there is no queue" in bad(node, "dlq", "replay", "missing", "--all")

@@ -39,6 +39,7 @@ class Bench:
         self.clock = QueueClock(self.manager)
         self.queue: Queue = self.manager.declare(QueueSpec(name="q", **spec))[0]  # type: ignore[arg-type]
         self.state = self.manager.queues[b"/", b"q"]
+        self.admin = QueueAdmin(self.manager)
         self.got: Got = []
 
     def put(self, count: int = 1, **asked: object) -> None:
@@ -506,12 +507,38 @@ def test_describe_names_who_is_limited() -> None:
     greedy.held_max, greedy.client = 3, "greedy"
     bench.put(10)
     bench.pump()
-    groups = QueueAdmin(bench.manager).describe("q")["group_list"]
+    groups = bench.admin.describe("q")["group_list"]
     assert {member["client"]: (member["held"], member["limited"]) for member in groups[0]["members"]} == {
         "other": (2, False), "greedy": (3, True)}
     last = as_groups(groups).splitlines()[-1]
     assert last == ("greedy of group shared has 3 unsettled messages and gets no more until it settles some: "
                     "set a prefetch")
+
+
+def test_what_consumers_hold_is_told_from_what_waits_to_come_again() -> None:
+    bench = Bench(max_priority=4)
+    group = bench.group()
+    bench.put(3)
+    bench.put(2, priority=4)
+    slow = bench.join(group, "slow", 4)
+    slow.client = "slow"
+    bench.pump()
+    bench.hub.set_clock(1_200_000, 200_000)
+    quick = bench.join(group, "quick", 1)
+    bench.pump()
+    told = bench.admin.groups("q")
+    assert [(one["unsettled"], one["returned"], one["claimed"]) for one in told] == [(5, 0, 5)]
+    assert {one["client"]: (one["held"], one["oldest_s"]) for one in told[0]["members"]} == {
+        "slow": (4, 200), "": (1, 0)}
+    text = as_groups(told).splitlines()
+    assert text[0].split()[:6] == ["GROUP", "MEMBERS", "UNSETTLED", "RETURNED", "LAG", "NEXT"]
+    assert text[1].split()[:10] == ["shared", "2", "5", "0", "5", "0/p4:2", "0/p3:0", "0/p2:0", "0/p1:0", "0/p0:3"]
+    assert text[3].split() == ["GROUP", "CONSUMER", "UNSETTLED", "OLDEST"]
+    assert [line.split() for line in text[4:]] == [["shared", "slow", "4", "3", "m"], ["shared", "-", "1", "0", "s"]]
+    group.leave(slow)
+    assert [(one["unsettled"], one["returned"], one["claimed"]) for one in bench.admin.groups("q")] == [(1, 4, 5)]
+    group.leave(quick)
+    assert as_groups(bench.admin.groups("q")).splitlines()[1].split()[:5] == ["shared", "0", "0", "5", "5"]
 
 
 @pytest.mark.parametrize(("records", "next_offset"), [

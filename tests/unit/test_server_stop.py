@@ -11,6 +11,7 @@ import pytest
 
 from fluxmq._core.errors import StorageError
 from fluxmq.access.authority import Authority
+from fluxmq.app.broker_notes import Note
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 
@@ -99,3 +100,37 @@ def test_a_full_disk_without_a_reason_is_not_ready(tmp_path: Path) -> None:
     assert ready and not full
     assert body["checks"]["storage"] == {
         "status": "down", "details": "the disk is full: queues refuse what is published"}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_commands_hear_what_the_server_does_while_its_socket_does_not_answer(tmp_path: Path, again: bool) -> None:
+    """again: it has lost its lease, and another life follows."""
+    said: list[tuple[str, str]] = []
+
+    class Told(Note):
+        def starts(self, doing: str = "") -> None:
+            said.append(("starts", doing))
+
+        def serves(self) -> None:
+            assert (tmp_path / "admin.sock").exists()
+            said.append(("serves", ""))
+
+        def stops(self, doing: str) -> None:
+            said.append(("stops", doing))
+
+    config, _ = load(sets=[f"storage.dir={tmp_path / 'data'}", "server.health_enabled=false",
+                           f"server.admin_socket={tmp_path / 'admin.sock'}", "server.mqtt.tcp.plain.addr=127.0.0.1:0",
+                           "server.mqtt.websocket.plain.addr=", "server.amqp091.plain.addr="])
+
+    async def run() -> None:
+        server = Server(config, note=Told())
+        server.initialize()
+        await server.start()
+        server.again = server.fenced = again
+        await server.stop()
+
+    asyncio.run(run())
+    ends = "starts" if again else "stops"
+    assert said == [("starts", "it opens its storage"), ("starts", "it recovers its state from disk"), ("serves", ""),
+                    (ends, "it ends its clients' connections"),
+                    (ends, "it waits until the disk has all that it is to have")]

@@ -30,7 +30,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def only(server: Server) -> Any:
-    [connection] = server.poller.connections.values()
+    [connection] = server.poller.connections
     return connection
 
 

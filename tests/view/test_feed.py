@@ -241,11 +241,22 @@ class Asked:
 
 
 def test_an_empty_queue_of_the_broker_itself_has_no_lane() -> None:
-    entry = {"partitions": 1, "node": "n1", "state": "running"}
-    admin: Any = Asked({"name": "jobs", "messages": 0} | entry,
-                       {"name": "$under-way-1", "messages": 0, "internal": True} | entry,
-                       {"name": "$under-way-2", "messages": 3, "internal": True} | entry)
+    def entry(name: str, messages: int, **more: Any) -> dict[str, Any]:
+        part = {"node": "n1", "state": "running", "messages": messages, "lag": messages}
+        return {"name": name, "messages": messages, "partition_list": [part]} | more
+
+    admin: Any = Asked(entry("jobs", 0), entry("$under-way-1", 0, internal=True),
+                       entry("$under-way-2", 3, internal=True))
     assert ask_places(admin)[1] == [("jobs", [("n1", 0, False)]), ("$under-way-2", [("n1", 3, False)])]
+
+
+def test_the_backlog_is_what_consumers_have_before_them() -> None:
+    """Not what a stream keeps; and nobody knows that of a node that does not answer."""
+    parts = [{"node": "n1", "state": "running", "messages": 900, "lag": 12},
+             {"node": "n2", "state": "running", "messages": 900, "lag": None},
+             {"node": "n3", "state": "away", "messages": None, "lag": None}]
+    admin: Any = Asked({"name": "audit", "messages": 1800, "partition_list": parts})
+    assert ask_places(admin)[1] == [("audit", [("n1", 12, False), ("n2", 0, False), ("n3", -1, True)])]
 
 
 def test_a_node_that_hangs_keeps_nobody_waiting(node: Node, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Guard(Protocol):
 
 class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One ban. address: in readable form, for IPv6 a /64. user: None = all users at the address. failures: that caused
-    it. until_ms: its end by the wall clock. seconds: until then."""
+    it; 0: an administrator has made it. until_ms: its end by the wall clock. seconds: until then."""
 
     address: str
     user: str | None
@@ -44,7 +44,7 @@ class BanInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BansPort(Protocol):
-    """Shows and lifts bans."""
+    """Shows, makes and lifts bans."""
 
     @property
     def standing(self) -> int:
@@ -52,6 +52,10 @@ class BansPort(Protocol):
 
     def bans(self, count: int) -> Sequence[BanInfo]:
         """Current bans, ordered by their end; at most `count`."""
+
+    def ban(self, address: str, user: str | None, seconds: float) -> BanInfo:
+        """Bans an address, or a user at it; in a cluster on all nodes, soon. Connections that are open stay. Raises
+        ValueError for an invalid address, and for one where no ban holds."""
 
     async def lift(self, address: str, user: str | None = None) -> Sequence[BanInfo]:
         """Ends the bans of an address, or only that of a user at it; in a cluster on all nodes. Raises ValueError for

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import aio_pika
 import aiormq
 import aiormq.exceptions
+from aio_pika.connection import make_url
 from amqp091.clients.base import (
     TIMEOUT,
     AmqpError,
@@ -59,6 +59,10 @@ def _properties(given: Any) -> dict[str, Any]:
     if isinstance(found.get("timestamp"), datetime):
         found["timestamp"] = int(found["timestamp"].timestamp())
     return found
+
+
+async def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
 
 
 class AioChannel(Channel):
@@ -246,9 +250,15 @@ class AioChannel(Channel):
 class AioConnection(Connection):
     def __init__(self, where: Where, run: Run) -> None:
         self.run = run
-        self._connection = run(aio_pika.connect(
+        # Not aio_pika.connect(): one that is refused would be closed when it is collected, in any thread at any time.
+        self._connection = aio_pika.Connection(make_url(
             host=where.host, port=where.port, login=where.user, password=where.password, virtualhost=where.vhost,
-            timeout=TIMEOUT, heartbeat=where.heartbeat))
+            heartbeat=where.heartbeat), loop=run(_loop()))
+        try:
+            run(self._connection.connect(timeout=TIMEOUT))
+        except BaseException:
+            self.close()
+            raise
 
     def translate(self, error: BaseException) -> AmqpError | None:
         return _error(error)
@@ -262,8 +272,13 @@ class AioConnection(Connection):
         return AioChannel(self, self.run(opened()))
 
     def close(self) -> None:
-        with contextlib.suppress(aiormq.exceptions.AMQPError, ConnectionError, asyncio.CancelledError):
-            self.run(self._connection.close())
+        async def closed() -> None:
+            try:
+                await self._connection.close()
+            except (aiormq.exceptions.AMQPError, ConnectionError, asyncio.CancelledError):
+                await self._connection.close()      # it has no transport any more, and is closed now
+
+        self.run(closed())
 
     def drop(self) -> None:
         async def dropped() -> None:
@@ -306,3 +321,4 @@ class AioPika(Client):
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(TIMEOUT)
+            self._loop.close()

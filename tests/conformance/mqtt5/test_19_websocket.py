@@ -215,6 +215,7 @@ def test_a_close_frame_is_answered(client, open_ws, topic):
     ({"Upgrade": "h2c"}, "/mqtt", (400, 426)),
     ({"Connection": "keep-alive"}, "/mqtt", (400, 426)),
     ({"Sec-WebSocket-Key": "short"}, "/mqtt", (400,)),
+    ({"Sec-WebSocket-Key": "dGhl\u00e9IHNhbXBsZSBub25jZQ=="}, "/mqtt", (400,)),
 ])
 def test_handshakes_that_are_refused(broker, headers, path, statuses):
     with pytest.raises(Refused) as refused:
