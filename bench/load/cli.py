@@ -207,7 +207,7 @@ def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: An
 
 
 @bench.command(name="many")
-@click.option("--kind", type=click.Choice(["queues", "sessions", "retained", "bindings"]), default="queues",
+@click.option("--kind", type=click.Choice(["queues", "sessions", "retained", "bindings", "fanout"]), default="queues",
               show_default=True, help="Durable queues with a message each, persistent sessions with one each, retained "
                                       "messages, or exchanges with a binding each.")
 @click.option("--count", type=click.IntRange(1), default=100_000, show_default=True, help="How many.")

@@ -6,6 +6,7 @@ meanwhile.
     sessions    persistent MQTT sessions with a subscription and a message each
     retained    retained messages
     bindings    direct exchanges, each with a binding to one queue
+    fanout      durable classic queues bound to one fanout exchange, which get one message
 
 The longest time that a bystander waited for an answer is the longest time that the broker's loop was busy.
 """
@@ -40,7 +41,7 @@ ASK_AGAIN_SECONDS = 0.01
 class ManyOptions(RestartOptions):
     """count: how many."""
 
-    kind: Literal["queues", "sessions", "retained", "bindings"] = "queues"
+    kind: Literal["queues", "sessions", "retained", "bindings", "fanout"] = "queues"
     count: int = 100_000
     size: int = 64
 
@@ -106,6 +107,16 @@ class Work:
                 amqp.publish_all([publication("", name, self.payload, persistent=True, frame_max=4096).packet
                                   for name in self.names])
             amqp.close()
+        elif self.options.kind == "fanout":
+            amqp = Amqp(broker.addresses["amqp"])
+            amqp.session.call(m.ExchangeDeclare(exchange="many", type="fanout", durable=True))
+            with phase("declare"):
+                amqp.ask_all([m.QueueDeclare(queue=name, durable=True) for name in self.names])
+            with phase("bind"):
+                amqp.ask_all([m.QueueBind(queue=name, exchange="many") for name in self.names])
+            with phase("publish"):
+                amqp.publish_all([publication("many", "", self.payload, persistent=True, frame_max=4096).packet])
+            amqp.close()
         elif self.options.kind == "bindings":
             amqp = Amqp(broker.addresses["amqp"])
             amqp.session.call(m.QueueDeclare(queue="many", durable=True))
@@ -128,7 +139,7 @@ class Work:
 
     def use(self, broker: Broker, phase: Callable[[str], Any]) -> int:
         """Returns how many were found."""
-        if self.options.kind == "queues":
+        if self.options.kind in ("queues", "fanout"):
             amqp = Amqp(broker.addresses["amqp"])
             with phase("consume"):
                 got = amqp.take_all([m.BasicConsume(queue=name, consumer_tag=f"c{number}")
@@ -164,7 +175,7 @@ class Work:
         amqp.close()
 
     def remove(self, broker: Broker, phase: Callable[[str], Any]) -> None:
-        if self.options.kind == "queues":
+        if self.options.kind in ("queues", "fanout"):
             amqp = Amqp(broker.addresses["amqp"])
             with phase("delete"):
                 amqp.ask_all([m.QueueDelete(queue=name) for name in self.names])

@@ -61,9 +61,6 @@ cdef class ChannelReader(StreamReader):
     cdef readonly bint no_ack
     cdef readonly uint32_t prefetch
 
-cdef enum:
-    SETTLE_MORE = 0x4D4F        # differs from every other result of handling a method or a frame
-
 cdef class Channel(Waiter):
     cdef readonly uint16_t number
     cdef readonly bint closing              # Channel.Close was sent: all but Channel.CloseOk is ignored
@@ -135,7 +132,7 @@ cdef class Channel(Waiter):
     cdef int send_up_to(self, uint64_t tag) except -1
     cdef int send_one(self, delivery_t* delivery, uint64_t tag) except -1
     cdef int settle_automatic(self) except -1
-    # how: Basic.Ack (0), Basic.Nack and Reject with requeue (1), without (2). SETTLE_MORE: node.work reached work_end
+    # how: Basic.Ack (0), Basic.Nack and Reject with requeue (1), without (2). MORE: node.work reached work_end
     # before the last of many; the caller repeats the call in the next round, before it handles anything else of this
     # client.
     cdef int settle(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1

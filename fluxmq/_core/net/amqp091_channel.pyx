@@ -30,7 +30,7 @@ from fluxmq._core.memory.message cimport FORMAT_AMQP091
 from fluxmq._core.net.amqp091_tag_runs cimport (
     add_tag, close_gaps, drop_first, empty_run, extend_last, free_runs, give_up, run_at, run_decided, tag_run_t,
 )
-from fluxmq._core.net.transport cimport Transport
+from fluxmq._core.net.transport cimport MORE, Transport
 from fluxmq._core.queue.claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_body
@@ -758,7 +758,7 @@ cdef class Channel(Waiter):
             self.walking -= 1
         self.advance()
         if self.settling:
-            return SETTLE_MORE
+            return MORE
         if self.starved:
             self.feed()
         return 0

@@ -30,6 +30,15 @@ cdef class Bodies:
     cdef public uint64_t held_max
     cdef readonly uint64_t held
 
+cdef class Spread:
+    """A publish to thousands of queues, of which some have it. The frame that completes it stays in front of its
+    connection's input (MORE), and the others get it in later rounds."""
+    cdef Route route
+    cdef list topics                    # addresses of its copies that are topics of MQTT, too
+    cdef Py_ssize_t at                  # of route.queues: the first that has not got it
+    cdef uint64_t since                 # the commit mark before the first one
+    cdef bint refused                   # by one of those before
+
 cdef class Content:
     """The content that a channel is publishing: method received, header or body incomplete."""
     cdef Channel channel
@@ -48,6 +57,7 @@ cdef class Content:
     cdef uint64_t body_have
     cdef uint8_t* own_body              # a body that arrives in several frames
     cdef uint64_t own_body_room
+    cdef Spread spread                  # it is in some of its queues; None: in none
 
     cdef int keep(self) except -1
     cdef int add(self, const uint8_t* data, uint32_t n) except -1
@@ -97,13 +107,15 @@ cdef class AmqpConnection(Transport):
     cdef int complete(self, Content content, const uint8_t* payload) except -1
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
                           bint mandatory) except -1
-    cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1
+    cdef int publish(self, Channel channel, const body_t* body, bint mandatory, Content content) except -1
+    cdef int put_all(self, const body_t* body, Route route, Content content, uint64_t since, bint* refused) except -1
     cdef int check_owners(self, Channel channel) except -1
     cdef int add_owners(self, set owners, const body_t* body) except -1
     cdef bint reply_elsewhere(self, Channel channel, const body_t* body, bint mandatory) except? 0
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0
-    cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1
+    cdef int publish_copies(self, const body_t* body, Route route, Content content, uint64_t since,
+                            bint* refused) except -1
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1
     cdef int check_access(self, const body_t* body) except -1
     cdef object decide(self, bytes topic)

@@ -42,9 +42,9 @@ from fluxmq._core.memory.message cimport FORMAT_AMQP091, blob_drop, blob_t, body
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HOP, WORK_ROUTE
 from fluxmq._core.memory.tap cimport TAP_AMQP091
-from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE, Channel, ChannelMember, delivery_t
+from fluxmq._core.net.amqp091_channel cimport Channel, ChannelMember, delivery_t
 from fluxmq._core.net.transport cimport (
-    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, admit, enter_phase,
+    ASK, DONE, MORE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, admit, enter_phase,
 )
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
@@ -67,6 +67,8 @@ cdef enum:
     ALLOWED_MAX = 1024
     ASKED_AT_ONCE_MAX = 256         # pending authorization requests of one transaction, as in edge/asking.py
     TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
+    PUT_AT_ONCE_MAX = 1024          # queues that get a message in one piece
+    WORK_PUT = 200                  # of one queue among so many: its memory is in no cache
     KEPT_BYTES = 256                # memory of a publish in a transaction, besides its own bytes
 REPLY_PREFIX = DIRECT_REPLY_TO + b"."   # of a queue for replies; its name ends with the node
 SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
@@ -315,7 +317,7 @@ cdef class AmqpConnection(Transport):
             self.parsed = at + size + FRAME_EXTRA
             self.check_end(at, size)
             result = self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
-            if result == SETTLE_MORE or result == ASK:
+            if result == MORE or result == ASK:
                 self.parsed = at    # the frame stays in front and is handled again: next round, or when answered
             else:
                 at += size + FRAME_EXTRA
@@ -473,6 +475,7 @@ cdef class AmqpConnection(Transport):
         return 0
 
     cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1:
+        cdef int result
         if size < 14 or peek_u16(at) != 60:
             raise ProtocolError(REPLY_SYNTAX_ERROR if size < 14 else REPLY_UNEXPECTED_FRAME,
                                 "expected a content header of class 60 with its property flags")
@@ -487,10 +490,10 @@ cdef class AmqpConnection(Transport):
                                 f"message size {content.body_size} is larger than configured max "
                                                      f"size {content.bodies.message_max}")
         if content.body_size == 0:
-            if self.complete(content, at) == ASK:
+            result = self.complete(content, at)
+            if result != DONE:
                 content.expects = EXPECT_HEADER
-                return ASK
-            return DONE
+            return result
         self.unfinished.append(content)
         return 0
 
@@ -504,7 +507,7 @@ cdef class AmqpConnection(Transport):
         content.add(at, size)
         if content.body_have == content.body_size:
             result = self.complete(content, content.own_body)
-            if result == ASK:
+            if result != DONE:
                 content.body_have -= size       # this frame will be handled again
             return result
         if content.bodies.held > content.bodies.held_max and not self.favoured:
@@ -512,7 +515,7 @@ cdef class AmqpConnection(Transport):
         return 0                        # a content not copied yet is in `unfinished` since its header
 
     cdef int complete(self, Content content, const uint8_t* payload) except -1:
-        """DONE; or ASK, which leaves the content as it was before the frame that completes it."""
+        """DONE; or ASK or MORE, which leave the content as it was before the frame that completes it."""
         cdef body_t body
         cdef Channel channel = content.channel
         cdef amqp_properties_t properties
@@ -537,10 +540,10 @@ cdef class AmqpConnection(Transport):
         if channel.transactional:
             code = self.keep_publish(channel, &body, &properties, content.mandatory)
         else:
-            code = self.publish(channel, &body, content.mandatory)
-        if code == ASK:
+            code = self.publish(channel, &body, content.mandatory, content)
+        if code == ASK or code == MORE:
             content.expects = EXPECT_BODY
-            return ASK
+            return code
         content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents))
                      if content.bodies.held <= content.bodies.held_max else 0)
         return 0
@@ -563,18 +566,19 @@ cdef class AmqpConnection(Transport):
             PyBytes_FromStringAndSize(<const char*>body.payload, body.payload_length), mandatory))
         return 0
 
-    cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
-        """Routes one message: DONE, REFUSED by a queue, ASK. Raises ProtocolError 404 for an unknown exchange, 403 for
-        one that this user may not publish to."""
+    cdef int publish(self, Channel channel, const body_t* body, bint mandatory, Content content) except -1:
+        """Routes one message: DONE, REFUSED by a queue, ASK, MORE. content: what it is; None: part of a transaction.
+        Raises ProtocolError 404 for an unknown exchange, 403 for one that this user may not publish to."""
         cdef uint64_t since = self.hub.commits.mark
-        cdef amqp_properties_t properties
+        cdef Spread spread = content.spread if content is not None else None
         cdef Route route = None
-        cdef Queue queue
+        cdef amqp_properties_t properties
         cdef body_t moved
         cdef uint8_t[ADDRESS_BYTES_MAX] address
         cdef bint refused = 0
         cdef int routed
-        self.spend(self.namespace, 1)
+        if spread is None:
+            self.spend(self.namespace, 1)
         if body.topic[0] == 0:      # default exchange: may be a reply to an MQTT client (reply_to was its topic)
             moved = body[0]
             moved.topic = address
@@ -582,34 +586,64 @@ cdef class AmqpConnection(Transport):
             if moved.topic_length:
                 body = &moved
         properties_read(body.properties, body.properties + body.properties_length, &properties)
-        route = self.route_of(body, &properties)
-        if route is None:
-            return ASK
-        if properties.headers.length and has_copies(&properties):
-            routed = self.publish_copies(body, route, &refused)
-            if routed == ASK:
+        if spread is None:
+            route = self.route_of(body, &properties)
+            if route is None:
                 return ASK
         else:
-            routed = route.routed
-            for queue in route.queues:
-                refused = queue.put(body, 1, NULL) != 0 or refused
-            if route.mqtt:
+            route, since = spread.route, spread.since
+        if properties.headers.length and has_copies(&properties):
+            routed = self.publish_copies(body, route, content, since, &refused)
+        else:
+            routed = self.put_all(body, route, content, since, &refused)
+            if routed != MORE and route.mqtt:
                 routed = self.publish_topic(body, route.queues, &refused) or routed
-        if not routed and body.topic[0] == 0 and self.hub.reply is not None:
-            routed = self.reply_elsewhere(channel, body, mandatory)
-        self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
-        self.hub.node.counters.messages_received[1] += 1
-        if mandatory and not routed:
-            channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
+        if routed == ASK:
+            return ASK
         if self.hub.commits.mark != since:
             self.recorded = True
             if self.hub.crowded is not None:
                 self.yield_to_peer(since)
+        if routed == MORE:
+            return MORE
+        if not routed and body.topic[0] == 0 and self.hub.reply is not None:
+            routed = self.reply_elsewhere(channel, body, mandatory)
+        self.hub.node.work += WORK_ROUTE
+        self.hub.node.counters.messages_received[1] += 1
+        if mandatory and not routed:
+            channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
         if channel.confirming:
             if channel.confirm_now == 0:
                 self.answering.append(channel)
             channel.answer(refused, since)
         return refused
+
+    cdef int put_all(self, const body_t* body, Route route, Content content, uint64_t since, bint* refused) except -1:
+        """Puts a message into the queues of its route. Returns whether it was routed; MORE: many are left, and the share
+        is used up. since: the mark before the first queue. refused: set if a queue refused it."""
+        cdef Queue queue
+        cdef Spread spread
+        cdef Py_ssize_t at
+        if content is None or len(route.queues) <= PUT_AT_ONCE_MAX:
+            for queue in route.queues:
+                refused[0] = queue.put(body, 1, NULL) != 0 or refused[0]
+            self.hub.node.work += WORK_HOP * <uint64_t>len(route.queues)
+            return route.routed
+        spread = content.spread
+        if spread is None:
+            spread = content.spread = Spread.__new__(Spread)
+            spread.route, spread.since = route, since
+        for at in range(spread.at, len(route.queues)):
+            if self.hub.node.work >= self.work_end:
+                spread.at = at
+                return MORE
+            self.hub.node.work += WORK_PUT
+            queue = <Queue>route.queues[at]
+            if not queue.ended:             # it may have been deleted in between
+                spread.refused = queue.put(body, 1, NULL) != 0 or spread.refused
+        refused[0] = spread.refused
+        content.spread = None
+        return route.routed
 
     cdef bint reply_elsewhere(self, Channel channel, const body_t* body, bint mandatory) except? 0:
         """A message to a queue that is not here: it may be a direct reply to a client of another node. Returns whether
@@ -645,38 +679,42 @@ cdef class AmqpConnection(Transport):
             return None
         return route
 
-    cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1:
-        """Headers CC and BCC: routes the message by further routing keys too, once to each queue. Returns whether it
-        was routed; ASK: nothing was done yet."""
+    cdef int publish_copies(self, const body_t* body, Route route, Content content, uint64_t since,
+                            bint* refused) except -1:
+        """Headers CC and BCC: routes the message by further routing keys too, once to each queue. Returns as put_all();
+        ASK: nothing was done yet."""
         cdef body_t sent = body[0]
         cdef body_t other = body[0]
         cdef amqp_properties_t properties
-        cdef Queue queue
         cdef Route copied
         cdef bytes address
-        cdef bint routed
+        cdef int routed
         cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
         self.hub.node.work += WORK_ASK
         keys, written = copy_keys(body)
         sent.properties = <const uint8_t*><const char*><bytes>written
         sent.properties_length = <uint32_t>len(<bytes>written)
         properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
-        topics = [(<const char*>body.topic)[:body.topic_length]] if route.mqtt else []
-        for key in keys:
-            address = exchange + <bytes>key[:255]
-            other.topic = <const uint8_t*><const char*>address
-            other.topic_length = <uint32_t>len(address)
-            copied = self.route_of(&other, &properties)
-            if copied is None:
-                return ASK
-            if copied.mqtt:
-                topics.append(address)
-        keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
-        route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
-                                         properties.headers.length)
-        for queue in route.queues:
-            refused[0] = queue.put(&sent, 1, NULL) != 0 or refused[0]
-        routed = route.routed
+        if content is not None and content.spread is not None:
+            topics = content.spread.topics
+        else:
+            topics = [(<const char*>body.topic)[:body.topic_length]] if route.mqtt else []
+            for key in keys:
+                address = exchange + <bytes>key[:255]
+                other.topic = <const uint8_t*><const char*>address
+                other.topic_length = <uint32_t>len(address)
+                copied = self.route_of(&other, &properties)
+                if copied is None:
+                    return ASK
+                if copied.mqtt:
+                    topics.append(address)
+            keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
+            route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
+                                             properties.headers.length)
+        routed = self.put_all(&sent, route, content, since, refused)
+        if routed == MORE:
+            content.spread.topics = topics
+            return MORE
         for address in topics:
             other = sent
             other.topic = <const uint8_t*><const char*>address
@@ -859,7 +897,7 @@ cdef class AmqpConnection(Transport):
             body.payload = <const uint8_t*><const char*><bytes>payload
             body.payload_length = <uint32_t>len(payload)
             try:
-                refused = self.publish(channel, &body, mandatory) or refused
+                refused = self.publish(channel, &body, mandatory, None) or refused
             except ProtocolError:               # the exchange was deleted since the publish
                 if mandatory:
                     channel.write_return(&body, REPLY_NO_ROUTE, b"NO_ROUTE")

@@ -317,6 +317,7 @@ cdef class Poller:
                 raise OSError(errno, "epoll_wait")
             n = 0
         self.begin_round(n)
+        self.unseen = max((self.unseen or <Py_ssize_t>len(self.connections)) - n, 0) if n == EVENTS_MAX else 0
         for i in range(n):
             if events[i].data.ptr == NULL:
                 self.journal_turn()
@@ -341,7 +342,9 @@ cdef class Poller:
             raise FencedError("the lease in the cluster has ended: this node stopped serving")
         self.hub.node.turn += 1
         self.hub.node.counters.turns += 1
-        return self.share(ready)
+        if self.unseen == 0:
+            self.share(ready)
+        return 0
 
     cdef int share(self, int ready) noexcept:
         """Divides the work of a round into shares for the connections that have something to do."""
@@ -379,7 +382,7 @@ cdef class Poller:
         cdef int served = 0
         if self.hub.disk.throttled:
             self.resume_throttled()
-        if self.hub.resumed:
+        if self.hub.resumed and self.unseen == 0:
             served = self.go_on()
         if self.hub.due:
             served += self.hub.replay_retained()

@@ -17,7 +17,8 @@ can.
 `paused` stops parsing and reading in any phase (a password is being checked, the peer does not read answers; PAUSE_*);
 bytes that have arrived wait in `carry`. A packet whose handling returns ASK is not consumed: it stays in front and is
 handled again from its first byte when the edge has stored the answers in `verdicts` and called answered() (decision
-0008). All connections read into one shared buffer; a connection owns input memory only while a packet is incomplete.
+0008). One whose handling returns MORE (an acknowledgement of thousands, a publish to thousands of queues) stays in front
+in the same way, and goes on in the next round. All connections read into one shared buffer; a connection owns input memory only while a packet is incomplete.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -48,6 +49,7 @@ cdef enum:                  # result of handling a packet or a frame
     DONE = 0
     REFUSED = 1             # a refusal was sent; the packet is consumed
     ASK = 2                 # nothing was consumed: authorization is pending, then the packet is handled again
+    MORE = 3                # done in part, as the share is used up: the packet is handled again in the next round
 
 cdef bint may_follow(uint8_t phase, uint8_t after) noexcept
 
@@ -104,6 +106,7 @@ cdef class Transport(Recorded):
     cdef ssize_t receive(self, uint8_t* into, size_t room) except -3
     cdef int take(self, uint8_t* data, size_t n) except -1
     cdef int receive_big(self) except -1
+    cdef int let_go_of_peer(self) except -1
     cdef int big_room(self, size_t n) except -1
     cdef int take_big(self) except -1
     cdef int dispatch_big(self, blob_t* blob) except -1

@@ -35,7 +35,7 @@ from fluxmq._core.memory.link cimport (
     link_write,
 )
 from fluxmq._core.memory.message cimport blob_drop, blob_new, blob_resize
-from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE, is_fenced
+from fluxmq._core.memory.node cimport WORK_COLD, WORK_CONNECT, WORK_HANDSHAKE, is_fenced
 from fluxmq._core.memory.tap cimport READERS
 from fluxmq._core.net.epoll cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
@@ -418,9 +418,7 @@ cdef class Transport(Recorded):
             if got == AGAIN:
                 return 0
             if got <= 0:
-                self.eof = True
-                self.abort()
-                return 0
+                return self.let_go_of_peer()
             self.last_received_ms = self.hub.node.mono_ms
             self.hub.node.counters.bytes_received += got
             self.hub.node.counters.reads += 1
@@ -444,6 +442,17 @@ cdef class Transport(Recorded):
             room = <size_t>self.tls.pending()
             if room == 0:
                 return 0
+
+    cdef int let_go_of_peer(self) except -1:
+        """The peer has closed, or the connection has failed. Thousands that go at once end over several rounds."""
+        if not self.eof and self.hub.node.work >= self.hub.node.work_round:
+            self.eof = True
+            self.want(self.interest & ~EPOLLIN)     # or epoll would report it in each round until then
+            return self.defer(EPOLLIN)
+        self.eof = True
+        self.hub.node.work += WORK_COLD
+        self.abort()
+        return 0
 
     cdef int unframe(self, size_t n, size_t got) except -1:
         """shared[n:n+got] are WebSocket bytes behind n MQTT bytes."""
@@ -496,17 +505,15 @@ cdef class Transport(Recorded):
         if got == AGAIN:
             return 0
         if got <= 0:
-            self.eof = True
-            self.abort()
-            return 0
+            return self.let_go_of_peer()
         self.last_received_ms = self.hub.node.mono_ms
         self.hub.node.counters.bytes_received += got
         self.hub.node.counters.reads += 1
         if self.phase == PHASE_DRAINING:
             return 0
         self.big_have += got
-        if self.big_have == self.big_size:
-            self.take_big()
+        if self.big_have == self.big_size and self.take_big() == MORE:
+            self.defer(0)
         return 0
 
     cdef int big_room(self, size_t n) except -1:
@@ -530,7 +537,7 @@ cdef class Transport(Recorded):
         try:
             result = self.dispatch_big(blob)
         finally:
-            if result == ASK and self.phase < PHASE_DRAINING:
+            if (result == ASK or result == MORE) and self.phase < PHASE_DRAINING:
                 self.big = blob
                 self.big_have = self.big_size
             else:
@@ -558,10 +565,11 @@ cdef class Transport(Recorded):
                 n -= rest
             if self.big_have < self.big_size:
                 return 0
-            self.take_big()
+            if self.take_big() == MORE:
+                self.defer(0)
             if self.phase >= PHASE_DRAINING:
                 return 0
-            if self.paused:
+            if self.paused or self.big != NULL:
                 return self.keep(data, n)
         self.announced = 0
         used = self.parse(data, n) if self.hub.node.tap == NULL else self.parse_tapped(data, n)
