@@ -146,41 +146,61 @@ def test_clients_that_were_there_when_the_node_stopped_may_return(tmp_path: Path
         node.close()
 
 
+def used(folder: Path) -> int:
+    """Bytes of the queues' segments."""
+    return sum(file.stat().st_size for file in (folder / "queues").rglob("*") if file.is_file())
+
+
+def tick(node: StoredNode, after_ms: int) -> bool:
+    """Whether a checkpoint began; it is awaited."""
+    async def ticked() -> bool:
+        node.hub.set_clock(node.hub.now_ms + after_ms, node.hub.mono_ms + after_ms)
+        before = node.keeper.checkpoints
+        node.keeper.tick()
+        while node.keeper._task is not None and not node.keeper._task.done():
+            await asyncio.sleep(0.001)
+            await node.durable()
+        return node.keeper.checkpoints > before
+    return asyncio.run(ticked())
+
+
 def test_what_was_purged_leaves_the_disk_of_an_idle_node(tmp_path: Path) -> None:
     """Nothing is published any more that would make the journal grow."""
     node = StoredNode(tmp_path, segment_bytes=1 << 16, grown=1 << 30)
-
-    def used() -> int:
-        return sum(file.stat().st_size for file in (tmp_path / "queues").rglob("*") if file.is_file())
-
-    def tick(after_ms: int) -> bool:
-        """Whether a checkpoint began; it is awaited."""
-        async def ticked() -> bool:
-            node.hub.set_clock(node.hub.now_ms + after_ms, node.hub.mono_ms + after_ms)
-            before = node.keeper.checkpoints
-            node.keeper.tick()
-            while node.keeper._task is not None and not node.keeper._task.done():
-                await asyncio.sleep(0.001)
-                await node.durable()
-            return node.keeper.checkpoints > before
-        return asyncio.run(ticked())
 
     queue = node.manager.declare(QueueSpec(name="q"))[0]
     for _ in range(64):
         queue.append_message(b"t", os.urandom(10_000))
     node.sync()
-    assert not tick(0) and not tick(QUIET_MS - 1)
-    assert tick(1)
-    assert used() > 640_000
+    assert not tick(node, 0) and not tick(node, QUIET_MS - 1)
+    assert tick(node, 1)
+    assert used(tmp_path) > 640_000
     node.manager.purge(node.manager.queues[b"/", b"q"])
     node.sync()
-    assert not tick(0) and not tick(QUIET_MS)       # the last one was a moment ago
-    assert tick(QUIET_EVERY_MS)
-    assert used() < 100_000 and node.kept == 0
-    assert not tick(10 * QUIET_EVERY_MS)            # nothing has happened since
+    assert not tick(node, 0) and not tick(node, QUIET_MS)       # the last one was a moment ago
+    assert tick(node, QUIET_EVERY_MS)
+    assert used(tmp_path) < 100_000 and node.kept == 0
+    assert not tick(node, 10 * QUIET_EVERY_MS)            # nothing has happened since
     node.close()
     node = StoredNode(tmp_path)
     assert node.kept == 0
+    node.close()
+
+
+def test_a_checkpoint_of_the_load_does_not_delay_the_one_of_an_idle_node(tmp_path: Path) -> None:
+    """What is consumed right behind it leaves the disk after QUIET_MS, not after QUIET_EVERY_MS."""
+    node = StoredNode(tmp_path, segment_bytes=1 << 16, grown=1 << 19)
+    queue = node.manager.declare(QueueSpec(name="q"))[0]
+    for _ in range(64):
+        queue.append_message(b"t", os.urandom(10_000))
+    node.sync()
+    assert tick(node, 0)
+    assert used(tmp_path) > 640_000
+    node.manager.purge(node.manager.queues[b"/", b"q"])
+    node.sync()
+    assert not tick(node, 0)
+    assert tick(node, QUIET_MS)
+    assert used(tmp_path) < 100_000
     node.close()
 
 
