@@ -58,8 +58,7 @@ LAST_QUEUES_MAX = 1000
 SLICE_SESSIONS = 500
 SLICE_RETAINED = 2000
 DURABLE_POLL_S = 0.005
-# What was purged or consumed leaves the disk with a checkpoint: one begins on an idle node, too, this often at most.
-# One that began because the journal had grown does not count, for what it kept may be consumed right behind it.
+# What was purged or consumed leaves the disk by a checkpoint of an idle node: this often at most, others not counted.
 QUIET_MS, QUIET_EVERY_MS = 30_000, 300_000
 QUIET_BYTES = 1 << 20  # of the journal; or a queue has changed
 SPACE_RETRIES_S = 5  # RocksDB itself checks for space this often, and accepts no writes before it has found some
@@ -225,8 +224,7 @@ class Keeper:
         relief = (journal.status == JOURNAL_FULL or hub.ledger.full) and hub.mono_ms >= self._relief_due_ms
         if (quiet := self._is_quiet(grown)) or grown >= self.file_bytes or (grown and relief):
             self._relief_due_ms = hub.mono_ms + 1000 * SPACE_RETRIES_S
-            if quiet:
-                self._quiet_due_ms = hub.mono_ms + QUIET_EVERY_MS
+            self._quiet_due_ms = hub.mono_ms + QUIET_EVERY_MS if quiet else self._quiet_due_ms
             self._task = self.driver.start(self.checkpoint())
             # Under full load the next checkpoint is due already. Waiting for the next tick would let the journal grow
             # by another file, which would have to be allocated.

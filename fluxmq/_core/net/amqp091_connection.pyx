@@ -619,8 +619,8 @@ cdef class AmqpConnection(Transport):
         return refused
 
     cdef int put_all(self, const body_t* body, Route route, Content content, uint64_t since, bint* refused) except -1:
-        """Puts a message into the queues of its route. Returns whether it was routed; MORE: many are left, and the share
-        is used up. since: the mark before the first queue. refused: set if a queue refused it."""
+        """Puts a message into the queues of its route. Returns whether it was routed; MORE: many are left, and the
+        share is used up. since: the mark before the first queue. refused: set if a queue refused it."""
         cdef Queue queue
         cdef Spread spread
         cdef Py_ssize_t at

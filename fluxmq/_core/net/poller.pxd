@@ -21,9 +21,9 @@ cdef class Poller:
     cdef int journal_fd                 # the journal's eventfd, -1 without a journal
     cdef public int linger_ms           # how long a busy turn waits for more before it returns to the event loop
     cdef public uint64_t share_max      # units of work of a connection in one round (memory/node.pxd); 1: a packet
-    # Connections that may be ready too, when one wait reports as many as it can: the next waits belong to the same round,
-    # and who waits until there is work left (Hub.resumed) goes on at its end. So the last that is ready is served behind
-    # the others' events, not behind their work. 0: all that are ready were reported.
+    # Connections that may be ready too, when one wait reports as many as it can: the next waits belong to the same
+    # round, and who waits until there is work left (Hub.resumed) goes on at its end. So the last that is ready is
+    # served behind the others' events, not behind their work. 0: all that are ready were reported.
     cdef Py_ssize_t unseen
     cdef int linger_off                 # number of turns that will not linger, because lingering found nothing
     cdef int64_t now_ns

@@ -17,8 +17,9 @@ can.
 `paused` stops parsing and reading in any phase (a password is being checked, the peer does not read answers; PAUSE_*);
 bytes that have arrived wait in `carry`. A packet whose handling returns ASK is not consumed: it stays in front and is
 handled again from its first byte when the edge has stored the answers in `verdicts` and called answered() (decision
-0008). One whose handling returns MORE (an acknowledgement of thousands, a publish to thousands of queues) stays in front
-in the same way, and goes on in the next round. All connections read into one shared buffer; a connection owns input memory only while a packet is incomplete.
+0008). One whose handling returns MORE (an acknowledgement of thousands, a publish to thousands of queues) stays in
+front in the same way, and goes on in the next round. All connections read into one shared buffer; a connection owns
+input memory only while a packet is incomplete.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
