@@ -1,8 +1,8 @@
 """Requests about a queue whose partitions are queues of their own, on several nodes: they are asked of each partition,
 and the answers put together, so that there is one answer of the shape that a queue of one node has.
 
-    request ─► QueueDivided ─┬─► the same of $part-0-… : here, or at the node that has it ─┐
-                             └─► the same of $part-1-… : …                                 ┴─► one answer
+    request ─► QueueDivided ─┬─► the same of $part-0-2-… : here, or at the node that has it ─┐
+                             └─► the same of $part-1-2-… : …                                 ┴─► one answer
 
 What only looks leaves out partitions whose node is away, and says so ("missing"); what changes something is refused
 then, before anything has happened.

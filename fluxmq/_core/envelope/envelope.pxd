@@ -1,7 +1,8 @@
 """The envelope of a message: what the broker itself reads of it, whatever protocol it came by.
 
-A message is tagged by its format (FORMAT_* of memory/message.pxd); only this module knows what each format calls what.
-See docs/internals/messages.md.
+A message is tagged by its format (FORMAT_* of memory/message.pxd). What each format calls the things that queues,
+sessions and the engine read is known here alone; what turns one format into the other (bridge/, hub/amqp091_bridge,
+amqp091/topics) knows the names as well. See docs/internals/messages.md.
 
     topic               MQTT: the topic. AMQP 0-9-1: the topic that exchange and routing key are (amqp091/topics.pxd)
     a header by name    a user property; a header, its value as text (amqp091/values.pxd)

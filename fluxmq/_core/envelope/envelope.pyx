@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""What the broker reads of messages; the one place that tells formats apart. See envelope/envelope.pxd."""
+"""What the broker reads of messages; each format's names for it. See envelope/envelope.pxd."""
 cimport cython
 from libc.stdint cimport uint16_t
 from libc.stdio cimport snprintf

@@ -1,8 +1,8 @@
 """A queue whose partitions are queues of their own, each at a node of the cluster: what stands for it on every node.
 
-    $queue/orders ─► Queue "orders": keeps nothing ─► Parts ─┬─► Queue "$part-0-orders": of this node
-                        │                                    ├─► Queue "$part-1-orders": a relay to its owner
-      a consumer ◄── claim (partition, offset)               └─► …
+    $queue/orders ─► Queue "orders": keeps nothing ─► Parts ─┬─► Queue "$part-0-2-orders": of this node
+                        │                                    ├─► Queue "$part-1-2-orders": a relay to its owner
+      a consumer ◄── claim (partition, offset)               └─► …   (its number, and how many there are)
                         └── one PartMember in a group of each partition
 
 The whole queue has the members, exchanges and filters, and its groups know what the members hold, as those of a relay

@@ -20,7 +20,7 @@ An operation that takes time works in one of three ways:
                            (Line.give) before the method returns, stands for the other nodes' knowledge of it. The
                            answer to the client waits for that position (decision 0006), and is a refusal if it is given
                            up
-    a hop                  a message for another node: PeerHop.forward (_core/hub/hub.pxd), with a ticket
+    a hop                  a message for another node: PeerHop.forward (_core/hub/targets.pxd), with a ticket
 """
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ __all__ = ["Cluster", "Directory", "OwnedElsewhere", "Owner", "Peers", "Replicat
 
 class Owner(NamedTuple):
     """The node that serves a session or a queue. epoch: increases with every change of owner and is never reused for a
-    name. Messages to other nodes about the session or queue carry it; one with an older epoch is refused."""
+    name. What belongs to one change (of a takeover Switch and Cut, docs/internals/cluster.md) names it, and means
+    nothing to another; a publish on its way to the owner does not."""
 
     node: str
     epoch: int
