@@ -72,8 +72,8 @@ CONNECTIONS = {
     "peer": {"feed", "outbox", "parts", "queue_member", "queue_relay"},
     "pubsub": {"retained", "retained_replay", "routes", "session", "share_group", "topics"},
     "queue": {"amqp_head", "balance", "by_offset", "cache", "claim", "cursor", "delay", "due", "export", "group",
-              "handover", "lanes", "log", "member", "page", "pages", "queue", "relay", "session_member", "shared_room",
-              "sizes", "state", "stats", "stream"},
+              "handover", "lanes", "line", "log", "member", "page", "pages", "queue", "relay", "session_member",
+              "shared_room", "sizes", "state", "stats", "stream"},
 }
 
 

@@ -118,6 +118,7 @@ class Keeper:
             return {}
         line = SessionLine(self.broker, self.broker.hub.commits.local, self._on_other)
         loader = line.loader
+        loader.queues = None if self.queues is None else self.queues.records.objects
         values: list[tuple[int, bytes]] = []
         rows = self.store.load()
         for key, value in rows if self.queues is None else self.queues.load(rows, self.store.path):
@@ -187,7 +188,6 @@ class Keeper:
 
     def _on_other(self, kind: int, number: int, body: bytes) -> None:
         """Applies a record that is not about sessions."""
-        # First what a start has thousands of: to look a kind up in the enumeration takes longer than to compare it.
         if kind in _OF_QUEUES:
             if self.queues is not None:
                 self.queues.replay(kind, number, body)

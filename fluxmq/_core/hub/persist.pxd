@@ -19,6 +19,7 @@ from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport ids_t, msg_t
 from fluxmq._core.pubsub.session cimport Session, slot_t
+from fluxmq._core.queue.line cimport LineObjects
 from fluxmq._core.wire.primitives cimport Cursor
 
 cdef class Loader:
@@ -29,6 +30,7 @@ cdef class Loader:
     cdef dict messages                  # number -> MessageHold
     cdef readonly uint64_t message_last
     cdef readonly uint64_t records
+    cdef public LineObjects queues      # of queues' messages; None: their records are cold, too
     cdef object on_cold                 # (kind, session number, body): called for records of cold operations
 
     cdef int fill_entry(self, Session session, Cursor* c) except -1

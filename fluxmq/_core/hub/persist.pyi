@@ -5,6 +5,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.pubsub.topics import Topics
+from fluxmq._core.queue.line import LineObjects
 
 __all__ = [
     "Loader",
@@ -38,6 +39,7 @@ class Loader:
     def __init__(self, hub: Hub, on_cold: Callable[[int, int, bytes], object], line: Line | None = None) -> None: ...
     @property
     def line(self) -> Line: ...
+    queues: LineObjects | None
     @property
     def stale_keys(self) -> list[bytes]: ...
     @property

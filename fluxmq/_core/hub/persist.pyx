@@ -407,6 +407,9 @@ cdef class Loader:
             return self.apply_message(at, end)
         if kind == RECORD_RETAINED or kind == RECORD_RETAINED_NAMED or kind == RECORD_RETAINED_VERSION:
             return self.apply_retained(at, end, kind)
+        if RECORD_APPEND <= kind <= RECORD_TRIM and self.queues is not None and self.queues.take(
+                kind, at, <uint32_t>(end - at)):        # fits: the length of a record is a u32
+            return 0
         c.at = at
         c.end = end
         if not take_u64(&c, &number):

@@ -124,6 +124,9 @@ cdef class Log:
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
     cdef void uncount(self, uint64_t first) noexcept
     cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept
+    # At recovery: applies the message of one APPEND, as replay() does; it need not be aligned. Raises CorruptError.
+    cdef int replay_append(self, const uint8_t* message, size_t length) except -1
+    cdef int take_back(self, const record_t* head, const uint8_t* message) except -1
     # Removes everything below `first`, and chunks that contain nothing else.
     cpdef trim(self, uint64_t first)
 

@@ -364,6 +364,26 @@ cdef class Log:
         body_borrow(&body, topic, properties, payload, expires_at, <uint8_t>format)
         return self.append(&body, <uint8_t>qos, <uint8_t>priority, not_before)
 
+    cdef int replay_append(self, const uint8_t* message, size_t length) except -1:
+        cdef record_t head
+        memcpy(&head, message, min(length, sizeof(head)))       # a record of the journal is not aligned
+        if length < HEAD_BYTES or not head_holds(&head, length) or head.size != length:
+            raise CorruptError(f"log {self.number:016x}: an APPEND record holds what is no message of it")
+        return self.take_back(&head, message)
+
+    cdef int take_back(self, const record_t* head, const uint8_t* message) except -1:
+        """The message that is next, unless the log has it already. head: its first bytes, aligned."""
+        cdef chunk_t* chunk
+        if head.offset >= self.next:
+            chunk = self.tail_for(head.size)
+            memcpy(chunk.data + chunk.used, message, head.size)
+            chunk_index(chunk, chunk.used)
+            self.added(chunk, head)
+            # Older than all new batches: the next checkpoint must export it in any case, because the files that contain
+            # it are deleted then.
+            chunk.batch = 0
+        return 0
+
     def replay(self, bytes messages not None, uint64_t next=0):
         """At recovery: applies the message of one APPEND, unless the log has it already. Or, with `next`, restores
         messages from the view (unflushed() in queue/export.pyx): all kept ones from `flushed` up to `next`, except
@@ -374,25 +394,17 @@ cdef class Log:
         cdef const uint8_t* at = <const uint8_t*><const char*>messages
         cdef const uint8_t* end = at + len(messages)
         cdef const record_t* record
-        cdef chunk_t* chunk
-        if next and not self.room_hint and not self.chunks_count:
+        if not next:
+            self.replay_append(at, len(messages))
+            return
+        if not self.room_hint and not self.chunks_count:
             self.room_hint = <uint32_t>min(len(messages), CHUNK_BYTES_MAX)  # small logs get no more than they need
-        while at < end or not next:
+        while at < end:
             record = <const record_t*>at
-            if not record_holds(at, end - at) or (record.offset >= next if next else record.size != end - at):
-                raise CorruptError(f"log {self.number:016x}: "
-                                   f"{'the state' if next else 'an APPEND record'} holds what is no message of it")
+            if not record_holds(at, end - at) or record.offset >= next:
+                raise CorruptError(f"log {self.number:016x}: the state holds what is no message of it")
+            self.take_back(record, at)
             at += record.size
-            if record.offset >= self.next:
-                chunk = self.tail_for(record.size)
-                memcpy(chunk.data + chunk.used, record, record.size)
-                chunk_index(chunk, chunk.used)
-                self.added(chunk, record)
-                # Older than all new batches: the next checkpoint must export it in any case, because the files that
-                # contain it are deleted then.
-                chunk.batch = 0
-            if not next:
-                return
         self.room_hint = 0
         if next > self.next:
             self.next = next            # messages in between were settled by all groups; their offsets are not reused
@@ -768,10 +780,13 @@ cdef class Log:
 
 cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
     """Whether a whole message with consistent lengths is here, in a format that this version knows."""
-    cdef const record_t* record = <const record_t*>at
+    return n >= HEAD_BYTES and head_holds(<const record_t*>at, n)
+
+
+cdef bint head_holds(const record_t* record, size_t n) noexcept:
+    """As record_holds, of the first HEAD_BYTES."""
     cdef uint64_t inside
-    if n < HEAD_BYTES or record.size < HEAD_BYTES or record.size > n or record.size & 7 \
-            or record.qos >> 4 > FORMAT_LAST:
+    if record.size < HEAD_BYTES or record.size > n or record.size & 7 or record.qos >> 4 > FORMAT_LAST:
         return 0
     inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
     return inside <= record.size

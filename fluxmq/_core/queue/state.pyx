@@ -31,6 +31,11 @@ cdef enum:
     STATE_VERSION = 1
     CURSOR_BYTES = 32       # without its pages and claims
     CLAIM_BYTES = 18
+    # Records with these lengths alone are of their kinds (disk/record_kinds.pxd).
+    CLAIM_RECORD = 30
+    SETTLE_RECORD = 28
+    RETURN_RECORD = 34
+    CURSOR_RECORD = 24
 
 # Maximum number of offsets in one CLAIM or SETTLE.
 RECORD_OFFSETS_MAX = RUN_MAX
@@ -43,38 +48,40 @@ def replay(Group group not None, int kind, bytes body not None):
     A claim of a member is ready again, with its count. A record about offsets that the log cannot have has no effect.
     Raises CorruptError, also for a run of more than RECORD_OFFSETS_MAX.
     """
+    replay_record(group, kind, <const uint8_t*><const char*>body, <uint32_t>len(body))      # fits: a record
+
+
+cdef int replay_record(Group group, int kind, const uint8_t* at, uint32_t length) except -1:
     cdef uint64_t log_number, first
     cdef uint32_t n = 1
     cdef uint16_t deliveries = 0
     cdef int64_t due = 0
     cdef Cursor cursor
-    try:
-        if kind == RECORD_CLAIM:
-            _, log_number, first, n, deliveries = struct.unpack(">QQQIH", body)
-        elif kind == RECORD_SETTLE:
-            _, log_number, first, n = struct.unpack(">QQQI", body)
-        elif kind == RECORD_RETURN:
-            _, log_number, first, deliveries, due = struct.unpack(">QQQHq", body)
-        else:
-            _, log_number, first = struct.unpack(">QQQ", body)
-    except struct.error:
-        raise CorruptError(f"a record of kind {kind} of group {group.number:016x} has the wrong length") from None
+    if length != (CLAIM_RECORD if kind == RECORD_CLAIM else SETTLE_RECORD if kind == RECORD_SETTLE
+                  else RETURN_RECORD if kind == RECORD_RETURN else CURSOR_RECORD):
+        raise CorruptError(f"a record of kind {kind} of group {group.number:016x} has the wrong length")
+    log_number, first = peek_u64(at + 8), peek_u64(at + 16)
+    if kind == RECORD_CLAIM:
+        n, deliveries = peek_u32(at + 24), peek_u16(at + 28)
+    elif kind == RECORD_SETTLE:
+        n = peek_u32(at + 24)
+    elif kind == RECORD_RETURN:
+        deliveries, due = peek_u16(at + 24), <int64_t>peek_u64(at + 26)
     if n > RUN_MAX:
         raise CorruptError(f"a record of kind {kind} of group {group.number:016x} is about {n} messages; one is about "
                            f"{RUN_MAX} at most")
     cursor = group.cursor_of(log_number)
     if cursor is None:
-        return                      # its log ended later in the journal
+        return 0                    # its log ended later in the journal
     if lane_of(first) != lane_of(cursor.log.first) or (
             first > cursor.floor and (first - cursor.floor) >> AHEAD_BITS):
-        return
+        return 0
     group.changed()
     if kind == RECORD_CURSOR:
-        group.move(cursor, first)
-    elif kind == RECORD_SETTLE:
-        replay_settle(group, cursor, first, n)
-    else:
-        replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM)
+        return group.move(cursor, first)
+    if kind == RECORD_SETTLE:
+        return replay_settle(group, cursor, first, n)
+    return replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM)
 
 
 cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) except -1:

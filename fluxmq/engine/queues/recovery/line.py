@@ -18,16 +18,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from fluxmq._core.disk.journal_format import iter_records
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.lanes import LANE_SHIFT
+from fluxmq._core.queue.line import LineObjects
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue.state import replay, restore_state
+from fluxmq._core.queue.state import restore_state
 from fluxmq.engine.queues.deduplication import with_sequence
 from fluxmq.engine.queues.delays import adopt_delays
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
@@ -39,8 +38,7 @@ from fluxmq.model.queues import QueueSpec
 __all__ = ["QueueLine"]
 
 # Looked up once: a member of an enumeration is found slowly, and a start replays thousands of records.
-_APPEND, _QUEUE, _QUEUE_END, _GROUP = RecordKind.APPEND, RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP
-_OF_GROUPS = (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)
+_QUEUE, _QUEUE_END, _GROUP = RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP
 
 
 class QueueLine:
@@ -51,8 +49,9 @@ class QueueLine:
         self.line = line
         self.following = line.number != 0
         self.queues: dict[int, QueueState] = {}
-        self.groups: dict[int, Group] = {}
-        self.logs: dict[int, tuple[QueueState, Log]] = {}
+        self.objects = LineObjects(self._note_produced)
+        self.groups: dict[int, Group] = self.objects.groups
+        self.logs: dict[int, tuple[QueueState, Log]] = self.objects.logs
         self.passed_over: set[int] = set()  # logs of queues that had ended before the first record that was read
         self._make_log = make_log or self._new_log
 
@@ -151,31 +150,14 @@ class QueueLine:
         journal). Raises CorruptError, or UsageError when this instance leads the line."""
         if not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
-        moved: set[object] = set()
-        for kind, body in iter_records(records):
-            if kind == RecordKind.NAMESPACE:
-                self.manager.hub.namespaces.learn(self.line, int.from_bytes(body[:8], "big"), body[8:])
-            if RecordKind.APPEND <= kind <= RecordKind.TRIM:
-                if len(body) < 8:
-                    raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")
-                number = int.from_bytes(body[:8], "big")
-                self.replay(kind, number, body[8:])
-                if kind in _OF_GROUPS and number in self.groups:
-                    moved.add(self.groups[number].home)
-        for queue in moved:
+        for queue in self.objects.apply(records, self.replay):
             if isinstance(queue, Queue) and queue.kind != QUEUE_STREAM:
                 queue.trim_done()
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
-        """Applies one record that belongs to queues; body: what follows its number. A repeated application has no
-        effect. Raises CorruptError."""
-        if kind == _APPEND:
-            self._replay_append(number, body)
-        elif kind in _OF_GROUPS:
-            group = self.groups.get(number)
-            if group is not None:
-                replay(group, kind, number.to_bytes(8, "big") + body)
-        elif kind == _QUEUE:
+        """Applies one record about queues that is not about messages (LineObjects); body: what follows its number. A
+        repeated application has no effect. Raises CorruptError."""
+        if kind == _QUEUE:
             self._replay_queue(number, *queue_of(body))
         elif kind == _QUEUE_END:
             state = self.queues.pop(number, None)
@@ -185,33 +167,18 @@ class QueueLine:
             self._replay_group(number, group_of(body))
         elif kind == RecordKind.GROUP_END:
             self._replay_group_end(number)
-        elif kind == RecordKind.TRIM:
-            found = self.logs.get(number)
-            if len(body) != 8:
-                raise CorruptError(f"a record of kind {kind} has {8 + len(body)} bytes")
-            if found is not None:
-                first = int.from_bytes(body, "big")
-                if first > found[1].next and first >> LANE_SHIFT == found[1].lane:
-                    found[1].replay(b"", first)     # a log that came from another node begins there
-                found[1].trim(first)
-                found[0].queue.mark_dirty()
+        elif kind == RecordKind.NAMESPACE:
+            self.manager.hub.namespaces.learn(self.line, number, body)
         else:
             raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
 
-    def _replay_append(self, number: int, body: bytes) -> None:
-        found = self.logs.get(number)
-        if found is None:
-            return  # its queue ended later in the journal
-        state, log = found
-        log.replay(body)
-        state.queue.mark_dirty()
-        if b"producer-id" in body:
-            headers = dict(envelope_of(body).headers())
-            sequence = headers.get(b"producer-sequence", b"")
-            if b"producer-id" in headers and sequence.isdigit():
-                producer = headers[b"producer-id"]
-                state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
-                self.manager.note_changed(state)
+    def _note_produced(self, state: QueueState, message: bytes) -> None:
+        headers = dict(envelope_of(message).headers())
+        sequence = headers.get(b"producer-sequence", b"")
+        if b"producer-id" in headers and sequence.isdigit():
+            producer = headers[b"producer-id"]
+            state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
+            self.manager.note_changed(state)
 
     def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
         state = self.queues.get(number)

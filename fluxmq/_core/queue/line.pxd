@@ -1,0 +1,13 @@
+"""The objects that the records of one commit line name by number, and the records about messages applied to them. See
+queue/line.pyx."""
+from libc.stdint cimport uint8_t, uint32_t
+
+cdef class LineObjects:
+    cdef readonly dict logs         # number -> (state of its queue, Log)
+    cdef readonly dict groups       # number -> Group
+    cdef object on_produced         # (state, message): an APPEND may name its producer
+    # Applies one record if it is about messages; 0: it is not, and nothing was done. body: with the number in front.
+    # Raises CorruptError.
+    cdef int take(self, uint8_t kind, const uint8_t* body, uint32_t length) except -1
+    cdef int append(self, const uint8_t* body, uint32_t length) except -1
+    cdef int trim(self, const uint8_t* body, uint32_t length) except -1

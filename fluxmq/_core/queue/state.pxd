@@ -1,0 +1,7 @@
+"""Groups on disk. See queue/state.pyx."""
+from libc.stdint cimport uint8_t, uint32_t
+
+from fluxmq._core.queue.group cimport Group
+
+# As replay(): the body of one record begins with the number of its group.
+cdef int replay_record(Group group, int kind, const uint8_t* at, uint32_t length) except -1

@@ -1,0 +1,139 @@
+"""Records of a commit line, taken apart and applied to the objects that they name (_core/queue/line). What becomes of
+queues over whole histories: property/test_queue_follower.py."""
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.line import LineObjects
+from fluxmq._core.testing.probes import pump_queues
+from fluxmq.cluster.solo import solo
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.model.queues import QueueSpec
+
+
+class Pair:
+    """A queue with a group, and an instance that follows it on another node."""
+
+    def __init__(self) -> None:
+        self.hub, self.there = Hub(None), Hub(None)
+        self.line = self.hub.commits.open_line("group 7")
+        manager = QueueManager(self.hub, cluster=solo())
+        self.follower = QueueLine(QueueManager(self.there, cluster=solo()), self.there.commits.open_line("group 7"))
+        self.queue = manager.declare(QueueSpec(name="q"), self.line)[0]
+        self.group = manager.group(self.queue, b"g")
+        self.follower.apply(self.committed())
+
+    def committed(self) -> bytes:
+        pump_queues(self.hub)
+        position, records = self.line.submit()
+        self.line.commit(position)
+        return records
+
+    def appended(self, payload: bytes, **properties: Any) -> bytes:
+        assert self.queue.append_message(b"t", payload, **properties) == 0
+        return self.committed()
+
+    def kept(self) -> list[bytes]:
+        """What the follower has."""
+        [(_, log)] = self.follower.logs.values()
+        return [record.payload for offset in range(log.first, log.next) if (record := log.get(offset)) is not None]
+
+    def names(self) -> bytes:
+        return struct.pack(">QQ", self.group.number, self.queue.logs[0].number)
+
+
+def record(kind: int, body: bytes) -> bytes:
+    return struct.pack("<BI", kind, len(body)) + body
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+@pytest.mark.parametrize("before", range(9))
+def test_a_message_may_begin_anywhere_in_a_batch(pair: Pair, before: int) -> None:
+    """Messages in memory are aligned, records are not."""
+    pair.follower.apply(record(RecordKind.CLOCK, b"x" * before) + pair.appended(b"one"))
+    assert pair.kept() == [b"one"]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 60])
+def test_of_a_batch_that_does_not_divide_nothing_is_applied(pair: Pair, cut: int) -> None:
+    first, second = pair.appended(b"one"), pair.appended(b"two")
+    with pytest.raises(CorruptError, match="does not divide into records after 1 of them"):
+        pair.follower.apply(first + second[:-cut])
+    assert pair.kept() == []
+    pair.follower.apply(first + second)
+    assert pair.kept() == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(("kind", "body", "why"), [
+    (RecordKind.APPEND, b"1234567", "a record of kind 20 has 7 bytes"),
+    (RecordKind.SETTLE, b"", "a record of kind 22 has 0 bytes"),
+    (RecordKind.QUEUE, b"123", "a record of kind 24 has 3 bytes"),
+    (RecordKind.TRIM, bytes(15), "a record of kind 29 has 15 bytes"),
+    (RecordKind.TRIM, bytes(17), "a record of kind 29 has 17 bytes"),
+])
+def test_a_record_that_is_none(pair: Pair, kind: int, body: bytes, why: str) -> None:
+    with pytest.raises(CorruptError, match=why):
+        pair.follower.apply(record(kind, body))
+
+
+@pytest.mark.parametrize("message", [b"", b"x" * 47, bytes(48), b"\x30\x00\x00\x00" + bytes(43),
+                                     struct.pack("<IIQQQQIHBB", 48, 1, 0, 0, 0, 0, 0, 0, 1, 0)])
+def test_an_append_that_holds_no_message(pair: Pair, message: bytes) -> None:
+    body = pair.queue.logs[0].number.to_bytes(8, "big") + message
+    with pytest.raises(CorruptError, match="an APPEND record holds what is no message of it"):
+        pair.follower.apply(record(RecordKind.APPEND, body))
+    assert pair.kept() == []
+
+
+@pytest.mark.parametrize(("kind", "length"), [(RecordKind.CLAIM, 30), (RecordKind.SETTLE, 28), (RecordKind.RETURN, 34),
+                                              (RecordKind.CURSOR, 24)])
+def test_a_record_of_a_group_with_another_length(pair: Pair, kind: int, length: int) -> None:
+    whole = (pair.names() + struct.pack(">QIH", 0, 1, 1) + bytes(9))[:length]
+    for size in (length - 1, length + 1, 16):
+        with pytest.raises(CorruptError, match=f"a record of kind {kind} of group .* has the wrong length"):
+            pair.follower.apply(record(kind, (whole + bytes(4))[:size]))
+    pair.follower.apply(record(kind, whole))
+
+
+def test_what_is_not_there_has_ended_later(pair: Pair) -> None:
+    other = (99).to_bytes(8, "big")
+    pair.follower.apply(record(RecordKind.APPEND, other + b"x") + record(RecordKind.TRIM, other + bytes(8))
+                        + record(RecordKind.SETTLE, other + bytes(20)) + pair.appended(b"one"))
+    assert pair.kept() == [b"one"]
+
+
+def test_what_is_not_about_messages_is_passed_on_in_its_order() -> None:
+    objects, seen = LineObjects(lambda state, message: None), list[tuple[int, int, bytes]]()
+    kinds = [kind for kind in RecordKind if kind not in (
+        RecordKind.APPEND, RecordKind.TRIM, RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)]
+    batch = b"".join(record(kind, kind.to_bytes(8, "big") + b"rest") for kind in kinds)
+    assert objects.apply(batch, lambda kind, number, body: seen.append((kind, number, body))) == set()
+    assert seen == [(kind, kind, b"rest") for kind in (
+        RecordKind.NAMESPACE, RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP, RecordKind.GROUP_END)]
+
+
+def test_homes_of_groups_that_changed(pair: Pair) -> None:
+    batch = pair.appended(b"one") + record(RecordKind.SETTLE, pair.names() + struct.pack(">QI", 0, 1))
+    [state] = pair.follower.queues.values()
+    assert pair.follower.objects.apply(pair.appended(b"zero"), pair.follower.replay) == set()
+    assert pair.follower.objects.apply(batch, pair.follower.replay) == {state.queue}
+
+
+def test_who_produced_a_message_is_known_to_the_follower(pair: Pair) -> None:
+    user = b"".join(b"\x26" + len(name).to_bytes(2, "big") + name + len(value).to_bytes(2, "big") + value
+                    for name, value in ((b"producer-id", b"meter"), (b"producer-sequence", b"7")))
+    assert pair.queue.publish(b"$queue/q", b"one", user) == 0
+    pair.follower.apply(pair.committed())
+    [state] = pair.follower.queues.values()
+    assert {name: highest for name, (highest, _) in state.producers.items()} == {b"meter": 7}
