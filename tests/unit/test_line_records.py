@@ -11,6 +11,7 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.line import LineObjects
+from fluxmq._core.queue.state import cursors_in, state_of
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues.manager import QueueManager
@@ -99,11 +100,20 @@ def test_an_append_that_holds_no_message(pair: Pair, message: bytes) -> None:
 @pytest.mark.parametrize(("kind", "length"), [(RecordKind.CLAIM, 30), (RecordKind.SETTLE, 28), (RecordKind.RETURN, 34),
                                               (RecordKind.CURSOR, 24)])
 def test_a_record_of_a_group_with_another_length(pair: Pair, kind: int, length: int) -> None:
-    whole = (pair.names() + struct.pack(">QIH", 0, 1, 1) + bytes(9))[:length]
+    rest = {RecordKind.CLAIM: struct.pack(">QIH", 0, 1, 4), RecordKind.SETTLE: struct.pack(">QI", 0, 1),
+            RecordKind.RETURN: struct.pack(">QHq", 0, 4, 1_234_567), RecordKind.CURSOR: struct.pack(">Q", 1)}
+    whole = pair.names() + rest[RecordKind(kind)]
+    assert len(whole) == length
+    pair.follower.apply(pair.appended(b"one"))
     for size in (length - 1, length + 1, 16):
         with pytest.raises(CorruptError, match=f"a record of kind {kind} of group .* has the wrong length"):
             pair.follower.apply(record(kind, (whole + bytes(4))[:size]))
+    [group] = pair.follower.groups.values()
+    assert state_of(group) == state_of(pair.group)
     pair.follower.apply(record(kind, whole))
+    [(log, next_, floor, pages, claims)] = cursors_in(state_of(group))
+    assert claims == {RecordKind.CLAIM: [(0, 4, 0)], RecordKind.RETURN: [(0, 4, 1_234_567)]}.get(RecordKind(kind), [])
+    assert (log, next_, floor, pages) == (pair.queue.logs[0].number, 1, int(not claims), [])
 
 
 def test_what_is_not_there_has_ended_later(pair: Pair) -> None:

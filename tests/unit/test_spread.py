@@ -2,12 +2,16 @@
 Shown by counts of what was handled, not by time."""
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.amqp091_values import method_of
+from kit.certs import issue, make_ca
 from unit.test_amqp091_connection import Bench as AmqpBench
 from unit.test_amqp091_connection import publish
 from unit.test_connection import Bench
@@ -16,6 +20,7 @@ from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
 from fluxmq._core.net.connection import Connection
 from fluxmq._core.queue.queue import Queue
+from fluxmq.model.queues import QueueSpec
 
 # As memory/node.pxd and net/amqp091_connection.pyx have them.
 WORK_PUT, WORK_COLD, WORK_ROUND, WORK_SHARE_MAX = 200, 800, 262_144, 65_536
@@ -139,6 +144,68 @@ def test_a_queue_that_refuses_in_the_first_round_is_in_the_answer(fan: Fan) -> N
     assert fan.counts() == [0] + [2] * (MANY - 1)
 
 
+def test_what_another_line_refuses_is_in_the_answer(fan: Fan) -> None:
+    """Of a queue amidst the route, whose position another line gives up, and of the last, which it commits."""
+    line = fan.hub.commits.open_line("group 7")
+    exchange = fan.exchanges.declare(b"both", b"fanout")
+    again = fan.queues[:MANY // 2]
+    for queue in again:
+        fan.exchanges.remove_queue(queue.name)
+    first, last = (fan.manager.declare(QueueSpec(name=name, type="classic"), line)[0] for name in ("first", "last"))
+    for queue in [first, *again, last]:     # the order in which a route has them
+        fan.exchanges.add_queue(queue.name, queue)
+    for queue in [*fan.queues, first, last]:
+        fan.exchanges.bind(exchange, fan.exchanges.queues[queue.name], b"")
+    if position := line.submit()[0]:
+        line.commit(position)
+    fan.client.sendall(publish("both", "", b"x") + publish("", "q7", b"y"))
+    positions = []
+    for _ in range(30):
+        fan.poller.turn()
+        if position := line.submit()[0]:
+            positions.append(position)
+    assert fan.had() == MANY + 1 and positions
+    assert fan.methods() == [m.BasicAck(delivery_tag=2)]
+    line.give_up("no leader", positions[0])
+    for position in positions[1:]:
+        line.commit(position)
+    fan.turn()
+    assert fan.methods() == [m.BasicNack(delivery_tag=1, requeue=False)]
+
+
+@pytest.mark.parametrize("fan", [FEWER], indirect=True)
+def test_what_is_behind_a_publish_in_the_same_record_of_tls(fan: Fan, tmp_path: Path) -> None:
+    """One read of TLS may bring a large frame and what follows it."""
+    certificate, key = issue(make_ca(tmp_path), "localhost")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    theirs, ours = socket.socketpair()
+    for side in (theirs, ours):
+        side.setblocking(False)
+    secure = server.wrap_socket(theirs, server_side=True, do_handshake_on_connect=False)
+    fan.poller.adopt(AmqpConnection(fan.hub, secure.fileno(), fan.poller.epoll, fan.handler, secure))
+    client = trusting.wrap_socket(ours, do_handshake_on_connect=False)
+    for _ in range(50):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        fan.poller.turn()
+    client.sendall(PROTOCOL_HEADER + m.ChannelOpen().frame(1))
+    fan.turn()
+    connection = next(one for one in fan.poller.connections if one.secure)
+    connection.frame_max = connection.packet_bytes_max = 1 << 20     # type: ignore[attr-defined]
+    sent = memoryview(in_one_frame(b"y" * 66_000) + publish("", "q7", b"behind") * 900)
+    for _ in range(300):
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
+            if sent:
+                sent = sent[client.send(sent[:20_000]):]
+        fan.poller.turn()
+    assert not sent and fan.counts() == [901 if number == 7 else 1 for number in range(FEWER)]
+    assert not fan.handler.errors and not fan.handler.channel_errors
+    client.close()
+
+
 def test_a_queue_that_is_deleted_meanwhile_gets_nothing(fan: Fan) -> None:
     fan.client.sendall(in_one_frame(b"x"))
     assert fan.turn_once() < MANY
@@ -226,7 +293,7 @@ def test_the_end_of_many_connections_goes_over_several_rounds(bench: Bench) -> N
 
 
 def test_more_connections_than_one_wait_reports_share_the_work_of_one_round(bench: Bench) -> None:
-    """The last of those that are ready has its answer behind the work of one round, not of one for each wait."""
+    """The last of those that are ready has its answer behind the work of two rounds, not of one for each wait."""
     connections = [bench.connect() for _ in range(3 * EVENTS_MAX + 100)]
     for at in range(0, len(connections), 100):
         for client, _ in connections[at:at + 100]:
@@ -244,8 +311,8 @@ def test_more_connections_than_one_wait_reports_share_the_work_of_one_round(benc
         bench.poller.turn()
         turns += 1
     assert bystander.recv(10) == PINGRESP
-    assert turns == 4
-    assert bench.handler.ended <= WORK_ROUND // WORK_COLD + 2
+    assert turns <= 5
+    assert bench.handler.ended <= 2 * (WORK_ROUND // WORK_COLD + 2)
     bench.turn_until(lambda: bench.handler.ended == len(connections))
     assert watching.open
 

@@ -36,7 +36,8 @@ cdef class Spread:
     cdef Route route
     cdef list topics                    # addresses of its copies that are topics of MQTT, too
     cdef Py_ssize_t at                  # of route.queues: the first that has not got it
-    cdef uint64_t since                 # the commit mark before the first one
+    cdef list others                    # of those before: queues of another line than the journal, or of another node
+    cdef bint recorded                  # for one of those before, so its batch must be awaited
     cdef bint refused                   # by one of those before
 
 cdef class Content:
@@ -108,14 +109,13 @@ cdef class AmqpConnection(Transport):
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
                           bint mandatory) except -1
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory, Content content) except -1
-    cdef int put_all(self, const body_t* body, Route route, Content content, uint64_t since, bint* refused) except -1
+    cdef int put_all(self, const body_t* body, Route route, Content content, bint* refused) except -1
     cdef int check_owners(self, Channel channel) except -1
     cdef int add_owners(self, set owners, const body_t* body) except -1
     cdef bint reply_elsewhere(self, Channel channel, const body_t* body, bint mandatory) except? 0
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0
-    cdef int publish_copies(self, const body_t* body, Route route, Content content, uint64_t since,
-                            bint* refused) except -1
+    cdef int publish_copies(self, const body_t* body, Route route, Content content, bint* refused) except -1
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1
     cdef int check_access(self, const body_t* body) except -1
     cdef object decide(self, bytes topic)

@@ -591,11 +591,11 @@ cdef class AmqpConnection(Transport):
             if route is None:
                 return ASK
         else:
-            route, since = spread.route, spread.since
+            route = spread.route
         if properties.headers.length and has_copies(&properties):
-            routed = self.publish_copies(body, route, content, since, &refused)
+            routed = self.publish_copies(body, route, content, &refused)
         else:
-            routed = self.put_all(body, route, content, since, &refused)
+            routed = self.put_all(body, route, content, &refused)
             if routed != MORE and route.mqtt:
                 routed = self.publish_topic(body, route.queues, &refused) or routed
         if routed == ASK:
@@ -618,12 +618,16 @@ cdef class AmqpConnection(Transport):
             channel.answer(refused, since)
         return refused
 
-    cdef int put_all(self, const body_t* body, Route route, Content content, uint64_t since, bint* refused) except -1:
+    cdef int put_all(self, const body_t* body, Route route, Content content, bint* refused) except -1:
         """Puts a message into the queues of its route. Returns whether it was routed; MORE: many are left, and the
-        share is used up. since: the mark before the first queue. refused: set if a queue refused it."""
+        share is used up. refused: set if a queue refused it.
+
+        Queues that another line than the journal commits, or another node has, get it in the last round, in one piece:
+        the answer must hear of each of their positions, and knows those of its own turn (Commits.collect)."""
         cdef Queue queue
         cdef Spread spread
-        cdef Py_ssize_t at
+        cdef uint64_t before = self.hub.commits.mark
+        cdef Py_ssize_t at, begin
         if content is None or len(route.queues) <= PUT_AT_ONCE_MAX:
             for queue in route.queues:
                 refused[0] = queue.put(body, 1, NULL) != 0 or refused[0]
@@ -632,14 +636,23 @@ cdef class AmqpConnection(Transport):
         spread = content.spread
         if spread is None:
             spread = content.spread = Spread.__new__(Spread)
-            spread.route, spread.since = route, since
-        for at in range(spread.at, len(route.queues)):
-            if self.hub.node.work >= self.work_end:
+            spread.route, spread.others = route, []
+        begin = spread.at
+        for at in range(begin, len(route.queues)):
+            if at > begin and self.hub.node.work >= self.work_end:
                 spread.at = at
+                spread.recorded = spread.recorded or self.hub.commits.mark != before
                 return MORE
             self.hub.node.work += WORK_PUT
             queue = <Queue>route.queues[at]
-            if not queue.ended:             # it may have been deleted in between
+            if queue.relay is not None or queue.line.number:
+                spread.others.append(queue)
+            elif not queue.ended:           # it may have been deleted in between
+                spread.refused = queue.put(body, 1, NULL) != 0 or spread.refused
+        if spread.recorded:
+            self.hub.ledger.wait_for_earlier(self.hub.commits.local)
+        for queue in spread.others:
+            if not queue.ended:
                 spread.refused = queue.put(body, 1, NULL) != 0 or spread.refused
         refused[0] = spread.refused
         content.spread = None
@@ -679,8 +692,7 @@ cdef class AmqpConnection(Transport):
             return None
         return route
 
-    cdef int publish_copies(self, const body_t* body, Route route, Content content, uint64_t since,
-                            bint* refused) except -1:
+    cdef int publish_copies(self, const body_t* body, Route route, Content content, bint* refused) except -1:
         """Headers CC and BCC: routes the message by further routing keys too, once to each queue. Returns as put_all();
         ASK: nothing was done yet."""
         cdef body_t sent = body[0]
@@ -711,7 +723,7 @@ cdef class AmqpConnection(Transport):
             keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
             route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
                                              properties.headers.length)
-        routed = self.put_all(&sent, route, content, since, refused)
+        routed = self.put_all(&sent, route, content, refused)
         if routed == MORE:
             content.spread.topics = topics
             return MORE

@@ -70,6 +70,7 @@ cdef char timer_mark, loop_mark
 
 cdef enum:
     EVENTS_MAX = 512
+    CROWD_MAX = 8192            # events of one round, when more are ready than one wait reports
     LINGER_ROUNDS_MIN = 2
     LINGER_OFF_TURNS = 16
     ACCEPT_MAX = 256            # of one listener per round, so that new connections do not starve existing ones
@@ -311,13 +312,19 @@ cdef class Poller:
         cdef int quiet = 0
         cdef uint64_t ticks
         cdef object target
+        cdef bint crowded = self.unseen != 0
         n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         if n < 0:
             if errno != EINTR:
                 raise OSError(errno, "epoll_wait")
             n = 0
         self.begin_round(n)
-        self.unseen = max((self.unseen or <Py_ssize_t>len(self.connections)) - n, 0) if n == EVENTS_MAX else 0
+        if n < EVENTS_MAX:
+            self.unseen = 0
+        else:
+            self.unseen = max((self.unseen or min(<Py_ssize_t>len(self.connections), <Py_ssize_t>CROWD_MAX)) - n, 0)
+        if crowded and self.unseen == 0:
+            self.share(n)               # the last wait of a round: what waits for work to be left has some now
         for i in range(n):
             if events[i].data.ptr == NULL:
                 self.journal_turn()

@@ -445,7 +445,7 @@ cdef class Transport(Recorded):
 
     cdef int let_go_of_peer(self) except -1:
         """The peer has closed, or the connection has failed. Thousands that go at once end over several rounds."""
-        if not self.eof and self.hub.node.work >= self.hub.node.work_round:
+        if not self.eof and self.phase < PHASE_DRAINING and self.hub.node.work >= self.hub.node.work_round:
             self.eof = True
             self.want(self.interest & ~EPOLLIN)     # or epoll would report it in each round until then
             return self.defer(EPOLLIN)
@@ -553,6 +553,7 @@ cdef class Transport(Recorded):
         cdef size_t rest
         if self.phase == PHASE_HTTP:
             return self.upgrade(data, n)
+        self.announced = 0
         if self.big != NULL:
             rest = self.big_size - self.big_have
             if rest > n:
@@ -571,7 +572,6 @@ cdef class Transport(Recorded):
                 return 0
             if self.paused or self.big != NULL:
                 return self.keep(data, n)
-        self.announced = 0
         used = self.parse(data, n) if self.hub.node.tap == NULL else self.parse_tapped(data, n)
         if self.phase >= PHASE_DRAINING:
             return 0
