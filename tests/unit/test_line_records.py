@@ -2,10 +2,13 @@
 queues over whole histories: property/test_queue_follower.py."""
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
@@ -16,6 +19,7 @@ from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.stored import WRONG_SHAPE
 from fluxmq.model.queues import QueueSpec
 
 
@@ -147,3 +151,23 @@ def test_who_produced_a_message_is_known_to_the_follower(pair: Pair) -> None:
     pair.follower.apply(pair.committed())
     [state] = pair.follower.queues.values()
     assert {name: highest for name, (highest, _) in state.producers.items()} == {b"meter": 7}
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(1, 255)), min_size=1, max_size=4),
+       cut=st.integers(0, 40))
+def test_bytes_that_have_changed_are_refused_or_applied(flips: list[tuple[int, int]], cut: int) -> None:
+    """Whatever they say: nothing else is raised, and what is whole behind them is applied."""
+    pair = Pair()
+    batch = bytearray(b"".join(pair.appended(b"%d" % number, priority=number) for number in range(4)))
+    for at, kind in enumerate((RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)):
+        rest = (struct.pack(">QIH", at, 1, 1), struct.pack(">QI", at, 1), struct.pack(">QHq", at, 1, 5),
+                struct.pack(">Q", at))[at]
+        batch += record(kind, pair.names() + rest)
+    batch += record(RecordKind.TRIM, pair.queue.logs[0].number.to_bytes(8, "big") + (2).to_bytes(8, "big"))
+    for at, by in flips:
+        batch[at % len(batch)] ^= by
+    with contextlib.suppress(CorruptError, *WRONG_SHAPE):
+        pair.follower.apply(bytes(batch[:len(batch) - cut]))
+    pair.follower.apply(pair.appended(b"last"))
+    assert all(log.first <= log.next for _, log in pair.follower.logs.values())
