@@ -134,9 +134,9 @@ class Asking:
         """Whether this client may use a namespace: it may if it may publish or subscribe to `$vhost/<namespace>`. A
         rule for `$vhost/<namespace>/#`, or one with that `namespace`, permits that. All clients may use "/". Raises
         Undecided. Each operation in the namespace is checked separately."""
-        authority, topic = self.authority, virtual_host_topic(namespace)
-        if namespace == ROOT or authority.open_publish or authority.open_subscribe:
+        if namespace == ROOT or self.authority.open_publish or self.authority.open_subscribe:
             return True
+        topic = virtual_host_topic(namespace)
         for action in (PUBLISH, SUBSCRIBE):
             decided = self.decide(client, action, topic, ROOT)
             if decided is None:

@@ -810,7 +810,8 @@ class Broker:
             self.hub.session_number_last += 1
             session.set_number(self.hub.session_number_last)
             session.journalled = state.kept
-        self._record(session, RecordKind.SESSION, state.head())
+        if session.number:
+            self._record(session, RecordKind.SESSION, state.head())
 
     def restore(self, sessions: Iterable[Session]) -> None:
         """Activates the loaded and replayed sessions. Their subscriptions take effect here, so messages that are

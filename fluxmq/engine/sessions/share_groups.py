@@ -82,8 +82,10 @@ class ShareGroups:
         """The client of a session has come, or has gone."""
         if here != state.here:
             state.here = here
+            if state.groups is None:
+                return
             change = 1 if here else -1
-            for group in (state.groups or {}).values():
+            for group in state.groups.values():
                 group.connected += change
                 self._directory.members_connected(state.session.namespace.name, group.filter, group.name, change)
 

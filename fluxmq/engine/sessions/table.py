@@ -10,6 +10,7 @@ from fluxmq._core.pubsub.session import Session
 __all__ = ["SessionTable"]
 
 Address = tuple[bytes, bytes]  # namespace, client identifier
+NOTHING: dict[bytes, Session] = {}
 
 
 class _Values(ValuesView[Session]):
@@ -43,6 +44,10 @@ class SessionTable(MutableMapping[Address, Session]):
 
     def __getitem__(self, address: Address) -> Session:
         return self.by_namespace[address[0]][address[1]]
+
+    def get(self, address: Address, default: Session | None = None) -> Session | None:  # type: ignore[override]
+        """As of a dict. Every CONNECT asks for a session that is usually not there: without an exception for that."""
+        return self.by_namespace.get(address[0], NOTHING).get(address[1], default)
 
     def __setitem__(self, address: Address, session: Session) -> None:
         namespace, name = address
