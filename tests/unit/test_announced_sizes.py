@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from unit.test_amqp091_connection import Bench as AmqpBench
-from unit.test_connection import UPGRADE, Bench, masked
+from unit.test_connection import UPGRADE, Bench, accepting, masked
 from unit.test_fairness import CONNECT, PINGREQ, PINGRESP, SHARE_PACKETS, cold
 
 from fluxmq._core.amqp091 import methods as m
@@ -26,16 +26,8 @@ MIB = 1 << 20
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-
-    def accept(connection: Connection) -> None:
-        connection.accept(made.hub.new_session(b"c%d" % connection.number, 0), 100, 1 << 20, 0)
-
-    made.handler.on_first = accept
-    yield made
-    assert not made.handler.crashes
-    for client in made.clients:
-        client.close()
+    with accepting() as made:
+        yield made
 
 
 def sent(bench: AmqpBench, data: bytes) -> None:

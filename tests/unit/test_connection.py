@@ -2,6 +2,7 @@
 once was wrong, or that a stranger would try."""
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -122,6 +123,21 @@ class Bench:
                 return
             self.poller.turn()
         pytest.fail("it never came about")
+
+
+@contextlib.contextmanager
+def accepting() -> Iterator[Bench]:
+    """A bench that accepts each CONNECT, with a session of its own."""
+    made = Bench()
+
+    def accept(connection: Connection) -> None:
+        connection.accept(made.hub.new_session(b"c%d" % connection.number, 0), 100, 1 << 20, 0)
+
+    made.handler.on_first = accept
+    yield made
+    assert not made.handler.crashes
+    for client in made.clients:
+        client.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from unit.test_amqp091_connection import Bench as AmqpBench
 from unit.test_amqp091_connection import publish
-from unit.test_connection import UPGRADE, Bench, arrived, masked
+from unit.test_connection import UPGRADE, Bench, accepting, arrived, masked
 
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
@@ -33,16 +33,8 @@ def cold(number: int) -> bytes:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-
-    def accept(connection: Connection) -> None:
-        connection.accept(made.hub.new_session(b"c%d" % connection.number, 0), 100, 1 << 20, 0)
-
-    made.handler.on_first = accept
-    yield made
-    assert not made.handler.crashes
-    for client in made.clients:
-        client.close()
+    with accepting() as made:
+        yield made
 
 
 def opened(bench: Bench, **more: int) -> tuple[socket.socket, Connection]:

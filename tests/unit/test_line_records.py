@@ -120,6 +120,18 @@ def test_a_record_of_a_group_with_another_length(pair: Pair, kind: int, length: 
     assert (log, next_, floor, pages) == (pair.queue.logs[0].number, 1, int(not claims), [])
 
 
+@pytest.mark.parametrize(("first", "kept", "next_"),
+                         [(0, [b"one", b"two"], 2), (1, [b"two"], 2), (2, [], 2), (5, [], 5)])
+def test_a_trim_removes_what_is_below(pair: Pair, first: int, kept: list[bytes], next_: int) -> None:
+    """Above the end: a log that came from another node begins there."""
+    pair.follower.apply(pair.appended(b"one") + pair.appended(b"two"))
+    trim = record(RecordKind.TRIM, pair.queue.logs[0].number.to_bytes(8, "big") + first.to_bytes(8, "big"))
+    pair.follower.apply(trim)
+    pair.follower.apply(trim)
+    [(_, log)] = pair.follower.logs.values()
+    assert (pair.kept(), log.first, log.next) == (kept, first, next_)
+
+
 def test_what_is_not_there_has_ended_later(pair: Pair) -> None:
     other = (99).to_bytes(8, "big")
     pair.follower.apply(record(RecordKind.APPEND, other + b"x") + record(RecordKind.TRIM, other + bytes(8))

@@ -14,11 +14,10 @@ from kit.amqp091_values import method_of
 from kit.certs import issue, make_ca
 from unit.test_amqp091_connection import Bench as AmqpBench
 from unit.test_amqp091_connection import publish
-from unit.test_connection import Bench
+from unit.test_connection import Bench, accepting
 
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
-from fluxmq._core.net.connection import Connection
 from fluxmq._core.queue.queue import Queue
 from fluxmq.model.queues import QueueSpec
 
@@ -253,16 +252,8 @@ def test_a_transaction_is_one_piece(fan: Fan) -> None:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-
-    def accept(connection: Connection) -> None:
-        connection.accept(made.hub.new_session(b"c%d" % connection.number, 0), 100, 1 << 20, 0)
-
-    made.handler.on_first = accept
-    yield made
-    assert not made.handler.crashes
-    for client in made.clients:
-        client.close()
+    with accepting() as made:
+        yield made
 
 
 def test_the_end_of_many_connections_goes_over_several_rounds(bench: Bench) -> None:
