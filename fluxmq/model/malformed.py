@@ -3,5 +3,5 @@ import msgspec
 
 __all__ = ["MALFORMED"]
 
-# Not only errors of msgspec: text that is not UTF-8, and what is nested too deeply, come as they are.
+# Not only errors of msgspec: what is nested too deeply comes as it is, and so does text that is not UTF-8 before 0.23.
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

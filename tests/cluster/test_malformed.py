@@ -34,13 +34,11 @@ def test_every_reader_says_that_it_is_malformed(reader: str) -> None:
 
 
 def test_text_that_is_not_utf_8_and_depth_are_malformed() -> None:
-    """They are no errors of msgspec, so who catches those alone lets them through."""
-    hello = with_bad_text(cluster=TEXT)
-    for data, error in ((hello, UnicodeDecodeError), (DEEP, RecursionError)):
-        with pytest.raises(error):
-            messages.hello_of(data) if data is hello else msgspec.msgpack.decode(data)
-        with pytest.raises(MALFORMED):
-            msgspec.msgpack.decode(data)
+    """Who catches errors of msgspec alone lets depth through, and text before msgspec 0.23."""
+    with pytest.raises((UnicodeDecodeError, msgspec.DecodeError)):
+        messages.hello_of(with_bad_text(cluster=TEXT))
+    with pytest.raises(RecursionError):
+        msgspec.msgpack.decode(DEEP)
 
 
 async def _answer(answer: AsyncIterator[bytes]) -> CallFailed:
@@ -53,9 +51,9 @@ async def _answer(answer: AsyncIterator[bytes]) -> CallFailed:
 def test_a_call_with_bad_text_is_refused_and_had_no_effect() -> None:
     nobody = cast(Any, None)
     asked = asyncio.run(_answer(NodeOperations(nobody).answer(with_bad_text(node=TEXT, method=TEXT))))
-    assert not asked.reached and "not an operation: 'utf-8' codec" in str(asked)
+    assert not asked.reached and "not an operation: " in str(asked) and "utf-8" in str(asked).lower()
     asked = asyncio.run(_answer(take(with_bad_text(node=TEXT), nobody, nobody)))
-    assert not asked.reached and "not a request to take a session: 'utf-8' codec" in str(asked)
+    assert not asked.reached and "not a request to take a session: " in str(asked) and "utf-8" in str(asked).lower()
 
 
 def test_values_of_etcd_that_somebody_else_has_written() -> None:
