@@ -214,12 +214,14 @@ class MoveRefused(msgspec.Struct, frozen=True, kw_only=True):
 class TailCall(SessionCall, frozen=True, kw_only=True):
     """Body of the call "tail": a part of what was queued after the takeover. last: nothing follows. part: may be
     empty. had: with the last part of a tail, origins of messages that the session has had (_core/hub/origins.pxd); of
-    an early tail those whose use is known. source: the session's name at this node (Departure.source)."""
+    an early tail those whose use is known. source: the session's name at this node (Departure.source). origins: of
+    messages of QoS 2 in this part, by their sequences (MovingSession.origins_behind)."""
 
     last: bool
     part: bytes
     had: list[Origin] = []
     source: bytes
+    origins: list[tuple[U64, Origin]] = []
 
 
 class VoterAnswer(msgspec.Struct, frozen=True, kw_only=True):

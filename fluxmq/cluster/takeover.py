@@ -56,7 +56,7 @@ from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise
-from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
+from fluxmq.engine.sessions.transfer import Arrival, Departure, covered_by, freeze
 from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.mqtt import ReasonCode
 
@@ -486,7 +486,7 @@ class Takeovers:
             last = end and not early
             had = going.departure.had() if last else going.departure.had_for_certain() if end else []
             call = TailCall(**peers.call_to(peer, session), last=last, part=part, source=going.departure.source,
-                            had=had)
+                            had=had, origins=going.moving.origins_behind(*covered_by(part)) if part else [])
             if [answer async for answer in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S)]:
                 return False
         return True
@@ -526,9 +526,12 @@ class Takeovers:
             if arrival is None or arrival.ended or arrival.source != call.source:
                 yield GONE
                 return
+            known = coming or self._late_of(session)
             if call.part:
-                arrival.append(call.part)
-            if (known := coming or self._late_of(session)) is not None and not known.whole:
+                # Of these a copy has come here: their publisher has sent them again through another node.
+                arrival.append(call.part, {sequence for sequence, origin in call.origins
+                                           if known is not None and known.moving.has_come(origin)})
+            if known is not None and not known.whole:
                 # As long as it is not, this node remembers what is released.
                 (known.arrival.bring if call.last else known.arrival.bring_early)(call.had)
             # Of the last one the activation of the session, too: the other node forgets it now.

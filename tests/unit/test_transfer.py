@@ -15,6 +15,7 @@ from kit.nodes import Nodes
 
 from fluxmq._core.errors import CorruptError, ProtocolError, UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.hub.moving import MovingSession
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.testing.probes import live_objects, session_state
@@ -24,7 +25,7 @@ from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.retry import RetryPolicy
 from fluxmq.engine.sessions import parts
 from fluxmq.engine.sessions.state import EXPIRY_NEVER, Consume, Will
-from fluxmq.engine.sessions.transfer import Arrival, Departure, freeze
+from fluxmq.engine.sessions.transfer import Arrival, Departure, covered_by, freeze
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.model.queues import QueueSpec
 
@@ -469,6 +470,34 @@ def test_a_tail_with_a_gap_is_refused(old: World, new: World) -> None:
     for part in departure.tail():
         arrival.append(part)
     assert line(arrival.session) == [b"0", b"1", b"2"] and not list(departure.tail(arrival.upto))
+
+
+@pytest.mark.parametrize("size", [1, 150, 1 << 18])
+def test_a_tail_without_what_this_node_has_itself(old: World, new: World, size: int) -> None:
+    departure = frozen(old, old.away())
+    found = bring(departure, new)
+    for n in range(8):
+        old.publish(b"t/1", b"%d" % n, 2)
+    begin = departure.upto
+    found.activate()
+    for part in departure.tail(size=size):
+        after, upto = covered_by(part)
+        assert after < upto
+        found.append(part, {begin + 1, begin + 4, begin + 5, begin + 8})
+    assert found.session is not None
+    assert line(found.session) == [b"1", b"2", b"5", b"6"] and not list(departure.tail(found.upto))
+
+
+def test_what_has_come_to_a_session_while_it_moves(old: World) -> None:
+    """What has an origin, and comes for the first time."""
+    session = old.away()
+    moving = MovingSession(session, True)
+    for identity in (7, 0, 8, 7):
+        old.hub.publish_message(b"t/1", b"", 2, identity=identity)
+    (first, one), (second, two) = moving.origins_behind(0, 1 << 62)
+    assert (one, two) == ((7, 0, 1), (8, 0, 1)) and second == first + 2
+    assert moving.origins_behind(first, second) == [(second, two)] == moving.origins_behind(second - 1, 1 << 62)
+    assert moving.has_come(one) and not moving.has_come((7, 0, 2)) and not moving.has_come((9, 0, 1))
 
 
 def test_what_the_old_owner_dropped_for_lack_of_room(old: World) -> None:

@@ -111,6 +111,7 @@ cdef class Hub(Waiter):
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
     cdef int miss(self, uint64_t session) except -1
     cdef int deliver_to_session(self, Session session, pub_t* pub, const hop_t* hop) except -1
+    cdef int deliver_to_moving(self, Session session, pub_t* pub, const hop_t* hop) except -1
     # Delivers a message to one member of a group: of this node, or of any. 0: there is none, or it was dropped.
     cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1
     cdef uint64_t next_passing(self) noexcept

@@ -336,13 +336,22 @@ cdef class Hub(Waiter):
                 session = <Session>hop_target(&route.hops[i], HOP_SESSION)
                 if session.moving is not None and (<MovingSession>session.moving).came_from(self.life) and (
                         self.known is None or not self.known.had_by(session.number)):
-                    session.deliver_hop(pub, &route.hops[i])
+                    self.deliver_to_moving(session, pub, &route.hops[i])
         return 0
 
     cdef int deliver_to_session(self, Session session, pub_t* pub, const hop_t* hop) except -1:
-        if session.moving is not None and not (<MovingSession>session.moving).takes(pub, hop):
-            return 0 if self.origin == NULL else self.miss(session.number)
-        return session.deliver_hop(pub, hop)
+        if session.moving is None:
+            return session.deliver_hop(pub, hop)
+        if (<MovingSession>session.moving).takes(pub, hop):
+            return self.deliver_to_moving(session, pub, hop)
+        return 0 if self.origin == NULL else self.miss(session.number)
+
+    cdef int deliver_to_moving(self, Session session, pub_t* pub, const hop_t* hop) except -1:
+        cdef uint64_t before = session.sequence_last
+        cdef int given = session.deliver_hop(pub, hop)
+        if self.origin != NULL and session.sequence_last != before:
+            (<MovingSession>session.moving).note(session.sequence_last, self.origin)
+        return given
 
     cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1:
         cdef bint own_blob = 0

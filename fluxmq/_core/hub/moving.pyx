@@ -7,6 +7,8 @@ from fluxmq._core.pubsub.trie cimport SUB_QOS_MASK
 
 __all__ = ["MovingSession"]
 
+CAME_MAX = 1 << 16          # origins that are remembered; of more a copy may come twice, and nothing is lost
+
 
 @cython.final
 cdef class MovingSession:
@@ -18,6 +20,8 @@ cdef class MovingSession:
 
     def __cinit__(self, Session session not None, bint accepting, lives=()):
         self.session = session
+        self.came = {}
+        self.origins = set()
         self.lives = tuple(lives)
         memset(self.accepted, accepting, sizeof(self.accepted))
         session.moving = self
@@ -33,6 +37,26 @@ cdef class MovingSession:
 
     def accepts(self, uint8_t source) -> bool:
         return self.accepted[source] != 0
+
+    def origins_behind(self, uint64_t after, uint64_t upto) -> list:
+        """Of messages of QoS 2 that have come to the session since it moves, in the order of their sequences, which are
+        behind `after`, up to `upto`: [(sequence, (name, packet identifier, use))]."""
+        return [(sequence, origin) for sequence, origin in self.came.items() if after < sequence <= upto]
+
+    def has_come(self, tuple origin not None) -> bool:
+        """Whether a message with this origin has come to the session since it moves."""
+        return origin in self.origins
+
+    cdef int note(self, uint64_t sequence, const origin_t* origin) except -1:
+        """The session has a message with an origin."""
+        if origin.use == 0:         # it would stand for every use
+            return 0
+        cdef tuple key = (origin.name, origin.packet_id, origin.use)
+        self.came[sequence] = key
+        self.origins.add(key)
+        if len(self.came) > CAME_MAX:
+            self.origins.discard(self.came.pop(next(iter(self.came))))
+        return 0
 
     cdef bint came_from(self, uint64_t life) except -1:
         return life in self.lives

@@ -23,7 +23,7 @@ from fluxmq._core.wire.sizes cimport fit_u16, fit_u32
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
 __all__ = ["Snapshot", "check_entries", "check_properties", "continue_behind", "insert_entries", "merge_sessions",
-           "received_of", "restore_entries", "resume", "sequence_of"]
+           "received_of", "restore_entries", "resume", "sequence_of", "without_entries"]
 
 cdef enum:
     ENTRY_BYTES = 32            # without identifiers and message
@@ -313,6 +313,19 @@ def check_entries(bytes part not None, Py_ssize_t begin, uint64_t after, bint li
         after = entry.sequence
         count += 1
     return count, after
+
+
+def without_entries(bytes part not None, Py_ssize_t begin, set sequences not None) -> bytes:
+    """A part that was checked, without the entries that have these sequences."""
+    cdef Cursor c = cursor_at(part, begin)
+    cdef read_t entry
+    cdef const uint8_t* at = c.at
+    cdef list kept = [part[:begin]]
+    while c.at != c.end and read_entry(&c, &entry):
+        if entry.sequence not in sequences:
+            kept.append(PyBytes_FromStringAndSize(<const char*>at, c.at - at))
+        at = c.at
+    return b"".join(kept)
 
 
 cdef msg_t* message_of(read_t* entry, uint64_t number, int64_t now) except NULL:

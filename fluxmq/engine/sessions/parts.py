@@ -18,6 +18,7 @@ Steps are numbered, and Moved.steps is part of the session's row in the view, so
 from __future__ import annotations
 
 import struct
+from collections.abc import Set as AbstractSet
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
@@ -32,6 +33,7 @@ from fluxmq._core.hub.transfer import (
     merge_sessions,
     restore_entries,
     sequence_of,
+    without_entries,
 )
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
@@ -41,7 +43,7 @@ from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["ACTIVATE", "END", "ENTRIES", "HEAD", "HEADER_BYTES", "JOIN", "PART", "RECEIVED", "SUBSCRIPTIONS", "TAIL",
            "MovedHead", "MovedSubscriptions", "Part", "Step", "begin_of", "check_part", "end_of", "head_of", "part_of",
-           "read_step", "step_of", "tail_of", "tail_range", "take_step"]
+           "read_step", "step_of", "tail_of", "tail_range", "take_step", "without"]
 
 T = TypeVar("T")
 VERSION = 1
@@ -219,6 +221,11 @@ def tail_range(part: Part) -> TailRange:
     if found.upto < found.after or found.upto >> 63:
         raise _malformed(f"is a tail from {found.after} to {found.upto}")
     return found
+
+
+def without(part: Part, sequences: AbstractSet[int]) -> Part:
+    """A part of a tail that was checked, without the messages that have these sequences."""
+    return part._replace(data=without_entries(part.data, TAIL_BYTES, set(sequences)))
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[T], part: Part) -> T:

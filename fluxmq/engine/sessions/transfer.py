@@ -22,6 +22,7 @@ bytes; who asks for it, and whose it is then, is decided by the cluster (docs/in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -35,7 +36,7 @@ from fluxmq.engine.sessions.parts import MovedHead, MovedSubscriptions, Part, St
 from fluxmq.engine.sessions.state import ACTIVE, ARRIVING, WHOLE, Moved, SessionState, Subscription
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["PART_BYTES", "Arrival", "Departure", "freeze"]
+__all__ = ["PART_BYTES", "Arrival", "Departure", "covered_by", "freeze"]
 
 PART_BYTES = 256 << 10  # a part is larger only if a single message or subscription is
 
@@ -281,11 +282,11 @@ class Arrival:
             self.abandon()
             raise _unexpected(f"an end in front of part {self._number}")
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, without: AbstractSet[int] = frozenset()) -> None:
         """The next of Departure.tail(), before or after `activate`; one that has come before changes nothing. It goes
         behind what has come so far, ahead of what this node has itself received for the session and not sent yet. If
-        the session has ended, nothing is kept. Raises ProtocolError if it is not the next one; the session is unchanged
-        then."""
+        the session has ended, nothing is kept. without: sequences of those of its messages that this node has itself.
+        Raises ProtocolError if it is not the next one; the session is unchanged then."""
         if self.ended:
             return
         moved = self._moved()
@@ -297,6 +298,9 @@ class Arrival:
         if tail.after > self.upto:
             raise _unexpected(f"a tail behind {tail.after} instead of {self.upto}")
         if tail.upto > self.upto:
+            if without:
+                part = parts.without(part, without)
+                entries = parts.check_part(part)
             self._take(part, entries)
             if moved.stage == ACTIVE:
                 self._resume()
@@ -373,6 +377,12 @@ class Arrival:
         session = self.session
         if session is not None and session.data is not None and session.data.moved.stage != ACTIVE:
             self.broker.drop_arrival(session)
+
+
+def covered_by(tail: bytes) -> tuple[int, int]:
+    """(after, upto) of one of Departure.tail(): it has what entered the session behind the first of these sequences, up
+    to the second."""
+    return parts.tail_range(parts.part_of(tail))
 
 
 def _unexpected(text: str) -> ProtocolError:

@@ -3,7 +3,7 @@ so is the publisher's, which sends again with DUP what was not answered (MQTT 5.
 
 Nodes keep their leases, and answer late or for a time not at all. What is checked: what was acknowledged comes, and
 what has QoS 2 comes once. Two cases are excused (Limits, docs/internals/cluster.md): a refusal that its client does not
-hear, and a repetition while the subscriber's session has not come whole.
+hear, and a repetition while the subscriber's session has gone on without the rest of it, which is given back.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Publisher(Client):
         self.received: set[int] = set()             # PUBREC has come
         self.accepted: list[bytes] = []
         self.unknown: set[bytes] = set()            # refused, or its session was gone: it may have been accepted
-        self.repeated_early: set[bytes] = set()     # while the subscriber's session had not come whole
+        self.repeated_late: set[bytes] = set()      # while a session was somewhere without its rest
         # Connections that it has left without a word, and what was open on them: packet identifier -> payload.
         self.former: list[tuple[Pipe, dict[int, bytes]]] = []
 
@@ -72,9 +72,8 @@ class Publisher(Client):
                 self.unknown.update(packet.payload for packet in self.unanswered.values())
                 self.unanswered.clear()
                 self.received.clear()
-            if any(each.cluster.takeovers.under_way or each.cluster.takeovers._late or each.node.broker.stored
-                   for each in self.brokers.processes.values()):
-                self.repeated_early.update(packet.payload for packet in self.unanswered.values())
+            if any(each.cluster.takeovers._late or each.node.broker.stored for each in self.brokers.processes.values()):
+                self.repeated_late.update(packet.payload for packet in self.unanswered.values())
             for packet_id, publish in self.unanswered.items():
                 self.send(Pubrel(packet_id=packet_id) if packet_id in self.received else publish)
 
@@ -136,7 +135,7 @@ def test_a_subscriber_and_publishers_that_hop_while_links_stand_still(seed: int)
         for payload in publisher.accepted:
             assert payload in got, f"{payload!r} was lost"
     excused = {payload for publisher in publishers
-               for payload in publisher.unknown | publisher.unheard() | publisher.repeated_early}
+               for payload in publisher.unknown | publisher.unheard() | publisher.repeated_late}
     for payload, qos in sent.items():
         if payload in excused:
             continue

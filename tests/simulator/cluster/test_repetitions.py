@@ -3,6 +3,7 @@ the same packet identifier again at once, and every subscriber gets each message
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from oracle.mqtt import Packet, Pubcomp, Publish, Pubrec, Pubrel
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
+from fluxmq.cluster.messages import Switch
+from fluxmq.cluster.peers import Peer
 from fluxmq.cluster.takeover import Takeovers
 from fluxmq.engine.sessions.transfer import Departure
 
@@ -535,6 +538,48 @@ def test_a_publisher_goes_where_a_subscriber_is_going(monkeypatch: pytest.Monkey
     released(brokers, publisher)
     brokers.run_for(1.0)
     assert received(reader) == [b"1", b"2"]
+    assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
+
+
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize(("first", "second"), [("two", "three"), ("three", "two")])
+def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: pytest.MonkeyPatch, first: str,
+                                                                   second: str, over: bool) -> None:
+    """A subscriber's session is on its way to a node, for which another one has not cut yet: what the first of these
+    publishes counts there already, and what the other one does still counts at the old owner. over: and its publisher
+    has released it before the rest of the session has come."""
+    brokers = serving(*NAMES)
+    reader = persistent(brokers, "one", "s")
+    publisher = publisher_at(brokers, first)
+    exchange(brokers, publisher, b"0")
+    released(brokers, publisher)
+    held: list[Callable[[], None]] = []
+    switches, on_switch = [True], Takeovers.on_switch
+
+    def switches_late(takeovers: Takeovers, peer: Peer, switch: Switch) -> None:
+        if switches and switch.client_id == b"s" and takeovers._broker.directory.node == "three":
+            held.append(partial(on_switch, takeovers, peer, switch))
+        else:
+            on_switch(takeovers, peer, switch)
+
+    monkeypatch.setattr(Takeovers, "on_switch", switches_late)
+    reader.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_until(lambda: bool(held))
+    exchange(brokers, publisher, b"1")
+    moves(brokers, publisher, second)
+    exchange(brokers, publisher, b"1", again=True)
+    if over:
+        released(brokers, publisher)
+    assert not reader.connected
+    switches.clear()
+    held.pop()()
+    brokers.run_until(lambda: reader.connected)
+    if not over:
+        released(brokers, publisher)
+    exchange(brokers, publisher, b"2")
+    released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert received(reader) == [b"0", b"1", b"2"]
     assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
 
 
