@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from fluxmq._core.queue.handover import Reserve
     from fluxmq._core.queue.queue import Queue
     from fluxmq.engine.broker import Broker
+    from fluxmq.engine.queues.hands import Hands
     from fluxmq.engine.queues.manager import QueueManager
-    from fluxmq.engine.queues.relays import Host
     from fluxmq.engine.queues.state import QueueState
 
 __all__ = ["COPY", "HERE", "MOVE", "REST", "TAKE_QUEUE", "QueueMoves"]
@@ -126,8 +126,10 @@ class QueueMoves:
         return self._manager
 
     @property
-    def _hosts(self) -> dict[str, Host]:
-        return self._broker().hosts.protocols
+    def _hands(self) -> Hands:
+        consumers = self._broker().consumers
+        assert consumers is not None
+        return consumers.hands
 
     @property
     def _hub(self) -> Hub:
@@ -278,9 +280,8 @@ class QueueMoves:
             await self._driver.sleep(LOOK_S)
         if why := why_it_stays(state):
             raise QueueRefused("conflict", f"queue {shown} cannot be moved: {why}")
-        departure = Departure(self.manager, state, self._broker().relays, self._hosts)
+        departure = Departure(self.manager, self._hands, state)
         going = _Going(state, departure, peer, self._next_identity())
-        state.moving = going.departure
         self._going[state.id] = going
         began = self._driver.now()
         self._log("info", "", "a queue begins to move", {"queue": shown, "node": peer.name})
@@ -447,7 +448,7 @@ class QueueMoves:
         former = self._coming.pop(call.identity, None)
         if former is not None:      # an owner makes one move of a queue at a time
             self._drop(call.identity, former[0])
-        arrival = Arrival(self.manager, self._hosts)
+        arrival = Arrival(self.manager, self._hands)
         self._coming[call.identity] = arrival, peer.name, call.move
         self.manager.arrivals[call.identity] = arrival
         try:

@@ -209,6 +209,11 @@ cdef class Line:
         return self.done()
 
     @property
+    def undecided(self) -> int:
+        """Number of positions that were given, and are neither committed nor given up."""
+        return max(self.newest(), self.done()) - self.done()
+
+    @property
     def waiting(self) -> int:
         """Number of waits in its ring."""
         return self.held_count

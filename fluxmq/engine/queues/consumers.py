@@ -8,7 +8,6 @@ It is one file because attaching, on whichever node the queue is, and leaving ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,8 +25,8 @@ from fluxmq._core.queue.session_member import SessionClaims, SessionMember, Sess
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX, split_queue_address
 from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import CommandRefused, QueueRefused
+from fluxmq.engine.queues.hands import Hands, settle_late
 from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.moves import make_anew, settle_late
 from fluxmq.engine.queues.parts import partition_in_whole
 from fluxmq.engine.queues.relays import Answer, Attach, Hosts, Relays, away, suback_reason
 from fluxmq.engine.queues.retry import PROPERTIES, UNSPECIFIED, RetryPolicy, backoff_problem
@@ -85,7 +84,8 @@ class QueueConsumers:
         self.relays = relays
         self._log = on_log
         hosts.protocols["mqtt"] = self
-        manager.make_anew = partial(make_anew, manager, hosts.protocols)
+        self.hands = Hands(manager, relays, hosts.protocols)
+        manager.make_anew = self.hands.make_anew
         manager.listeners += [Wholes(manager, relays, hosts), hosts, relays]
         relays.is_known = manager.states.__contains__
         manager.reads.connect(relays, hosts)

@@ -80,7 +80,7 @@ class QueueManager(QueueTable):
         self._unreached: set[QueueState] = set()  # queues of nodes to which there is no way yet
         self.mover: Callable[[tuple[bytes, bytes], str], Awaitable[bool]] | None = None  # of the cluster
         self.arrivals: dict[int, Coming] = {}  # by identity: copies of queues that may come here
-        self.make_anew: Callable[[QueueState], None]  # see moves.py
+        self.make_anew: Callable[[QueueState], None]  # of Hands
         self.on_came: Callable[[Queue, list[tuple[Group, Reserve]]], None] = lambda queue, kept: None
         self.make_parts: Callable[[Queue], Parts]  # of Wholes
         self.settings = QueueSettings(self)
@@ -435,7 +435,6 @@ class QueueManager(QueueTable):
         passive. identity, here: as in QueueState."""
         state = QueueState(spec, queue, declared)
         state.id, state.here = identity, here
-        self._name(state)
         if queue.following:
             self.settings.configure(state)
         else:
@@ -445,6 +444,7 @@ class QueueManager(QueueTable):
     def install(self, state: QueueState) -> None:
         """Lets the queue be found by its name."""
         queue, spec = state.queue, state.spec
+        self._name(state)
         state.idle_since_ms = now = self.hub.steady_ms
         # Spreads the checks of streams that were made together over several ticks.
         state.retention_due_ms = now + queue.number * 7919 % 5000

@@ -12,48 +12,38 @@ It is one file because what one side writes the other reads.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.memory.commits import Line
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.peer.queue_member import PeerMember
 from fluxmq._core.peer.queue_relay import QueueRelay
-from fluxmq._core.queue import by_offset
-from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import (
     Reserve,
-    become_owner,
-    become_relay,
     held_of,
     messages_from,
     reserve,
-    settle_reserved,
-    take_out,
 )
 from fluxmq._core.queue.lanes import OFFSET_MASK
 from fluxmq._core.queue.log import Log
-from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue.session_member import SessionMember
-from fluxmq._core.queue.state import cursors_in, replay, restore_state, state_of
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.queue.state import cursors_in, replay, state_of
 from fluxmq.engine.ports.definitions import QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.delays import adopt_delays
+from fluxmq.engine.queues.hands import Contents, Ghost, Hand, Hands, hand_of, settle_late
 from fluxmq.engine.queues.manager import KINDS, QueueManager
 from fluxmq.engine.queues.parts import is_part
 from fluxmq.engine.queues.records import MOVING, GroupRecord, is_moving, record
-from fluxmq.engine.queues.relays import Attach, Host, Relays
-from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.model.malformed import MALFORMED
 
-__all__ = ["Arrival", "Contents", "Departure", "make_anew", "settle_late", "why_it_stays"]
+__all__ = ["Arrival", "Departure", "why_it_stays"]
 
 PART_BYTES = 256 << 10
 SMALL_BYTES = 256 << 10  # when so little has come meanwhile, the queue stops
@@ -114,43 +104,6 @@ def _unpacked(producers: dict[bytes, tuple[int, bytes]]) -> dict[bytes, tuple[in
     return {name: (highest, int.from_bytes(bits, "big")) for name, (highest, bits) in producers.items()}
 
 
-class Contents:
-    """What a queue has here besides its name. groups: (name, pattern) -> (number, record, state)."""
-
-    def __init__(self, number: int, logs: list[Log], delays: Delays | None, line: Line, durable: bool,
-                 groups: dict[tuple[bytes, bytes], tuple[int, GroupRecord, bytes]]) -> None:
-        self.number = number
-        self.logs = logs
-        self.delays = delays
-        self.line = line
-        self.durable = durable
-        self.groups = groups
-
-    @classmethod
-    def of(cls, manager: QueueManager, state: QueueState) -> Contents:
-        """As it is now."""
-        queue = state.queue
-        for group in [*state.groups.values(), *([queue.delays.group] if queue.delays is not None else ())]:
-            group.flush_records()
-        return cls(queue.number, queue.logs, queue.delays, queue.line, queue.durable, {
-            key: (group.number, manager.group_record(state, group, key[1]), state_of(group))
-            for key, group in state.groups.items()})
-
-    def end(self, manager: QueueManager) -> None:
-        """The messages are not needed any more: they go from the disk, too."""
-        logs = [*self.logs, *([self.delays.log] if self.delays is not None else ())]
-        groups = [number for number, _, _ in self.groups.values()]
-        if self.delays is not None:
-            groups.append(self.delays.group.number)
-            self.delays.group.end()
-        for log in logs:
-            log.trim(log.next)
-        if self.durable:
-            record(manager.hub.ledger, RecordKind.QUEUE_END, self.number, line=self.line)
-            manager.ended += [("q", self.number), ("d", self.number), *(("g", number) for number in groups),
-                              *(("l", log.number) for log in logs), *(("k", log.number) for log in logs)]
-
-
 def why_it_stays(state: QueueState) -> str:
     """Why a queue cannot move; "" if it can."""
     queue = state.queue
@@ -167,33 +120,21 @@ def why_it_stays(state: QueueState) -> str:
     return ""
 
 
-class _Ghost:
-    """A consumer of another node, while the queue is neither here nor there. lists what it has settled since."""
-
-    def __init__(self, member: PeerMember, group: Group, key: tuple[bytes, bytes], pulls: bool,
-                 held: list[tuple[int, int, int]]) -> None:
-        self.member = member
-        self.group = group
-        self.key = key
-        self.pulls = pulls
-        self.held = held
-
-
 class Departure:
-    """Machine. The old owner's side. hosts: Hosts.protocols."""
+    """Machine. The old owner's side. Raises UsageError for a queue that is not this node's, or moves already."""
 
-    def __init__(self, manager: QueueManager, state: QueueState, relays: Relays, hosts: dict[str, Host]) -> None:
+    def __init__(self, manager: QueueManager, hands: Hands, state: QueueState) -> None:
         self._manager = manager
-        self._relays = relays
-        self._hosts = hosts
+        self._hands = hands
         self.state = state
         self.contents: Contents | None = None  # since the instant of rest()
         self.outbox: PeerOutbox | None = None
         self._relay: QueueRelay | None = None  # keeps publishes until the new owner knows
         self._positions: dict[int, int] = {}  # by index of the log, -1 for the delayed ones
-        self._ghosts: list[_Ghost] = []
+        self._ghosts: list[Ghost] = []
         self._late: list[list[Any]] = []
         self._decided = False
+        hands.give(state, self)
 
     @property
     def is_relay(self) -> bool:
@@ -261,60 +202,16 @@ class Departure:
                     for key, (_, record_, kept) in contents.groups.items()],
             delayed=(delays.log.number, delays.log.next, state_of(delays.group)) if delays is not None else None,
             producers=_producers(state), origins=had, released=origins.released_of(mark))))
-        self._become_relay(to, outbox)
-        return parts
-
-    def _become_relay(self, to: str, outbox: PeerOutbox) -> None:
-        manager, state, queue = self._manager, self.state, self.state.queue
-        asked = {member: self._asked(state, group, key, member)
-                 for key, group in state.groups.items() for member in [*group.members, *group.pullers]
-                 if not isinstance(member, PeerMember)}
-        for key, group in state.groups.items():
-            for member in [*group.members, *group.pullers]:
-                if isinstance(member, PeerMember):
-                    pulls = member in group.pullers
-                    self._ghosts.append(_Ghost(member, group, key, pulls, take_out(group, member, queue.lanes)))
-                    member.late = partial(self._settled_late, key)
         self.outbox = outbox
         outbox.halt()
-        manager.count_here(state, False)
-        former = queue.logs
-        number, logs = manager.relay_logs(state.spec)
-        queue.become_relay(number, logs)
-        relay = self._relay = QueueRelay(queue, manager.spare_lines)
-        relay.keep()
-        for group in state.groups.values():
-            positions = [cursor.next for cursor in group.cursors]
-            become_relay(group, relay, logs)
-            for log, position in zip(logs, positions, strict=True) if queue.kind == QUEUE_STREAM else ():
-                by_offset.seek(group, log.number, position)
-        for one in relay.consumers:
-            one.asked = asked.get(one.member)
-            one.member.lease_ms = 0  # the owner has the leases
-        relay.set_owner(to, outbox)
-        self._relays.owner_changed(queue)
-        if queue.kind == QUEUE_STREAM:
-            manager.reads.goes(queue, former)
-
-    def _asked(self, state: QueueState, group: Group, key: tuple[bytes, bytes], member: Member) -> Attach:
-        mqtt = isinstance(member, SessionMember)
-        protocol: Literal["mqtt", "amqp"] = "mqtt" if mqtt else "amqp"
-        return Attach(protocol=protocol, client=member.client or "", group=key[0], pattern=key[1],
-                      exclusive=self._hosts[protocol].leads(state.queue, member),
-                      priority=member.priority, lease_ms=member.lease_ms if mqtt else None, mark=member.mark)
+        self._relay, self._ghosts = self._hands.rest(state, to, outbox, self._settled_late)
+        return parts
 
     def _settled_late(self, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int, log: int,
                       first: int, count: int, ms: int, counts: bool, reason: str) -> None:
-        """A node that does not know yet has sent this here."""
-        queue, group = self.state.queue, self.state.groups.get(key)
-        if ms < 0:
-            ms = self._manager.backoff_ms(queue, group, deliveries) if group is not None else 0
-        what = [*key, [(log, offset, deliveries) for offset in range(first, first + count)], verb, ms, counts, reason]
+        what = self._hands.pass_on(self.state, key, deliveries, log, first, count, verb, ms, counts, reason)
         if not self._decided:
             self._late.append(what)
-        relay = queue.relay
-        if isinstance(relay, QueueRelay) and relay.reachable:
-            self._relays.order(queue, "settle_late", what)  # the ticket: PeerInbox.settle
 
     # ------------------------------------------------------------------ what came of it
 
@@ -330,33 +227,31 @@ class Departure:
         assert self.contents is not None
         self._decided = True
         self.contents.end(self._manager)
-        self.state.moving = None
-        if self.state.queue.kind == QUEUE_STREAM:
-            self._manager.reads.gone(self.state.queue)
+        self._hands.given(self.state)
 
     def undo(self) -> None:
         """The queue stays: it is served here again."""
-        manager, state, queue, contents = self._manager, self.state, self.state.queue, self.contents
-        state.moving = None
-        queue.resting = False
+        manager, state, contents = self._manager, self.state, self.contents
         self._decided = True
-        if contents is None:
-            queue.notify()
+        if manager.states.get(state.queue) is not state:  # it was deleted meanwhile
+            self._hands.forget(state)
+            if contents is not None:
+                contents.end(manager)
+                self.resume()
             return
-        if manager.states.get(queue) is not state:
-            contents.end(manager)  # it was deleted meanwhile
-        else:
-            settled = take_over(manager, state, contents, self._hosts)
-            for ghost in self._ghosts:
-                ghost.member.late = None
-                if ghost.member not in ghost.member.outbox.hosted.values():
-                    continue
-                (ghost.group.attach if ghost.pulls else ghost.group.join)(ghost.member)
-                for held in ghost.held:
-                    ghost.member.hold_again(*held)
-            for what in self._late:
-                settle_late(manager, queue, *what)
-            _settle_kept(manager, queue, settled)
+        settled = self._hands.take_back(state, contents)
+        if contents is None:
+            return
+        for ghost in self._ghosts:
+            ghost.member.late = None
+            if ghost.member not in ghost.member.outbox.hosted.values():
+                continue
+            (ghost.group.attach if ghost.pulls else ghost.group.join)(ghost.member)
+            for held in ghost.held:
+                ghost.member.hold_again(*held)
+        for what in self._late:
+            settle_late(manager, state.queue, *what)
+        self._hands.settle_kept(state.queue, settled)
         self.resume()
 
 
@@ -366,126 +261,13 @@ def mark_of(identity: int) -> int:
     return max(mixed >> 32, 1)
 
 
-def settle_late(manager: QueueManager, queue: Queue, name: bytes, pattern: bytes, what: list[tuple[int, int, int]],
-                verb: int, ms: int, counts: bool, reason: str) -> None:
-    """What a consumer did with messages that it held when the queue moved."""
-    group = manager.states[queue].groups.get((name, pattern))
-    if group is not None:
-        for log, offset, deliveries in what:
-            if not settle_reserved(group, log, offset, deliveries, verb, ms, counts, reason) and verb == 0 \
-                    and log < len(queue.logs):
-                claim = by_offset.claim_of(group, queue.logs[log].number, offset)
-                if claim is not None and claim[0] == deliveries:
-                    by_offset.settle_at(group, queue.logs[log].number, offset)
-        queue.notify()
-
-
-# What a consumer did with a message: (verb, whether it counts, deliveries, index of the log, offset, ms, reason).
-Settled = tuple[int, bool, int, int, int, int, str | None]
-
-
-def _settle_kept(manager: QueueManager, queue: Queue, settled: list[tuple[Group, list[Settled]]]) -> None:
-    """What consumers of this node did with messages and no owner has known, or perhaps none. Those are ready, or kept
-    for whoever held them; one that the former owner has known is neither, in this delivery."""
-    for group, found in settled:
-        one = Reserve()
-        group.attach(one)
-        for verb, counts, deliveries, log, offset, ms, reason in found:
-            reserve(group, one, log, offset, deliveries)
-            if ms < 0:
-                ms = manager.backoff_ms(queue, group, deliveries)
-            settle_reserved(group, log, offset, deliveries, verb, ms, counts, reason or "")
-        group.leave(one)
-
-
-def take_over(manager: QueueManager, state: QueueState, contents: Contents,
-              hosts: dict[str, Host]) -> list[tuple[Group, list[Settled]]]:
-    """The relay of a queue becomes its owner, with these contents. Its consumers hold on what they hold. Returns what
-    they did and is not in these contents, for _settle_kept()."""
-    queue, relay = state.queue, state.queue.relay
-    assert isinstance(relay, QueueRelay)
-    asked = {one.member: one.asked for one in relay.consumers}
-    waiting = [(one.group, one.take_waiting()) for one in relay.consumers]
-    former = queue.logs
-    relay.set_owner("", None)
-    settled = [(one.group, done) for one in relay.consumers if (done := one.take_settled())]
-    for member, how in asked.items():
-        if how is not None:
-            hosts[how.protocol].adopt_member(queue, member, how)
-    queue.become_owner(contents.number, contents.logs, contents.delays)
-    if contents.delays is not None:
-        contents.delays.group.home = queue
-    for (name, pattern), group in list(state.groups.items()):
-        known = contents.groups.get((name, pattern))
-        if known is None:
-            _begin_group(manager, state, (name, pattern), group)
-        else:
-            number, record_, kept = known
-            _set_group(manager, state, group, number, record_, kept)
-    for (name, pattern), (number, record_, kept) in contents.groups.items():
-        if (name, pattern) not in state.groups:
-            group = manager.adopt_group(state, number, record_)
-            restore_state(group, kept)
-    state.idle_since_ms = manager.hub.steady_ms  # its consumers on other nodes are still to come
-    manager.count_here(state, True)
-    manager.record_queue(state)
-    for group, found in waiting:
-        for log, offset, deliveries in found:       # nobody has seen it
-            number = queue.logs[log].number
-            if by_offset.claim_of(group, number, offset) == (deliveries, None):
-                by_offset.give_back_at(group, number, offset, 0, False)
-    if queue.kind == QUEUE_STREAM:
-        manager.reads.came(queue, former)
-    manager.derive(state)
-    relay.flush_here()
-    return settled
-
-
-def make_anew(manager: QueueManager, hosts: dict[str, Host], state: QueueState) -> None:
-    """The owner of a queue that is not durable is gone, and this node has it from now on, empty. Its consumers here go
-    on. hosts: Hosts.protocols."""
-    queue, ledger = state.queue, manager.hub.ledger
-    assert isinstance(queue.relay, QueueRelay)
-    queue.relay.forget_held()
-    line = manager.replicator.line_of_queue(*queue.address, False)
-    number = manager.number(line)
-    logs = [Log(ledger, manager.number(line), lane=at % state.spec.lanes, volatile=True, line=line)
-            for at in range(state.spec.partitions * state.spec.lanes)]
-    take_over(manager, state, Contents(number, logs, None, logs[0].line, False, {}), hosts)
-    for listener in manager.listeners:
-        listener.queue_made(queue)
-
-
-def _set_group(manager: QueueManager, state: QueueState, group: Group, number: int, record_: GroupRecord,
-               kept: bytes | None) -> None:
-    group.home = state.queue
-    become_owner(group, number, state.queue.line, record_.mode, state.queue.logs, kept)
-    group.on_dead = manager.settings.dead
-    if record_.pattern:
-        group.filter = manager.filter(state.queue, record_.pattern)
-    manager.set_retry_policy(state, group, record_.retry_policy)
-
-
-def _begin_group(manager: QueueManager, state: QueueState, key: tuple[bytes, bytes], group: Group) -> None:
-    """The old owner had not heard of this group before the queue moved."""
-    single = state.arguments is not None and state.arguments.single
-    queue = state.queue
-    record_ = GroupRecord(queue.number, key[0], "single" if single else group.mode, key[1],
-                          state.retry_policies.get(group, UNSPECIFIED))
-    _set_group(manager, state, group, manager.number(queue.line), record_, None)
-    if queue.durable:
-        record(manager.hub.ledger, RecordKind.GROUP, group.number, record_, group.line)
-    for log in queue.logs:
-        by_offset.seek(group, log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
-
-
 class Arrival:
     """Machine. The new owner's side: a copy that is not the queue yet. It is on the disk like a queue, under a name by
     which a start knows what it is."""
 
-    def __init__(self, manager: QueueManager, hosts: dict[str, Host]) -> None:
+    def __init__(self, manager: QueueManager, hands: Hands) -> None:
         self._manager = manager
-        self._hosts = hosts
+        self._hands = hands
         self.definition: QueueDefinition | None = None
         self.state: QueueState | None = None
         self.whole = False
@@ -544,6 +326,9 @@ class Arrival:
         manager.settings.configure(state)
         manager.states[queue] = state  # for the checkpoints
         manager.record_queue(state)
+        served = manager.queues.get(definition.address)
+        if served is not None and served.id == definition.id and hand_of(served) is Hand.RELAY:
+            self._hands.begin_copy(served, state)
 
     def _delayed(self) -> Delays:
         assert self.state is not None
@@ -643,6 +428,9 @@ class Arrival:
         manager.changed.discard(state)
         manager.sums.forget(state.queue)
         state.queue.delays = None
+        served = manager.queues.get(self.definition.address) if self.definition is not None else None
+        if served is not None and served.copy is state:
+            self._hands.drop_copy(served)
 
     def adopt(self, state: QueueState) -> list[tuple[Group, Reserve]]:
         """See Coming."""
@@ -652,7 +440,7 @@ class Arrival:
         self.state = None
         self._manager.hub.origins.watch(False)
         state.producers = staged.producers
-        settled = take_over(self._manager, state, contents, self._hosts)
+        settled = self._hands.take(state, contents)
         for group in staged.groups.values():
             group.end()
         found = []
@@ -668,7 +456,7 @@ class Arrival:
                 found.append((served, one))
             else:
                 served.leave(one)
-        _settle_kept(self._manager, state.queue, settled)
+        self._hands.settle_kept(state.queue, settled)
         return found
 
 

@@ -42,9 +42,9 @@ class Coming(Protocol):
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("arguments", "commit_due_ms", "configured", "dead_lettered", "declared", "died", "due_at", "groups",
-                 "had_consumer", "here", "id", "idle_since_ms", "moving", "owner", "producers", "queue", "retained",
-                 "retention_due_ms", "retry_policies", "spec")
+    __slots__ = ("arguments", "commit_due_ms", "configured", "copy", "dead_lettered", "declared", "died", "due_at",
+                 "groups", "had_consumer", "here", "id", "idle_since_ms", "moving", "owner", "producers", "queue",
+                 "retained", "retention_due_ms", "retry_policies", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
@@ -55,7 +55,8 @@ class QueueState:
         self.owner: object = None  # of an exclusive queue: its connection
         self.id = 0  # identity in the cluster; 0: no other node knows it
         self.here = True  # this node has its messages
-        self.moving: Going | None = None  # it is about to move to another node
+        self.moving: Going | None = None  # it is about to move to another node; set by hands.py, as the next one
+        self.copy: QueueState | None = None  # what this node stores of it while another node decides
         self.had_consumer = False  # an AMQP consumer
         self.groups: dict[tuple[bytes, bytes], Group] = {}
         # Of groups whose consumers set one. Change this and the fields below only by note_retry_policy() and the like.

@@ -56,7 +56,20 @@ def message_from_paho(message: Any) -> Message:
 class Client(mqtt.Client):
     """Remembers over any number of attempts to come back that a PUBREL was under way. At its second attempt paho 2.1
     forgets it and sends that PUBLISH again, which [MQTT-4.3.3-6] forbids and no broker can tell from a new message; and
-    a broker that is being killed may take the first attempt and drop it."""
+    a broker that is being killed may take the first attempt and drop it.
+
+    answered: set when CONNACK has been dealt with: what had not been acknowledged has been sent again. on_connect comes
+    before that, and what is published then goes ahead of it."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.answered = threading.Event()
+
+    def _handle_connack(self) -> mqtt.MQTTErrorCode:
+        try:
+            return super()._handle_connack()
+        finally:
+            self.answered.set()
 
     def _reconnect_wait(self) -> None:
         time.sleep(0.05)
@@ -74,7 +87,7 @@ class PahoSession(Session):
     def __init__(self, where: Endpoint, options: Options) -> None:
         super().__init__()
         v5 = options.version == 5
-        self._connected, self._subscribed, self._code = threading.Event(), threading.Event(), 0
+        self._subscribed, self._code = threading.Event(), 0
         self._waiting: list[mqtt.MQTTMessageInfo] = []
         clean = {} if v5 else {"clean_session": options.clean_session}
         self.client = client = Client(
@@ -97,7 +110,7 @@ class PahoSession(Session):
                 will.topic, will.payload, will.qos, will.retain, to_paho(will.properties, PacketTypes.WILLMESSAGE)
             )
         client.on_connect = self._on_connect
-        client.on_disconnect = lambda *args: self._connected.clear()
+        client.on_disconnect = lambda *args: client.answered.clear()
         client.on_message = lambda client, data, message: self._inbox.put(message_from_paho(message))
         client.on_subscribe = lambda *args: self._subscribed.set()
         self._started: dict[str, Any] = {}
@@ -111,10 +124,10 @@ class PahoSession(Session):
             assert self._subscribed.wait(TIMEOUT), "no SUBACK"
 
     def go_on(self, where: Endpoint) -> None:
-        self._connected.clear()
+        self.client.answered.clear()
         self.client.connect(where.host, where.port, **self._started)
         self.client.loop_start()
-        if not self._connected.wait(TIMEOUT):
+        if not self.client.answered.wait(TIMEOUT):
             raise TimeoutError("no CONNACK")
         if self._code:
             self.client.loop_stop()
@@ -122,11 +135,10 @@ class PahoSession(Session):
 
     def _on_connect(self, client: mqtt.Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         self._code = reason.value
-        self._connected.set()
 
     def publish(self, message: Message) -> None:
         # What is published before paho is back after a restart is sent, but reported as an error.
-        assert self._connected.wait(TIMEOUT), "not connected again"
+        assert self.client.answered.wait(TIMEOUT), "not connected again"
         info = self.client.publish(
             message.topic, message.payload, message.qos, message.retain, to_paho(message.properties)
         )

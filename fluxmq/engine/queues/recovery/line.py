@@ -4,6 +4,7 @@ another instance leads.
     leader   declare, append, claim, settle … ─► records ─► committed ─┐
     follower                                                           └─► QueueLine.apply ─► the same queues
                                                                            lead() ─► it decides itself from now on
+                                                                           follow() ─► it applies again
 
 Numbers of queues, logs and groups are unique within their line only. So the numbers in a record are looked up in tables
 of its line, and a queue is added to the manager's tables, by name, when this instance becomes its leader.
@@ -15,6 +16,7 @@ they become when this instance leads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -23,12 +25,14 @@ from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.handover import Reserve, reserve_claimed
 from fluxmq._core.queue.line import LineObjects
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.state import restore_state
 from fluxmq.engine.queues.deduplication import with_sequence
 from fluxmq.engine.queues.delays import adopt_delays
+from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hands, hand_of
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
 from fluxmq.engine.queues.records import GroupRecord, QueueRecord
 from fluxmq.engine.queues.recovery.snapshot import derive, read_snapshot, rebuild
@@ -42,10 +46,13 @@ _QUEUE, _QUEUE_END, _GROUP = RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.
 
 
 class QueueLine:
-    """Machine. make_log: makes a log that a queue's record names; None: one without messages."""
+    """Machine. make_log: makes a log that a queue's record names; None: one without messages. hands: of a node whose
+    queues may be of other nodes; None: of one that leads everything."""
 
-    def __init__(self, manager: QueueManager, line: Line, make_log: Callable[[int, int], Log] | None = None) -> None:
+    def __init__(self, manager: QueueManager, line: Line, make_log: Callable[[int, int], Log] | None = None,
+                 hands: Hands | None = None) -> None:
         self.manager = manager
+        self._hands = hands
         self.line = line
         self.following = line.number != 0
         self.queues: dict[int, QueueState] = {}
@@ -239,15 +246,75 @@ class QueueLine:
 
     # ------------------------------------------------------------------ another leads, this one leads
 
-    def lead(self) -> None:
+    def lead(self) -> list[tuple[Group, Reserve]]:
         """Activates everything that was applied: from now on this instance decides, and records its decisions for the
-        line. Raises UsageError, without changing anything, when a queue of the same name exists already."""
+        line. Where a relay has the name of a queue, that becomes the queue. What was given out is kept for consumers of
+        other nodes, which may hold it: returns what QueueManager.let_go takes. Raises UsageError, without changing
+        anything, when a queue of the same name is here already."""
         for state in self.queues.values():
-            if state.queue.address in self.manager.queues:
+            served = self.manager.queues.get(state.queue.address)
+            if served is not None and (self._hands is None or (hand_of(served), Event.TAKE) not in NEXT):
                 raise UsageError(f"there is a queue {state.spec.shown} already, which line {self.line.name!r} does not "
                                  f"commit")
         self.following = False
-        for state in self.queues.values():
-            state.queue.following = False
-            self.manager.install(state)
-            derive(self.manager, state)
+        kept = []
+        for copy in list(self.queues.values()):
+            served = self.manager.queues.get(copy.queue.address)
+            copy.queue.following = False
+            if served is None:
+                self.manager.install(copy)
+                derive(self.manager, copy)
+            else:
+                kept += self._take(served, copy)
+        return kept
+
+    def _take(self, served: QueueState, copy: QueueState) -> list[tuple[Group, Reserve]]:
+        """The relay becomes the queue, with what the copy has."""
+        assert self._hands is not None
+        contents = Contents.of(self.manager, copy)
+        copy.queue.delays = None
+        settled = self._hands.take(served, contents)
+        served.producers = copy.producers
+        self.note(served)
+        self._hands.settle_kept(served.queue, settled)
+        kept = [(group, reserve_claimed(group)) for group in served.groups.values()]
+        return [(group, one) for group, one in kept if one is not None]
+
+    def note(self, state: QueueState) -> None:
+        """A queue that this instance leads: it has declared it for the line, or has taken it."""
+        self.queues[state.queue.number] = state
+        for log in state.logs:
+            self.logs[log.number] = state, log
+        delays = state.queue.delays
+        for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
+            self.groups[group.number] = group
+
+    def follow(self) -> None:
+        """Another instance leads from now on, and has committed all that this one has decided. The queues go on as
+        copies, to which its records are applied, and have relays. Raises UsageError, without changing anything, while
+        something is not committed."""
+        if self.following or self._hands is None:
+            raise UsageError(f"line {self.line.name!r} is not led here")
+        if self.line.undecided:
+            raise UsageError(f"line {self.line.name!r} has {self.line.undecided} batches that are not committed")
+        led = [state for state in self.queues.values() if self.manager.states.get(state.queue) is state]
+        self.clear()
+        self.following = True
+        for state in led:
+            self._hands.follow(state, partial(self._copy, state))
+
+    def _copy(self, state: QueueState, contents: Contents) -> QueueState:
+        """Of what a queue has that is a relay now."""
+        manager, queue = self.manager, state.queue
+        made = Queue(manager.hub.ledger, contents.number, state.spec.raw, queue.kind, contents.logs, queue.lanes,
+                     queue.namespace)
+        made.following = True
+        made.delays = contents.delays
+        if contents.delays is not None:
+            contents.delays.group.home = made
+        copy = manager.adopt(state.spec, made, state.declared, state.id)
+        copy.producers, state.producers = state.producers, {}
+        for number, record, kept in contents.groups.values():
+            restore_state(manager.adopt_group(copy, number, record), kept)
+        self.note(copy)
+        return copy

@@ -1,0 +1,327 @@
+"""A queue changes hands between three instances, whose group a line of the test plays: relay, following, leading,
+following … (engine/queues/hands.py), with consumers on every node.
+
+After each turn all that follow know what the leader knows; nothing is lost, and nothing that the leader has settled
+comes again. That other nodes' consumers get messages over streams is not part of it: see simulator/cluster.
+"""
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from property.test_queue_group import SMOKE, SOAK, START_MS
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.peer.queue_relay import QueueRelay
+from fluxmq._core.queue import by_offset
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.handover import Reserve
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.testing.probes import claims_of, live_objects, pump_queues
+from fluxmq.cluster.solo import solo
+from fluxmq.engine.queues.hands import NEXT, Event, Hand, Hands, hand_of
+from fluxmq.engine.queues.manager import QueueManager, QueueState
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.queues.recovery.snapshot import digest, snapshot
+from fluxmq.engine.queues.relays import Hosts, Relays
+from fluxmq.model.queues import QueueSpec
+
+NODES = 3
+IDENTITY = 77
+GROUPS = (b"a", b"b")
+
+
+class _Host:
+    """Of a protocol: nobody is the only consumer, and whoever comes from a relay needs nothing."""
+
+    def leads(self, queue: Any, member: Any) -> bool:
+        return False
+
+    def adopt_member(self, queue: Any, member: Any, asked: Any) -> None:
+        pass
+
+
+class Node:
+    """An instance, with the queue as this node's clients see it, and what it stores of the line."""
+
+    def __init__(self, number: int, spec: QueueSpec) -> None:
+        self.hub = Hub(None)
+        self.hub.set_clock(START_MS, 0)
+        for at in range(number):
+            self.hub.namespaces.add(b"only here %d" % at)
+        self.hub.namespaces.add(b"tenant")
+        self.manager = QueueManager(self.hub, cluster=solo())
+        self.relays, hosts = Relays(), Hosts(self.hub)
+        hosts.protocols |= {"mqtt": _Host(), "amqp": _Host()}       # type: ignore[dict-item]
+        self.manager.reads.connect(self.relays, hosts)
+        self.hands = Hands(self.manager, self.relays, hosts.protocols)
+        self.line = self.hub.commits.open_line("group 7")
+        self.copies = self.new_copies()
+        self.spec = spec
+        # Whether a message is kept for a consumer of another node.
+        self.is_kept: Callable[[bytes, tuple[int, int]], bool] = lambda name, place: False
+        self.members: dict[bytes, list[PyMember]] = {name: [] for name in GROUPS}
+        self.held: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}     # (log in the queue, offset)
+
+    def new_copies(self) -> QueueLine:
+        return QueueLine(self.manager, self.line, hands=self.hands)
+
+    @property
+    def state(self) -> QueueState:
+        return self.manager.queues[self.spec.address]
+
+    def join(self, name: bytes, room: int) -> None:
+        queue = self.state.queue
+        group = self.manager.group(queue, name)
+
+        def place(log: int, offset: int) -> tuple[int, int]:
+            return [one.number for one in self.state.queue.logs].index(log), offset
+
+        def deliver(log: int, offset: int, deliveries: int) -> bool:
+            assert place(log, offset) not in self.held[name], f"{offset} comes to a node that holds it"
+            assert not self.is_kept(name, place(log, offset)), f"{offset} is kept for another node"
+            self.held[name].add(place(log, offset))
+            return True
+
+        def lost(log: int, offset: int, deliveries: int) -> None:
+            self.held[name].discard(place(log, offset))
+
+        self.members[name].append(PyMember(deliver, lost, room, 0))
+        group.join(self.members[name][-1])
+
+    def pump(self) -> None:
+        while pump_queues(self.hub):
+            pass
+
+
+class HandsMachine(RuleBasedStateMachine):
+    """leader: index of the node that decides. settled: by group, what the leader has settled."""
+
+    @initialize(lanes=st.sampled_from((0, 2)), partitions=st.integers(1, 2),
+                kind=st.sampled_from(("classic", "stream")))
+    def make(self, lanes: int, partitions: int, kind: str) -> None:
+        self.now = START_MS
+        spec = QueueSpec(name="q", type=kind, namespace="tenant", partitions=partitions,   # type: ignore[arg-type]
+                         max_priority=lanes if kind == "classic" else 0)
+        self.kind = kind
+        self.nodes = [Node(number, spec) for number in range(NODES)]
+        for node in self.nodes:
+            node.is_kept = lambda name, place: self.keeping and any(place in other.held[name] for other in self.nodes)
+        self.leader = 0
+        first, *others = self.nodes
+        queue = first.manager.declare(spec, first.line)[0]
+        first.manager.identify(spec.address, IDENTITY)
+        first.copies.lead()
+        first.copies.note(first.state)
+        assert hand_of(first.state) is Hand.LEADING and first.state.queue is queue
+        for node in others:
+            node.manager.make_relay(spec, None, IDENTITY)
+            assert hand_of(node.state) is Hand.RELAY
+        self.queues = [node.state.queue for node in self.nodes]
+        self.published = 0
+        self.kept: list[tuple[Group, Reserve]] = []
+        self.keeping = False
+        self.settled: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}
+        self.turn()
+
+    @property
+    def led(self) -> Node:
+        return self.nodes[self.leader]
+
+    @rule()
+    def turn(self) -> None:
+        """What the leader has decided is committed and applied, and all are equal."""
+        self.led.pump()
+        queue = self.led.state.queue
+        wanted = digest(self.led.manager, self.led.state)
+        position, records = self.led.line.submit()
+        if position:
+            self.led.line.commit(position)
+        for node in self.nodes:
+            if node is not self.led:
+                node.copies.apply(records)
+                assert digest(node.manager, node.copies.queues[queue.number]) == wanted
+        assert [node.state.queue for node in self.nodes] == self.queues, "a queue is another object"
+        for node in self.nodes:
+            if node is self.led:
+                assert hand_of(node.state) is Hand.LEADING
+            else:
+                copy = node.copies.queues[queue.number].queue
+                assert isinstance(node.state.queue.relay, QueueRelay) and copy not in node.hub.owned.values()
+
+    @rule(count=st.integers(1, 4), delay=st.sampled_from((0, 0, 50)), priority=st.integers(0, 2))
+    def publish(self, count: int, delay: int, priority: int) -> None:
+        for _ in range(count):
+            self.published += 1
+            assert self.led.state.queue.append_message(
+                b"$queue/q", b"%d" % self.published, priority=priority,
+                not_before=self.now + delay if delay and self.kind == "classic" else 0) == 0
+
+    @rule(sequence=st.integers(1, 9))
+    def produce(self, sequence: int) -> None:
+        """Which sequences of a producer were appended, everybody concludes from its messages."""
+        self.turn()
+        for node in self.nodes:
+            (node.state if node is self.led else node.copies.queues[self.led.state.queue.number]).note_produced(
+                b"p", (sequence, 1))
+
+    @rule(ms=st.integers(1, 100))
+    def time_goes_by(self, ms: int) -> None:
+        self.now += ms
+        for node in self.nodes:
+            node.hub.set_clock(self.now, self.now - START_MS)
+        self.led.state.queue.notify()
+
+    @rule(at=st.integers(0, NODES - 1), name=st.sampled_from(GROUPS), room=st.integers(1, 5))
+    def join(self, at: int, name: bytes, room: int) -> None:
+        if self.kind == "classic":
+            self.nodes[at].join(name, room)
+            self.led.pump()
+
+    @rule(at=st.integers(0, NODES - 1), name=st.sampled_from(GROUPS), which=st.floats(0, 1), back=st.booleans())
+    def settle(self, at: int, name: bytes, which: float, back: bool) -> None:
+        """A consumer at any node is done with a message, or gives it back. What one does whose node does not lead, its
+        relay keeps for the owner, whom nobody names here."""
+        node = self.nodes[at]
+        if not node.held[name]:
+            return
+        index, offset = sorted(node.held[name])[int(which * (len(node.held[name]) - 1))]
+        group, log = node.state.groups[name, b""], node.state.queue.logs[index].number
+        node.held[name].discard((index, offset))
+        if back:
+            by_offset.give_back_at(group, log, offset, 0, True)
+        elif by_offset.settle_at(group, log, offset) and node is self.led:
+            self.settled[name].add((index, offset))
+
+    @rule(to=st.integers(0, NODES - 1), keep=st.booleans())
+    def another_leads(self, to: int, keep: bool) -> None:
+        """keep: what is kept for consumers of other nodes stays so for a while."""
+        if to == self.leader:
+            return
+        self.let_go()
+        self.turn()
+        former, new = self.led, self.nodes[to]
+        before = digest(former.manager, former.state)
+        self.changes(former, Event.FOLLOW, former.copies.follow)
+        assert digest(former.manager, former.copies.queues[next(iter(former.copies.queues))]) == before
+        self.keeping = True
+        self.changes(new, Event.TAKE, lambda: self.kept.extend(new.copies.lead()))
+        self.leader = to
+        if not keep:
+            self.let_go()
+        self.turn()
+
+    def changes(self, node: Node, event: Event, what: Any) -> None:
+        hand = hand_of(node.state)
+        what()
+        assert hand_of(node.state) is NEXT[hand, event]
+
+    @rule()
+    def let_go(self) -> None:
+        self.led.manager.let_go(self.kept)
+        self.kept.clear()
+        self.keeping = False
+
+    @rule()
+    def too_early(self) -> None:
+        """Nothing changes while something is not committed, and nobody leads twice."""
+        self.led.state.queue.append_message(b"$queue/q", b"%d" % self.published)
+        self.published += 1
+        with pytest.raises(UsageError, match="not committed"):
+            self.led.copies.follow()
+        with pytest.raises(UsageError, match="it cannot take"):
+            self.led.hands.take(self.led.state, None)       # type: ignore[arg-type]
+        for node in self.nodes:
+            if node is not self.led:
+                with pytest.raises(UsageError, match="not led here"):
+                    node.copies.follow()
+        assert hand_of(self.led.state) is Hand.LEADING
+
+    @rule(at=st.integers(0, NODES - 1))
+    def a_copy_is_made_anew(self, at: int) -> None:
+        """From a snapshot: it was lost, or fell too far behind."""
+        node = self.nodes[at]
+        if node is self.led:
+            return
+        self.turn()
+        raw = snapshot(self.led.manager, self.led.state)
+        node.copies.clear()
+        node.copies = node.new_copies()
+        node.copies.restore(raw)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "nodes"):
+            return
+        self.let_go()
+        self.time_goes_by(1000)
+        self.turn()
+        self.turn()
+        led = self.led
+        assert sum(log.next & ((1 << 56) - 1) for log in led.state.queue.logs) == self.published
+        if self.kind == "stream":
+            return
+        for name in GROUPS:
+            group = led.manager.group(led.state.queue, name)
+            there = {(index, offset) for index, log in enumerate(led.state.queue.logs)
+                     for offset in range(log.first, log.next) if log.get(offset) is not None}
+            again = {(index, offset) for index, offset in self.settled[name]
+                     if (index, offset) in there and not by_offset.is_settled(group, led.state.queue.logs[index].number,
+                                                                              offset)}
+            assert not again, f"settled, and there again: {again}"
+            before = set(led.held[name])
+            led.join(name, 100_000)
+            led.pump()
+            assert before <= led.held[name]
+            waiting = {place for place, claim in claims_of(group).items() if claim[0] == "ready"}
+            assert not waiting, f"nobody gets {waiting}"
+
+
+def test_a_queue_changes_hands() -> None:
+    run_state_machine_as_test(HandsMachine, settings=settings(SMOKE, max_examples=150))
+
+
+def test_what_a_consumer_settled_while_its_node_followed_is_settled_when_it_leads_again() -> None:
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.join(0, b"a", 5)
+    machine.publish(3, 0, 0)
+    machine.turn()
+    machine.another_leads(1, keep=True)
+    machine.settle(0, b"a", 0.0, back=False)
+    machine.settle(0, b"a", 0.0, back=True)
+    first, node = machine.nodes[1].state.groups[b"a", b""], machine.nodes[0]
+    assert node.held[b"a"] == {(0, 2)} and len(claims_of(first)) == 3
+    machine.another_leads(0, keep=False)
+    group, log = node.state.groups[b"a", b""], node.state.queue.logs[0].number
+    assert [by_offset.is_settled(group, log, offset) for offset in range(3)] == [True, False, False]
+    assert node.held[b"a"] == {(0, 1), (0, 2)}     # the second was given back, and has come again
+    machine.teardown()
+
+
+def test_nothing_is_left_of_copies() -> None:
+    gc.collect()
+    before = live_objects()
+    machine = HandsMachine()
+    machine.make(lanes=2, partitions=2, kind="classic")
+    for at in range(NODES):
+        machine.join(at, b"a", 3)
+    machine.publish(4, 0, 0)
+    machine.publish(4, 50, 0)
+    for to in (1, 2, 0, 1):
+        machine.another_leads(to, keep=True)
+    machine.teardown()
+    del machine
+    gc.collect()
+    assert live_objects() == before
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_a_queue_changes_hands_for_long() -> None:
+    run_state_machine_as_test(HandsMachine, settings=SOAK)
