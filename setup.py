@@ -72,7 +72,7 @@ CONNECTIONS = {
     "peer": {"feed", "outbox", "parts", "queue_member", "queue_relay"},
     "pubsub": {"retained", "retained_replay", "routes", "session", "share_group", "topics"},
     "queue": {"amqp_head", "balance", "by_offset", "cache", "claim", "cursor", "delay", "due", "export", "group",
-              "handover", "lanes", "line", "log", "member", "page", "pages", "queue", "relay", "session_member",
+              "handover", "lanes", "lend", "line", "log", "member", "page", "pages", "queue", "relay", "session_member",
               "shared_room", "sizes", "state", "stats", "stream"},
 }
 

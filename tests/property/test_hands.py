@@ -64,8 +64,11 @@ class Node:
         self.line = self.hub.commits.open_line("group 7")
         self.copies = self.new_copies()
         self.spec = spec
+        # Of these, what it is committed that they are held.
+        self.sent: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}
         # Whether a message is kept for a consumer of another node.
         self.is_kept: Callable[[bytes, tuple[int, int]], bool] = lambda name, place: False
+        self.numbers: dict[int, int] = {}       # number of a log -> which of the queue's it is
         self.members: dict[bytes, list[PyMember]] = {name: [] for name in GROUPS}
         self.held: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}     # (log in the queue, offset)
 
@@ -81,9 +84,11 @@ class Node:
         group = self.manager.group(queue, name)
 
         def place(log: int, offset: int) -> tuple[int, int]:
-            return [one.number for one in self.state.queue.logs].index(log), offset
+            return self.numbers[log], offset
 
         def deliver(log: int, offset: int, deliveries: int) -> bool:
+            # The queue may have the relay's logs, which have other numbers, when something is taken back.
+            self.numbers = {one.number: at for at, one in enumerate(self.state.queue.logs)}
             assert place(log, offset) not in self.held[name], f"{offset} comes to a node that holds it"
             assert not self.is_kept(name, place(log, offset)), f"{offset} is kept for another node"
             self.held[name].add(place(log, offset))
@@ -112,7 +117,8 @@ class HandsMachine(RuleBasedStateMachine):
         self.kind = kind
         self.nodes = [Node(number, spec) for number in range(NODES)]
         for node in self.nodes:
-            node.is_kept = lambda name, place: self.keeping and any(place in other.held[name] for other in self.nodes)
+            node.is_kept = lambda name, place: self.keeping and any(
+                place in other.held[name] & other.sent[name] for other in self.nodes)
         self.leader = 0
         first, *others = self.nodes
         queue = first.manager.declare(spec, first.line)[0]
@@ -124,10 +130,11 @@ class HandsMachine(RuleBasedStateMachine):
             node.manager.make_relay(spec, None, IDENTITY)
             assert hand_of(node.state) is Hand.RELAY
         self.queues = [node.state.queue for node in self.nodes]
-        self.published = 0
+        self.published = self.fresh = 0     # those that are committed, and those that are not
         self.kept: list[tuple[Group, Reserve]] = []
         self.keeping = False
         self.settled: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}
+        self.undecided: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}
         self.turn()
 
     @property
@@ -144,23 +151,31 @@ class HandsMachine(RuleBasedStateMachine):
         if position:
             self.led.line.commit(position)
         for node in self.nodes:
+            node.copies.apply(records)
             if node is not self.led:
-                node.copies.apply(records)
                 assert digest(node.manager, node.copies.queues[queue.number]) == wanted
+        assert not any(log.retained_count for log in self.led.state.logs), "what is committed is still kept"
+        self.published, self.fresh = self.published + self.fresh, 0
+        for name, places in self.undecided.items():
+            self.settled[name] |= places
+            places.clear()
+        for name, places in self.led.held.items():
+            self.led.sent[name] = set(places)
         assert [node.state.queue for node in self.nodes] == self.queues, "a queue is another object"
         for node in self.nodes:
+            copy = node.copies.queues[queue.number].queue
+            assert copy not in node.hub.owned.values() and copy is not node.state.queue
             if node is self.led:
                 assert hand_of(node.state) is Hand.LEADING
             else:
-                copy = node.copies.queues[queue.number].queue
-                assert isinstance(node.state.queue.relay, QueueRelay) and copy not in node.hub.owned.values()
+                assert isinstance(node.state.queue.relay, QueueRelay)
 
-    @rule(count=st.integers(1, 4), delay=st.sampled_from((0, 0, 50)), priority=st.integers(0, 2))
+    @rule(count=st.integers(1, 4), delay=st.sampled_from((0, 0, 20, 80)), priority=st.integers(0, 2))
     def publish(self, count: int, delay: int, priority: int) -> None:
         for _ in range(count):
-            self.published += 1
+            self.fresh += 1
             assert self.led.state.queue.append_message(
-                b"$queue/q", b"%d" % self.published, priority=priority,
+                b"$queue/q", b"%d" % (self.published + self.fresh), priority=priority,
                 not_before=self.now + delay if delay and self.kind == "classic" else 0) == 0
 
     @rule(sequence=st.integers(1, 9))
@@ -168,8 +183,8 @@ class HandsMachine(RuleBasedStateMachine):
         """Which sequences of a producer were appended, everybody concludes from its messages."""
         self.turn()
         for node in self.nodes:
-            (node.state if node is self.led else node.copies.queues[self.led.state.queue.number]).note_produced(
-                b"p", (sequence, 1))
+            node.copies.queues[self.led.state.queue.number].note_produced(b"p", (sequence, 1))
+        self.led.state.note_produced(b"p", (sequence, 1))
 
     @rule(ms=st.integers(1, 100))
     def time_goes_by(self, ms: int) -> None:
@@ -197,19 +212,39 @@ class HandsMachine(RuleBasedStateMachine):
         if back:
             by_offset.give_back_at(group, log, offset, 0, True)
         elif by_offset.settle_at(group, log, offset) and node is self.led:
-            self.settled[name].add((index, offset))
+            self.undecided[name].add((index, offset))
 
-    @rule(to=st.integers(0, NODES - 1), keep=st.booleans())
-    def another_leads(self, to: int, keep: bool) -> None:
-        """keep: what is kept for consumers of other nodes stays so for a while."""
+    @rule(to=st.integers(0, NODES - 1), keep=st.booleans(), undo=st.booleans(), pump=st.booleans())
+    def another_leads(self, to: int, keep: bool, undo: bool, pump: bool) -> None:
+        """keep: what is kept for consumers of other nodes stays so for a while. undo: what the leader has decided since
+        the last turn is not committed."""
         if to == self.leader:
             return
-        self.let_go()
-        self.turn()
         former, new = self.led, self.nodes[to]
-        before = digest(former.manager, former.state)
+        if undo:
+            if pump:
+                former.pump()
+            former.state.note_produced(b"p", (99, 1))
+            former.line.give_up("another leads")
+            self.fresh = 0
+            for places in self.undecided.values():
+                places.clear()
+        self.let_go()
+        if not undo:
+            self.turn()
+        if former.line.undecided:
+            former.line.give_up("another leads")
         self.changes(former, Event.FOLLOW, former.copies.follow)
-        assert digest(former.manager, former.copies.queues[next(iter(former.copies.queues))]) == before
+        number, = former.copies.queues
+        follower = next(node for node in self.nodes if node is not former)
+        assert digest(former.manager, former.copies.queues[number]) == digest(follower.manager,
+                                                                              follower.copies.queues[number])
+        ours, theirs = (node.copies.queues[number].logs for node in (former, follower))
+        assert [(log.first, log.next, log.kept_bytes) for log in ours] == [
+            (log.first, log.next, log.kept_bytes) for log in theirs]
+        ends = [log.next for log in follower.copies.queues[number].queue.logs]
+        assert all(offset < ends[index] for held in former.held.values() for index, offset in held)
+        assert former.line.submit() == (0, b"")
         self.keeping = True
         self.changes(new, Event.TAKE, lambda: self.kept.extend(new.copies.lead()))
         self.leader = to
@@ -231,10 +266,11 @@ class HandsMachine(RuleBasedStateMachine):
     @rule()
     def too_early(self) -> None:
         """Nothing changes while something is not committed, and nobody leads twice."""
-        self.led.state.queue.append_message(b"$queue/q", b"%d" % self.published)
-        self.published += 1
-        with pytest.raises(UsageError, match="not committed"):
+        self.publish(1, 0, 0)
+        with pytest.raises(UsageError, match="not decided"):
             self.led.copies.follow()
+        with pytest.raises(UsageError, match="is led here"):
+            self.led.copies.lead()
         with pytest.raises(UsageError, match="it cannot take"):
             self.led.hands.take(self.led.state, None)       # type: ignore[arg-type]
         for node in self.nodes:
@@ -292,15 +328,86 @@ def test_what_a_consumer_settled_while_its_node_followed_is_settled_when_it_lead
     machine.join(0, b"a", 5)
     machine.publish(3, 0, 0)
     machine.turn()
-    machine.another_leads(1, keep=True)
+    machine.another_leads(1, keep=True, undo=False, pump=False)
     machine.settle(0, b"a", 0.0, back=False)
     machine.settle(0, b"a", 0.0, back=True)
     first, node = machine.nodes[1].state.groups[b"a", b""], machine.nodes[0]
     assert node.held[b"a"] == {(0, 2)} and len(claims_of(first)) == 3
-    machine.another_leads(0, keep=False)
+    machine.another_leads(0, keep=False, undo=False, pump=False)
     group, log = node.state.groups[b"a", b""], node.state.queue.logs[0].number
     assert [by_offset.is_settled(group, log, offset) for offset in range(3)] == [True, False, False]
     assert node.held[b"a"] == {(0, 1), (0, 2)}     # the second was given back, and has come again
+    machine.teardown()
+
+
+def test_what_is_not_committed_is_taken_back() -> None:
+    """What all groups have settled and the log has let go, what has come since and is in hand, who has produced it."""
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.join(0, b"a", 5)
+    machine.turn()
+    machine.publish(3, 0, 0)
+    first = machine.nodes[0]
+    first.pump()
+    position, records = first.line.submit()
+    for _ in range(3):
+        machine.settle(0, b"a", 0.0, back=False)
+    first.pump()
+    first.line.commit(position)         # what came before the settlements
+    for node in machine.nodes:
+        node.copies.apply(records)
+    machine.published, machine.fresh = 3, 0
+    log = first.state.queue.logs[0]
+    assert (log.first, log.next, log.retained_count) == (3, 3, 1)
+    machine.publish(2, 0, 0)
+    first.pump()
+    assert first.held[b"a"] == {(0, 3), (0, 4)}
+    machine.another_leads(1, keep=False, undo=True, pump=True)
+    assert not first.held[b"a"]
+    machine.join(1, b"a", 5)
+    assert machine.nodes[1].held[b"a"] == {(0, 0), (0, 1), (0, 2)} and machine.published == 3
+    machine.publish(1, 0, 0)
+    machine.turn()
+    assert machine.nodes[1].held[b"a"] == {(0, 0), (0, 1), (0, 2), (0, 3)}
+    machine.teardown()
+
+
+def test_a_deletion_that_is_not_committed_is_taken_back() -> None:
+    machine = HandsMachine()
+    machine.make(lanes=2, partitions=1, kind="classic")
+    machine.join(0, b"a", 2)
+    machine.publish(5, 0, 1)
+    machine.publish(2, 80, 0)
+    machine.turn()
+    first, second, _ = machine.nodes
+    first.manager.delete(first.spec.address)
+    first.line.give_up("another leads")
+    first.copies.follow()
+    number, = first.copies.queues
+    assert digest(first.manager, first.copies.queues[number]) == digest(second.manager, second.copies.queues[number])
+    second.copies.lead()
+    second.manager.delete(second.spec.address)
+    position, records = second.line.submit()
+    second.line.commit(position)
+    for node in machine.nodes:
+        node.copies.apply(records)
+        assert not node.copies.queues and not node.copies.logs
+
+
+def test_a_delayed_message_that_was_moved_is_not_moved_again() -> None:
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.publish(1, 80, 0)
+    machine.publish(1, 20, 0)
+    machine.time_goes_by(30)
+    machine.turn()
+    assert machine.led.state.queue.logs[0].next == 1
+    machine.another_leads(1, keep=False, undo=False, pump=False)
+    assert machine.led.state.queue.logs[0].next == 1
+    machine.another_leads(0, keep=False, undo=True, pump=False)
+    machine.time_goes_by(100)
+    machine.turn()
+    assert machine.led.state.queue.logs[0].next == 2
     machine.teardown()
 
 
@@ -314,7 +421,7 @@ def test_nothing_is_left_of_copies() -> None:
     machine.publish(4, 0, 0)
     machine.publish(4, 50, 0)
     for to in (1, 2, 0, 1):
-        machine.another_leads(to, keep=True)
+        machine.another_leads(to, keep=True, undo=to == 2, pump=False)
     machine.teardown()
     del machine
     gc.collect()

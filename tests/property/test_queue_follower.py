@@ -17,9 +17,11 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.cluster.solo import solo
+from fluxmq.engine.queues.hands import Hands
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.snapshot import digest, snapshot
+from fluxmq.engine.queues.relays import Relays
 from fluxmq.model.queues import QueueSpec
 
 
@@ -48,7 +50,7 @@ class FollowedMachine(QueueMachine):
         return queue
 
     def new_follower(self) -> QueueLine:
-        return QueueLine(self.here, self.there.commits.open_line("group 7"))
+        return QueueLine(self.here, self.there.commits.open_line("group 7"), hands=Hands(self.here, Relays(), {}))
 
     def pump(self) -> None:
         super().pump()
@@ -95,7 +97,7 @@ class FollowedMachine(QueueMachine):
         with pytest.raises(UsageError, match="is led here"):
             QueueLine(self.here, self.there.commits.local).apply(b"")
         self.there.set_clock(self.now, self.mono)
-        self.follower.lead()
+        self.here.let_go(self.follower.lead())      # nobody comes from another node for what is kept
         led = self.here.queues[b"tenant", b"q"]
         assert led.queue.namespace is self.there.namespaces[b"tenant"] and led.spec.namespace == "tenant"
         wanted = {name: {(log.number, offset) for log in self.queue.logs for offset in range(log.first, log.next)

@@ -119,7 +119,9 @@ def become_relay(Group group not None, Relay relay not None, list logs not None)
         cursor = group.cursors[at]
         for offset in offsets_of(cursor):
             claim = cursor.find(offset)
-            if claim.state == CLAIM_HELD:
+            if claim.state == CLAIM_HELD and offset >= cursor.log.next:
+                lose(group, claim)          # the message was appended, and taken back (queue/lend.pyx)
+            elif claim.state == CLAIM_HELD:
                 heap_remove(&group.leases, claim)
                 claim.due_ms = 0
             else:

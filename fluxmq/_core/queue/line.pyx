@@ -49,8 +49,9 @@ cdef class LineObjects:
     def apply(self, bytes records not None, cold not None) -> set:
         """Applies records that were committed together (Line.submit, or a batch of a journal). A repeated application
         has no effect. cold: called with (kind, number, body behind it) of records about queues that are not about
-        messages, and of NAMESPACE. Returns the homes of groups that changed. Raises CorruptError: before anything is
-        applied if the bytes do not divide into records, later if one of them is none."""
+        messages, and of NAMESPACE. Returns the homes of groups that changed, and queues that were trimmed. Raises
+        CorruptError: before anything is applied if the bytes do not divide into records, later if one of them is
+        none."""
         cdef const uint8_t* at = <const uint8_t*><const char*>records
         cdef const uint8_t* end = at + len(records)
         cdef const uint8_t* body = NULL
@@ -68,7 +69,11 @@ cdef class LineObjects:
         at = <const uint8_t*><const char*>records
         while journal_next_record(&at, end, &kind, &body, &length) > 0:
             if self.take(kind, body, length):
-                if is_of_group(kind):
+                if kind == RECORD_TRIM:
+                    trimmed = self.logs.get(peek_u64(body))
+                    if trimmed is not None:
+                        changed.add((<tuple>trimmed)[0].queue)
+                elif is_of_group(kind):
                     group = self.groups.get(peek_u64(body))
                     if group is not None and (<Group>group).home is not home:
                         home = (<Group>group).home

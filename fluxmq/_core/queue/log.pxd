@@ -93,6 +93,11 @@ cdef class Log:
     cdef uint32_t chunks_room
     cdef readonly Line line               # commit line of its records
     cdef spans_t spans                  # of messages that may not be committed yet
+    cdef bint positions_only            # another Log of this number has the messages: queue/lend.pyx
+    cdef readonly bint retains          # what is trimmed stays until it is committed: the same
+    cdef chunk_t** retained             # ascending, below all chunks
+    cdef readonly uint32_t retained_count
+    cdef uint32_t retained_room
     cdef uint32_t room_hint             # bytes of the next tail chunk
     cdef uint32_t found                 # index of the chunk found last
 
@@ -115,6 +120,7 @@ cdef class Log:
     cpdef count_for(self, Namespace namespace)
     cdef chunk_t* tail_for(self, uint32_t size) except NULL
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
+    cdef int retain(self) except -1
     cdef void take_out(self, uint32_t at) noexcept
     cdef void let_go(self, chunk_t* chunk) noexcept
     # Records the message that is the chunk's last one; if that fails it is not in the chunk.
@@ -132,6 +138,15 @@ cdef class Log:
 
 cdef void chunk_hold(chunk_t* chunk) noexcept
 cdef void chunk_drop(chunk_t* chunk) noexcept
+cdef chunk_t* chunk_new(uint32_t room) except NULL
+# Makes the record at a position of data the chunk's last one.
+cdef int chunk_index(chunk_t* chunk, uint32_t position) except -1
+# Index of the first record at or above offset; count when there is none.
+cdef uint32_t chunk_search(const chunk_t* chunk, uint64_t offset) noexcept
+# Size of the kept records from i up to end.
+cdef uint64_t chunk_bytes(const chunk_t* chunk, uint32_t i, uint32_t end) noexcept
+cdef inline const record_t* record_at(const chunk_t* chunk, uint32_t i) noexcept:
+    return <const record_t*>(chunk.data + chunk.at[i])
 # A chunk that no log has, with one message: `size` bytes, as a log has it, but for its expiry.
 cdef chunk_t* chunk_of_message(const uint8_t* message, uint32_t size, int64_t expires_at) except NULL
 cdef void record_body(const record_t* record, body_t* out) noexcept     # borrowed, like `record` itself

@@ -146,10 +146,6 @@ cdef chunk_t* chunk_of_message(const uint8_t* message, uint32_t size, int64_t ex
     return chunk
 
 
-cdef inline const record_t* record_at(const chunk_t* chunk, uint32_t i) noexcept:
-    return <const record_t*>(chunk.data + chunk.at[i])
-
-
 cdef int chunk_index(chunk_t* chunk, uint32_t position) except -1:
     """Makes the record at a position of data the chunk's last one."""
     cdef uint32_t* grown
@@ -239,7 +235,10 @@ cdef class Log:
         cdef uint32_t i
         for i in range(self.chunks_count):
             self.let_go(self.chunks[i])
+        for i in range(self.retained_count):
+            chunk_drop(self.retained[i])
         free(self.chunks)
+        free(self.retained)
         free(self.spans.items)
         if self.namespace is not None:
             self.namespace.bytes -= <int64_t>self.kept_bytes
@@ -374,7 +373,9 @@ cdef class Log:
     cdef int take_back(self, const record_t* head, const uint8_t* message) except -1:
         """The message that is next, unless the log has it already. head: its first bytes, aligned."""
         cdef chunk_t* chunk
-        if head.offset >= self.next:
+        if head.offset >= self.next and self.positions_only:
+            self.next = self.flushed = head.offset + 1
+        elif head.offset >= self.next:
             chunk = self.tail_for(head.size)
             memcpy(chunk.data + chunk.used, message, head.size)
             chunk_index(chunk, chunk.used)
@@ -746,8 +747,24 @@ cdef class Log:
             chunk = self.chunks[0]
             if chunk.state != CHUNK_FLUSHED:
                 self.unflushed_bytes -= chunk.used
+            if self.retains:
+                self.retain()
             self.take_out(0)
         self.found = 0
+
+    cdef int retain(self) except -1:
+        """The first chunk, which is about to go, stays until it is released."""
+        cdef chunk_t** grown
+        if self.retained_count == self.retained_room:
+            grown = <chunk_t**>realloc(self.retained, (self.retained_room * 2 + 1) * sizeof(chunk_t*))
+            if grown == NULL:
+                raise MemoryError()
+            self.retained = grown
+            self.retained_room = self.retained_room * 2 + 1
+        self.chunks[0].refs += 1
+        self.retained[self.retained_count] = self.chunks[0]
+        self.retained_count += 1
+        return 0
 
     def evict(self, uint64_t wanted_bytes) -> int:
         """Drops chunks that are in segments, least recently read first, until `wanted_bytes` are freed; returns the

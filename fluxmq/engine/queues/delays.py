@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.lend import retain
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 
@@ -32,6 +33,8 @@ def first_delayed(table: QueueTable, queue: Queue) -> None:
     """Called when the first message of this queue is to be delayed."""
     state = table.states[queue]
     log = Log(table.hub.ledger, table.number(queue.line), volatile=not queue.durable, line=queue.line)
+    if queue.logs[0].retains:
+        retain(log)
     adopt_delays(table, state, log, table.number(queue.line))
     table.record_queue(state)
 

@@ -218,14 +218,13 @@ class Hands:
         state.moving = None
         state.queue.resting = False
 
-    def follow(self, state: QueueState, copy_of: Callable[[Contents], QueueState]) -> None:
-        """Another node decides from now on, and knows everything that was decided here. copy_of: makes a copy of what
-        was here, which goes on by what that node says. This node's consumers hold on what they hold. Who decides is to
-        be said by QueueManager.set_owner."""
+    def follow(self, state: QueueState, copy: QueueState) -> None:
+        """Another node decides from now on, and this one goes on with a copy. Nothing is here any more that this node
+        has decided and that one does not know. This node's consumers hold on what they hold, if it is still there. Who
+        decides is to be said by QueueManager.set_owner."""
         self._expect(state, Event.FOLLOW)
-        contents = Contents.of(self._manager, state)
         self._become_relay(state, partial(self._settled_late, state), lambda relay: None, keeps=False)
-        state.copy = copy_of(contents)
+        state.copy = copy
         if state.queue.kind == QUEUE_STREAM:
             self._manager.reads.gone(state.queue)
 

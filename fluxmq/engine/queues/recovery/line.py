@@ -16,7 +16,6 @@ they become when this instance leads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
@@ -24,18 +23,20 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
+from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve, reserve_claimed
+from fluxmq._core.queue.lend import give_back, lend, mirror_of, release, retain, undo
 from fluxmq._core.queue.line import LineObjects
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue.state import restore_state
+from fluxmq._core.queue.state import restore_state, state_of
 from fluxmq.engine.queues.deduplication import with_sequence
-from fluxmq.engine.queues.delays import adopt_delays
+from fluxmq.engine.queues.delays import DELAY_GROUP, adopt_delays
 from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hands, hand_of
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
 from fluxmq.engine.queues.records import GroupRecord, QueueRecord
-from fluxmq.engine.queues.recovery.snapshot import derive, read_snapshot, rebuild
+from fluxmq.engine.queues.recovery.snapshot import read_snapshot, rebuild
 from fluxmq.engine.stored import group_of, queue_of
 from fluxmq.model.queues import QueueSpec
 
@@ -60,10 +61,15 @@ class QueueLine:
         self.groups: dict[int, Group] = self.objects.groups
         self.logs: dict[int, tuple[QueueState, Log]] = self.objects.logs
         self.passed_over: set[int] = set()  # logs of queues that had ended before the first record that was read
+        self._served: dict[int, QueueState] = {}  # the queue of each copy, while this instance leads
+        self._lent: dict[int, Log] = {}  # its logs, which have the messages then
         self._make_log = make_log or self._new_log
 
     def _new_log(self, number: int, lane: int) -> Log:
-        return Log(self.manager.hub.ledger, number, lane=lane, line=self.line)
+        log = Log(self.manager.hub.ledger, number, lane=lane, line=self.line)
+        if not self.following:
+            mirror_of(log)
+        return log
 
     def _log(self, number: int, lane: int) -> Log:
         self.manager.is_taken(self.line, number)
@@ -97,7 +103,7 @@ class QueueLine:
         logs = [self._log(one.number, one.lane) for one in record.logs]
         queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.max_priority + 1,
                       namespace)
-        queue.following = self.following
+        queue.following = self.line.number != 0
         self.manager.is_taken(self.line, number)
         state = self.queues[number] = self.manager.adopt(spec, queue, record.declared, record.identity)
         for one, log in zip(record.logs, logs, strict=True):
@@ -129,7 +135,9 @@ class QueueLine:
 
     def restore(self, raw: bytes) -> QueueState:
         """Replaces the queue's state by a snapshot of its leader; records committed later are applied to it. Raises
-        CorruptError."""
+        CorruptError; UsageError when this instance leads."""
+        if not self.following:
+            raise UsageError(f"line {self.line.name!r} is led here")
         found = read_snapshot(raw)
         self.manager.hub.namespaces.learn(self.line, found.record.namespace, found.namespace)
         state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.declaration())
@@ -149,17 +157,23 @@ class QueueLine:
         self.groups.clear()
         self.logs.clear()
         self.passed_over.clear()
+        self._served.clear()
+        self._lent.clear()
 
     # ------------------------------------------------------------------ records
 
     def apply(self, records: bytes) -> None:
-        """Applies the records about queues among records that were committed together (Line.submit, or a batch of a
-        journal). Raises CorruptError, or UsageError when this instance leads the line."""
-        if not self.following:
+        """Applies the records about queues among records that were committed together (Line.submit): to the copies,
+        also of an instance that leads. Raises CorruptError; UsageError for the journal, whose queues have no copies."""
+        if self.line.number == 0:
             raise UsageError(f"line {self.line.name!r} is led here")
         for queue in self.objects.apply(records, self.replay):
             if isinstance(queue, Queue) and queue.kind != QUEUE_STREAM:
                 queue.trim_done()
+            if self._lent and isinstance(queue, Queue) and (copy := self.queues.get(queue.number)) is not None:
+                for log in copy.logs:
+                    if (lent := self._lent.get(log.number)) is not None:
+                        release(lent, log.first)
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
         """Applies one record about queues that is not about messages (LineObjects); body: what follows its number. A
@@ -169,6 +183,7 @@ class QueueLine:
         elif kind == _QUEUE_END:
             state = self.queues.pop(number, None)
             if state is not None:
+                self._served.pop(number, None)
                 self._forget(state)
         elif kind == _GROUP:
             self._replay_group(number, group_of(body))
@@ -194,7 +209,7 @@ class QueueLine:
             self.passed_over.update((*(one.number for one in record.logs), record.delay))
             return
         if state is None:
-            known = None if self.following else self.manager.queues.get(spec.address)
+            known = self.manager.queues.get(spec.address) if self.line.number == 0 else None
             if known is not None and known.queue.number > number:
                 # the view has a newer one of the same name
                 self.passed_over.update((*(one.number for one in record.logs), record.delay))
@@ -207,11 +222,15 @@ class QueueLine:
             state.id = record.identity
             self._adopt_delays(state, record)
         self.manager.note_changed(state)
+        if self.line.number and not self.following:
+            served = self.manager.queues.get(spec.address)
+            if served is not None and served.queue.number == number:
+                self._serves(served, state)
 
     def _rename(self, number: int, former: QueueState, record: QueueRecord, spec: QueueSpec) -> QueueState:
         """The queue was set aside (QueueManager.set_aside): what was loaded of it has another name from here on."""
         state = self.queues[number] = self.manager.rename(former, spec, record.declared, record.identity,
-                                                          self.following)
+                                                          self.line.number != 0)
         for log in state.logs:
             self.logs[log.number] = state, log
         return state
@@ -238,83 +257,79 @@ class QueueLine:
         delays = state.queue.delays
         for log in state.logs:
             self.logs.pop(log.number, None)
+            self._lent.pop(log.number, None)
             log.trim(log.next)  # or its bytes would count until the queue, which its groups refer to, is collected
         for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
             self.groups.pop(group.number, None)
-        if not self.following:
+        if self.line.number == 0:
             self.manager.forget(state)
 
     # ------------------------------------------------------------------ another leads, this one leads
 
     def lead(self) -> list[tuple[Group, Reserve]]:
-        """Activates everything that was applied: from now on this instance decides, and records its decisions for the
-        line. Where a relay has the name of a queue, that becomes the queue. What was given out is kept for consumers of
-        other nodes, which may hold it: returns what QueueManager.let_go takes. Raises UsageError, without changing
-        anything, when a queue of the same name is here already."""
-        for state in self.queues.values():
-            served = self.manager.queues.get(state.queue.address)
-            if served is not None and (self._hands is None or (hand_of(served), Event.TAKE) not in NEXT):
-                raise UsageError(f"there is a queue {state.spec.shown} already, which line {self.line.name!r} does not "
+        """From now on this instance decides, and records its decisions for the line: the relay of each queue becomes
+        the queue, with what its copy has. What was given out is kept for consumers of other nodes, which may hold it:
+        returns what QueueManager.let_go takes. Raises UsageError, without changing anything, when a queue of the same
+        name is here already."""
+        if self._hands is None or not self.following:
+            raise UsageError(f"line {self.line.name!r} is led here")
+        for copy in self.queues.values():
+            served = self.manager.queues.get(copy.queue.address)
+            if served is not None and (hand_of(served), Event.TAKE) not in NEXT:
+                raise UsageError(f"there is a queue {copy.spec.shown} already, which line {self.line.name!r} does not "
                                  f"commit")
         self.following = False
         kept = []
-        for copy in list(self.queues.values()):
+        for copy in self.queues.values():
             served = self.manager.queues.get(copy.queue.address)
-            copy.queue.following = False
             if served is None:
-                self.manager.install(copy)
-                derive(self.manager, copy)
-            else:
-                kept += self._take(served, copy)
+                served = self.manager.make_relay(copy.spec, copy.declared, copy.id)
+            kept += self._take(self._hands, served, copy)
         return kept
 
-    def _take(self, served: QueueState, copy: QueueState) -> list[tuple[Group, Reserve]]:
-        """The relay becomes the queue, with what the copy has."""
-        assert self._hands is not None
-        contents = Contents.of(self.manager, copy)
-        copy.queue.delays = None
-        settled = self._hands.take(served, contents)
-        served.producers = copy.producers
-        self.note(served)
-        self._hands.settle_kept(served.queue, settled)
+    def _take(self, hands: Hands, served: QueueState, copy: QueueState) -> list[tuple[Group, Reserve]]:
+        contents, delays = Contents.of(self.manager, copy), copy.queue.delays
+        contents.logs = [lend(log) for log in copy.queue.logs]
+        if delays is not None:
+            group = Group(self.manager.hub.ledger, delays.group.number, DELAY_GROUP, line=self.line)
+            contents.delays = Delays(lend(delays.log), group)
+            restore_state(group, state_of(delays.group))
+        settled = hands.take(served, contents)
+        served.producers = dict(copy.producers)
+        self._serves(served, copy)
+        hands.settle_kept(served.queue, settled)
         kept = [(group, reserve_claimed(group)) for group in served.groups.values()]
         return [(group, one) for group, one in kept if one is not None]
 
+    def _serves(self, served: QueueState, copy: QueueState) -> None:
+        served.copy = copy
+        self._served[copy.queue.number] = served
+        self.note(served)
+
     def note(self, state: QueueState) -> None:
-        """A queue that this instance leads: it has declared it for the line, or has taken it."""
-        self.queues[state.queue.number] = state
+        """A queue that this instance leads: it has declared it for the line, or a log was added to it. What it decides
+        can be taken back from now on."""
         for log in state.logs:
-            self.logs[log.number] = state, log
-        delays = state.queue.delays
-        for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
-            self.groups[group.number] = group
+            retain(log)
+            self._lent[log.number] = log
 
     def follow(self) -> None:
-        """Another instance leads from now on, and has committed all that this one has decided. The queues go on as
-        copies, to which its records are applied, and have relays. Raises UsageError, without changing anything, while
-        something is not committed."""
-        if self.following or self._hands is None:
+        """Another instance leads from now on. What was decided here and is not committed has been given up
+        (Line.give_up), and is taken back: the queues are relays, and their copies, to which that instance's records are
+        applied, have what was committed. Raises UsageError, without changing anything, if something is undecided."""
+        if self._hands is None or self.following:
             raise UsageError(f"line {self.line.name!r} is not led here")
         if self.line.undecided:
-            raise UsageError(f"line {self.line.name!r} has {self.line.undecided} batches that are not committed")
-        led = [state for state in self.queues.values() if self.manager.states.get(state.queue) is state]
-        self.clear()
+            raise UsageError(f"line {self.line.name!r} has {self.line.undecided} batches that are not decided")
         self.following = True
-        for state in led:
-            self._hands.follow(state, partial(self._copy, state))
-
-    def _copy(self, state: QueueState, contents: Contents) -> QueueState:
-        """Of what a queue has that is a relay now."""
-        manager, queue = self.manager, state.queue
-        made = Queue(manager.hub.ledger, contents.number, state.spec.raw, queue.kind, contents.logs, queue.lanes,
-                     queue.namespace)
-        made.following = True
-        made.delays = contents.delays
-        if contents.delays is not None:
-            contents.delays.group.home = made
-        copy = manager.adopt(state.spec, made, state.declared, state.id)
-        copy.producers, state.producers = state.producers, {}
-        for number, record, kept in contents.groups.values():
-            restore_state(manager.adopt_group(copy, number, record), kept)
-        self.note(copy)
-        return copy
+        for number, served in self._served.items():
+            copy = self.queues[number]
+            for log in copy.logs:
+                undo(self._lent[log.number], log.first, log.next)
+            if self.manager.states.get(served.queue) is served:  # else it was deleted here, and that is not committed
+                self._hands.follow(served, copy)
+            for log in copy.logs:
+                give_back(log, self._lent[log.number])
+        self._served.clear()
+        self._lent.clear()
+        self.line.give_up("another instance leads")     # what the groups had not recorded yet
