@@ -10,6 +10,7 @@ from kit.peers import PeerNode, Wire
 
 from fluxmq._core.disk.journal import Journal
 from fluxmq._core.peer.queue_relay import QueueRelay
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
@@ -165,7 +166,6 @@ def _ear(node: PeerNode, sender: str) -> Any:
 
 
 def settle(member: PyMember, offset: int, log: int = 0) -> None:
-    from fluxmq._core.queue import by_offset
     assert by_offset.settle_at(member.group, log, offset)
 
 
@@ -636,4 +636,95 @@ def test_who_opens_a_stream_that_is_deleted_is_told() -> None:
     pair.a.manager.delete(pair.queue.address)
     pair.run()
     assert [answer.refused is not None for answer in pair.answers] == [True]
+    pair.end()
+
+
+# ---------------------------------------------------------------- queues of lines that others commit
+
+class Lines(Pair):
+    """Node b has two queues, each of a line of its own, which the test commits; a member of node a consumes each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        manager = self.b.manager
+        self.lines = [self.b.hub.commits.open_line(f"group {at}") for at in range(2)]
+        self.owned, self.came, self.lost = list[Queue](), list[tuple[int, int]](), list[tuple[int, int]]()
+        for at, line in enumerate(self.lines):
+            self.owned.append(manager.declare(QueueSpec(name=f"q{at}"), line)[0])
+            manager.identify(self.owned[at].address, 100 + at)
+            state = self.a.manager.make_relay(QueueSpec(name=f"q{at}"), None, 100 + at)
+            self.a.manager.set_owner(state, "b")
+        self.run()
+        self.decide(0)
+        self.decide(1)
+        self.answers = [self.consume(at) for at in range(2)]
+
+    def consume(self, at: int) -> list[Answer]:
+        def deliver(log: int, offset: int, count: int) -> bool:
+            self.came.append((at, offset))
+            return True
+
+        queue, answers = self.a.manager.queues[b"/", b"q%d" % at].queue, list[Answer]()
+        member = PyMember(deliver, lambda log, offset, count: self.lost.append((at, offset)), 100)
+        self.a.manager.group(queue, b"g").join(member)
+        self.a.relays.attach(queue, member, Attach(protocol="mqtt", client=f"c{at}", group=b"g"), answers.append)
+        self.run()
+        return answers
+
+    def put(self, at: int, payload: bytes) -> None:
+        assert self.owned[at].append_message(b"$queue/q", payload) == 0
+        self.run()
+
+    def decide(self, at: int, given_up: bool = False) -> None:
+        self.run()
+        position, _ = self.lines[at].submit()
+        if given_up:
+            self.lines[at].give_up("another leads", position)
+        elif position:
+            self.lines[at].commit(position)
+        self.run()
+
+
+def test_a_line_that_stands_still_holds_back_only_its_own() -> None:
+    pair = Lines()
+    assert pair.answers == [[], []]         # the group that was made for them is not committed
+    pair.decide(1)
+    assert [len(answers) for answers in pair.answers] == [0, 1]
+    for number in range(3):
+        pair.put(0, b"stands %d" % number)
+        pair.put(1, b"goes %d" % number)
+        pair.decide(1)
+    assert pair.came == [(1, 0), (1, 1), (1, 2)]
+    pair.decide(0)
+    assert pair.came[3:] == [(0, 0), (0, 1), (0, 2)] and len(pair.answers[0]) == 1
+    assert pair.b.to("a").late_bytes == 0
+    pair.end()
+
+
+def test_a_delivery_whose_claim_is_given_up_goes_nowhere() -> None:
+    pair = Lines()
+    pair.decide(0)
+    pair.decide(1)
+    pair.put(0, b"0")
+    pair.put(1, b"1")
+    pair.decide(0, given_up=True)
+    pair.decide(1)
+    assert pair.came == [(1, 0)]
+    pair.put(0, b"2")
+    pair.decide(0)
+    assert pair.came == [(1, 0), (0, 1)]
+    pair.end()
+
+
+def test_a_withdrawal_does_not_overtake_its_delivery() -> None:
+    pair = Lines()
+    pair.decide(0)
+    pair.put(0, b"0")
+    queue = pair.owned[0]
+    group = pair.b.manager.states[queue].groups[b"g", b""]
+    assert by_offset.settle_at(group, queue.logs[0].number, 0)        # by an operator
+    pair.run()
+    assert (pair.came, pair.lost) == ([], []) and pair.b.to("a").late_bytes > 0
+    pair.decide(0)
+    assert (pair.came, pair.lost) == ([(0, 0)], [(0, 0)])
     pair.end()

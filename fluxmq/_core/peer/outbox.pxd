@@ -12,7 +12,8 @@ direct() gives them to the nodes that have adopted its sessions. Nobody waits fo
 
 Records of queues (queue_relay.pxd, queue_member.pxd) have a line of their own, whose positions are publishes and
 barriers: the other node says up to which they are committed, and which it refuses. Nobody takes them over when that
-node has died: they are given up. Deliveries to the other node wait here until their claims are on this node's disk.
+node has died: they are given up. Deliveries to the other node wait here until their claims are committed, each in the
+line of its queue, and answers about a queue behind them: a line that stands still holds back only its own.
 
 Frames outlive a connection: attach() sends those that the other node does not have again. If that node has a new epoch
 (it restarted, or was fenced) they are addressed anew, and marked if they may have reached the former life
@@ -34,13 +35,29 @@ from fluxmq._core.peer.frames cimport frame_t, version_t
 from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.queue.log cimport record_t
 
-cdef class LateWait(Waiter):
-    """Waits for the commit of what is late in an outbox."""
-    cdef void* outbox           # borrowed; NULL once it is gone
-
-cdef struct late_t:             # records that wait for a commit of the journal
+cdef struct late_t:             # records that wait for one commit
     uint64_t position
-    size_t end                  # of their bytes in `late`
+    size_t end                  # of their bytes in Late.data
+
+cdef class Late(Waiter):
+    """Records of an outbox that wait for commits of one line, in order."""
+    cdef void* outbox           # borrowed; NULL once it is gone
+    cdef PyObject* next         # the outbox's Late of another line, owned
+    cdef uint32_t line
+    cdef uint8_t* data
+    cdef size_t first           # those before have left
+    cdef size_t length
+    cdef size_t space
+    cdef late_t* blocks
+    cdef uint32_t blocks_first
+    cdef uint32_t blocks_count
+    cdef uint32_t blocks_room
+
+    cdef uint8_t* room(self, size_t n, uint64_t position) except NULL
+    cdef int put(self, const uint8_t* end) except -1
+    cdef size_t upto(self, uint64_t position) noexcept
+    cdef int decided(self, uint64_t position, size_t end) except -1
+    cdef void drop(self) noexcept
 
 cdef struct kept_t:
     PyObject* frame             # bytes, owned
@@ -97,16 +114,11 @@ cdef class PeerOutbox(PeerHop):
     cdef bint starved                   # one of `hosted` or `feeds` found no room
     cdef size_t settle_end              # `gather` ends with a settlement, which may grow; 0: it does not
     cdef size_t settle_at
-    # what waits for the journal
-    cdef PyObject* late_wait            # LateWait, owned; the garbage collector must not clear it before this
-    cdef uint8_t* late
-    cdef size_t late_first              # bytes that have left already
-    cdef size_t late_length
-    cdef size_t late_room
-    cdef late_t* blocks
-    cdef uint32_t blocks_first
-    cdef uint32_t blocks_count
-    cdef uint32_t blocks_room
+    # what waits for commits
+    cdef PyObject* late                 # a list of Late, owned, the last one used in front; the garbage collector
+                                        # must not clear it before this
+    cdef PyObject* late_writing         # the one that late_space gave room of, borrowed; NULL: it was of `gather`
+    cdef readonly size_t late_bytes     # of all
     # acknowledgements of what the other node sends
     cdef uint64_t ack_epoch
     cdef uint64_t ack_sequence
@@ -132,7 +144,10 @@ cdef class PeerOutbox(PeerHop):
     cdef int take_delivery(self, uint32_t member, uint16_t deliveries, uint32_t log, const record_t* record,
                            ticket_t ticket) except -1
     cdef int take_result(self, uint32_t number, bytes data, ticket_t ticket) except -1
-    cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset) except -1
+    cdef Late late_of(self, uint32_t line, bint make)
+    cdef int gather_late(self, Late late, size_t end) except -1
+    # line: of the queue. It is sent behind what waits for that line.
+    cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset, uint32_t line) except -1
     cdef int take_committed(self, uint64_t position) except -1
     cdef int take_refusal(self, uint64_t position, uint16_t reason, bytes text) except -1
     # The other node says what of this node's is committed, and what it refuses.
@@ -142,7 +157,6 @@ cdef class PeerOutbox(PeerHop):
     cdef int asked(self) except -1
     cdef uint8_t* late_space(self, size_t n, ticket_t ticket) except NULL
     cdef int late_put(self, const uint8_t* end) except -1
-    cdef int late_up_to(self, uint64_t position) except -1
     cdef int keep_settlements(self, dict members) except -1
     cdef int drop_late(self) except -1
     cdef int feed(self) except -1

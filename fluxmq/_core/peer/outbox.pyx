@@ -47,13 +47,103 @@ cdef inline bytes taken(const span_t* span):
 
 
 @cython.final
-cdef class LateWait(Waiter):
+cdef class Late(Waiter):
     """Machine. See peer/outbox.pxd."""
 
-    cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
-        if self.outbox != NULL:
-            (<PeerOutbox>self.outbox).late_up_to(position)
+    def __dealloc__(self):
+        free(self.data)
+        free(self.blocks)
+
+    cdef uint8_t* room(self, size_t n, uint64_t position) except NULL:
+        """Room for one record behind the others, which leaves with this commit, or with that of the one in front."""
+        cdef size_t space = max(self.space, <size_t>GATHER_BYTES_MIN)
+        cdef late_t* grown
+        cdef uint8_t* made
+        cdef uint32_t i
+        if self.blocks_count:
+            position = max(position, self.blocks[self.blocks_first + self.blocks_count - 1].position)
+        if self.length + n > self.space:
+            if self.first:
+                self.length -= self.first
+                memmove(self.data, self.data + self.first, self.length)
+                for i in range(self.blocks_count):
+                    self.blocks[self.blocks_first + i].end -= self.first
+                self.first = 0
+            while space < self.length + n:
+                space *= 2
+            if space > self.space:
+                made = <uint8_t*>realloc(self.data, space)
+                if made == NULL:
+                    raise MemoryError()
+                self.data = made
+                self.space = space
+        if (self.blocks_count == 0
+                or self.blocks[self.blocks_first + self.blocks_count - 1].position != position):
+            if self.blocks_first + self.blocks_count == self.blocks_room:
+                memmove(self.blocks, self.blocks + self.blocks_first, self.blocks_count * sizeof(late_t))
+                self.blocks_first = 0
+                if self.blocks_count == self.blocks_room:
+                    grown = <late_t*>realloc(self.blocks, (self.blocks_room * 2 + 16) * sizeof(late_t))
+                    if grown == NULL:
+                        raise MemoryError()
+                    self.blocks = grown
+                    self.blocks_room = self.blocks_room * 2 + 16
+            (<PeerOutbox>self.outbox).hub.commits.hold_at(ticket_t(position, self.line, 1, 0), HELD_NOTIFY, NULL, self,
+                                                          0, 0)
+            self.blocks[self.blocks_first + self.blocks_count] = late_t(position, self.length)
+            self.blocks_count += 1
+        return self.data + self.length
+
+    cdef int put(self, const uint8_t* end) except -1:
+        (<PeerOutbox>self.outbox).late_bytes += <size_t>(end - self.data) - self.length
+        self.length = end - self.data
+        self.blocks[self.blocks_first + self.blocks_count - 1].end = self.length
         return 0
+
+    cdef size_t upto(self, uint64_t position) noexcept:
+        """Where the records end that wait for this position at most."""
+        cdef size_t end = self.first
+        cdef uint32_t i
+        for i in range(self.blocks_count):
+            if self.blocks[self.blocks_first + i].position > position:
+                break
+            end = self.blocks[self.blocks_first + i].end
+        return end
+
+    cdef int decided(self, uint64_t position, size_t end) except -1:
+        """What waited for this position is not here any more."""
+        if self.outbox != NULL:
+            (<PeerOutbox>self.outbox).late_bytes -= end - self.first
+        self.first = end
+        while self.blocks_count and self.blocks[self.blocks_first].position <= position:
+            self.blocks_first += 1
+            self.blocks_count -= 1
+        if self.blocks_count == 0:
+            self.blocks_first = 0
+            self.first = self.length = 0
+            if self.space > 4 * SEAL_BYTES:
+                free(self.data)
+                self.data = NULL
+                self.space = 0
+        return 0
+
+    cdef void drop(self) noexcept:
+        self.blocks_first = self.blocks_count = 0
+        self.first = self.length = 0
+
+    cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
+        cdef size_t end = self.upto(position)
+        if self.outbox != NULL and (<PeerOutbox>self.outbox).takes_queues():
+            (<PeerOutbox>self.outbox).gather_late(self, end)
+            self.decided(position, end)
+            return (<PeerOutbox>self.outbox).asked()
+        return 0
+
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1:
+        """This node does not lead the line any more: the claims are undone, so their deliveries go nowhere, and who has
+        asked asks the next owner."""
+        return self.decided(position, self.upto(position))
 
 
 @cython.final
@@ -64,7 +154,6 @@ cdef class PeerOutbox(PeerHop):
     """
 
     def __cinit__(self, Hub hub not None, str node not None, uint64_t epoch, uint64_t window_bytes=16 << 20):
-        cdef LateWait wait
         self.hub = hub
         self.node = node
         self.epoch = epoch
@@ -80,10 +169,6 @@ cdef class PeerOutbox(PeerHop):
         self.waited = []
         self.hosted = {}
         self.feeds = {}
-        wait = LateWait.__new__(LateWait)
-        wait.outbox = <void*>self
-        Py_INCREF(wait)
-        self.late_wait = <PyObject*>wait
         self.line.at = self.interest_line.at = self.acknowledged_upto + 1
         self.line.decided = self.interest_line.decided = self.acknowledged_upto
 
@@ -91,11 +176,13 @@ cdef class PeerOutbox(PeerHop):
         self.drop_kept(self.acknowledged_upto + self.kept_count)
         free(self.kept)
         free(self.gather)
-        free(self.late)
-        free(self.blocks)
-        if self.late_wait != NULL:
-            (<LateWait>self.late_wait).outbox = NULL
-            Py_DECREF(<LateWait>self.late_wait)
+        cdef Late one
+        while self.late != NULL:
+            one = <Late>self.late
+            self.late = one.next
+            one.next = NULL
+            one.outbox = NULL
+            Py_DECREF(one)
 
     # ---------------------------------------------------------------- connection
 
@@ -250,7 +337,7 @@ cdef class PeerOutbox(PeerHop):
         return self.acknowledged_upto + self.kept_count
 
     cdef bint full(self) noexcept:
-        return self.kept_bytes + self.gather_length + self.late_length - self.late_first >= self.window_bytes
+        return self.kept_bytes + self.gather_length + self.late_bytes >= self.window_bytes
 
     cdef uint8_t* room(self, size_t n) except NULL:
         """Room for n bytes behind what was gathered; `put` adds what was written."""
@@ -530,8 +617,8 @@ cdef class PeerOutbox(PeerHop):
         return self.late_put(put_delivery(self.late_space(DELIVERY_BYTES + record.size, ticket), member, deliveries,
                                           log, <const uint8_t*>record, record.size, left_ms))
 
-    cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset) except -1:
-        return self.late_put(put_withdraw(self.late_space(SMALL_BYTES, ticket_t(0, 0, 0, 0)), member, log, offset))
+    cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset, uint32_t line) except -1:
+        return self.late_put(put_withdraw(self.late_space(SMALL_BYTES, ticket_t(0, line, 0, 0)), member, log, offset))
 
     cdef int take_committed(self, uint64_t position) except -1:
         self.put(put_position(self.room(SMALL_BYTES), PEER_COMMITTED, position), 1)
@@ -571,14 +658,13 @@ cdef class PeerOutbox(PeerHop):
         if self.takes_queues():
             self.take_refusal(position, <uint16_t>reason, text.encode())
 
-    def result(self, uint32_t number, bytes data not None):
-        """The answer to a call, or to a member that was attached: it leaves when what this node has recorded so far is
-        committed, behind the deliveries that were given before."""
-        cdef ticket_t ticket = ticket_t(0, 0, 0, 0)
-        cdef Line local = self.hub.commits.local
-        if local.newest() > local.done():
-            ticket = ticket_t(local.newest(), 0, 1, 0)
-        self.take_result(number, data, ticket)
+    def result(self, uint32_t number, bytes data not None, Line line=None):
+        """The answer to a call, or to a member that was attached: it leaves when what was given to a line so far is
+        committed, behind the deliveries of that line that were given before. line: of the queue that it is about; None:
+        the journal."""
+        if line is None:
+            line = self.hub.commits.local
+        self.take_result(number, data, ticket_t(line.newest() if line.newest() > line.done() else 0, line.number, 1, 0))
         self.hub.touch()
 
     cdef int take_result(self, uint32_t number, bytes data, ticket_t ticket) except -1:
@@ -615,90 +701,59 @@ cdef class PeerOutbox(PeerHop):
         self.queue_line.refuse(position, reason, text)
         return 0
 
-    # What waits for the journal is in `late`, in blocks of one batch each.
-
     cdef uint8_t* late_space(self, size_t n, ticket_t ticket) except NULL:
-        """Room for one record behind those that wait; a ticket of position 0 only waits for these."""
-        cdef size_t room = max(self.late_room, <size_t>GATHER_BYTES_MIN)
-        cdef late_t* grown
-        cdef uint8_t* made
-        cdef uint64_t position = ticket.position
-        if self.blocks_count == 0 and position == 0:
+        """Room for one record that waits for a commit; one of position 0 only waits for what is before it in that
+        line."""
+        cdef Late late = self.late_of(ticket.line, ticket.position != 0)
+        if late is None or (late.blocks_count == 0 and ticket.position == 0):
+            self.late_writing = NULL
             return self.room(n)
-        if self.blocks_count:
-            position = max(position, self.blocks[self.blocks_first + self.blocks_count - 1].position)
-        if self.late_length + n > self.late_room:
-            if self.late_first:
-                self.late_length -= self.late_first
-                memmove(self.late, self.late + self.late_first, self.late_length)
-                for i in range(self.blocks_count):
-                    self.blocks[self.blocks_first + i].end -= self.late_first
-                self.late_first = 0
-            while room < self.late_length + n:
-                room *= 2
-            if room > self.late_room:
-                made = <uint8_t*>realloc(self.late, room)
-                if made == NULL:
-                    raise MemoryError()
-                self.late = made
-                self.late_room = room
-        if (self.blocks_count == 0
-                or self.blocks[self.blocks_first + self.blocks_count - 1].position != position):
-            if self.blocks_first + self.blocks_count == self.blocks_room:
-                memmove(self.blocks, self.blocks + self.blocks_first, self.blocks_count * sizeof(late_t))
-                self.blocks_first = 0
-                if self.blocks_count == self.blocks_room:
-                    grown = <late_t*>realloc(self.blocks, (self.blocks_room * 2 + 16) * sizeof(late_t))
-                    if grown == NULL:
-                        raise MemoryError()
-                    self.blocks = grown
-                    self.blocks_room = self.blocks_room * 2 + 16
-            self.hub.commits.hold_at(ticket_t(position, 0, 1, 0), HELD_NOTIFY, NULL, <LateWait>self.late_wait, 0, 0)
-            self.blocks[self.blocks_first + self.blocks_count] = late_t(position, self.late_length)
-            self.blocks_count += 1
-        return self.late + self.late_length
+        self.late_writing = <PyObject*>late
+        return late.room(n, ticket.position)
+
+    cdef Late late_of(self, uint32_t line, bint make):
+        """Of this line; None: nothing of it has waited yet. Moves it to the front of the list."""
+        cdef PyObject** link = &self.late
+        cdef Late one
+        while link[0] != NULL:
+            one = <Late>link[0]
+            if one.line == line:
+                link[0] = one.next
+                break
+            link = &one.next
+        else:
+            if not make:
+                return None
+            one = Late.__new__(Late)
+            one.outbox = <void*>self
+            one.line = line
+            Py_INCREF(one)
+        one.next = self.late
+        self.late = <PyObject*>one
+        return one
 
     cdef int late_put(self, const uint8_t* end) except -1:
-        if self.blocks_count == 0:
+        if self.late_writing == NULL:
             self.put(end, 1)
             return self.asked()
-        self.late_length = end - self.late
-        self.blocks[self.blocks_first + self.blocks_count - 1].end = self.late_length
-        return 0
+        return (<Late>self.late_writing).put(end)
 
-    cdef int late_up_to(self, uint64_t position) except -1:
-        """The journal is durable up to this batch: what waited for it is gathered for the next frames."""
-        cdef size_t end = self.late_first
-        cdef size_t size
-        cdef uint32_t i
+    cdef int gather_late(self, Late late, size_t end) except -1:
+        """What is committed leaves with the next frames."""
         cdef const uint8_t* at
+        cdef size_t size
         cdef uint8_t* out
-        if not self.takes_queues():
-            return 0
-        for i in range(self.blocks_count):
-            if self.blocks[self.blocks_first + i].position > position:
-                break
-            end = self.blocks[self.blocks_first + i].end
-        while self.late_first < end:
-            at = self.late + self.late_first
+        while late.first < end:
+            at = late.data + late.first
             size = 8 + <size_t>peek_u32_le(at + 4)
             out = self.room(size)
             memcpy(out, at, size)
             self.put(out + size, 1)
-            self.late_first += size
+            late.first += size
+            self.late_bytes -= size
             if self.gather_length >= SEAL_BYTES:
                 self.seal()
-        while self.blocks_count and self.blocks[self.blocks_first].position <= position:
-            self.blocks_first += 1
-            self.blocks_count -= 1
-        if self.blocks_count == 0:
-            self.blocks_first = 0
-            self.late_first = self.late_length = 0
-            if self.late_room > 4 * SEAL_BYTES:
-                free(self.late)
-                self.late = NULL
-                self.late_room = 0
-        return self.asked()
+        return 0
 
     def give_up_queues(self, str why not None):
         """The other node has died: nobody has, for certain, what queues there were sent. What consumers have settled
@@ -737,8 +792,11 @@ cdef class PeerOutbox(PeerHop):
             self.waited += [one for one in waited if one.relay.outbox is self and one.return_stalled()]
 
     cdef int drop_late(self) except -1:
-        self.blocks_first = self.blocks_count = 0
-        self.late_first = self.late_length = 0
+        cdef PyObject* at = self.late
+        while at != NULL:
+            (<Late>at).drop()
+            at = (<Late>at).next
+        self.late_bytes = 0
         return 0
 
     cdef int feed(self) except -1:

@@ -75,7 +75,7 @@ cdef class PeerMember(Member):
         if group is None or log >= <uint32_t>len(group.cursors) or not group.hold_again(
                 <Cursor>group.cursors[log], offset, deliveries, self):
             if self.outbox.takes_queues():
-                self.outbox.take_withdrawal(self.number, log, offset)
+                self.outbox.take_withdrawal(self.number, log, offset, self.queue.line.number)
 
     def holds(self, uint32_t log, uint64_t offset, uint16_t deliveries) -> bool:
         """Whether it holds this message, in its delivery of this number. log: index in the queue."""
@@ -116,7 +116,8 @@ cdef class PeerMember(Member):
         if self.limit:
             self.limit -= 1
         if not self.ending and self.outbox.takes_queues():
-            self.outbox.take_withdrawal(self.number, index_of(self.queue, <Cursor>claim.cursor), claim.offset)
+            self.outbox.take_withdrawal(self.number, index_of(self.queue, <Cursor>claim.cursor), claim.offset,
+                                        self.queue.line.number)
         return 0
 
     cdef void forget(self, claim_t* claim) noexcept:

@@ -459,7 +459,7 @@ class Hosts(QueueListener):
         for held in asked.held:
             member.hold_again(*held)
         member.limit = member.held + asked.room
-        self.answer(outbox, number, Answer(value=told))
+        self.answer(outbox, number, Answer(value=told), queue)
 
     def on_detach(self, outbox: PeerOutbox, number: int, rests: bool) -> None:
         """A consumer of another node leaves, or only gets nothing more."""
@@ -531,13 +531,14 @@ class Hosts(QueueListener):
             self.answer(outbox, number, Answer(refused=refusal))
         else:
             if value is not LATER:
-                self.answer(outbox, number, Answer(value=value))
+                self.answer(outbox, number, Answer(value=value), queue if queue.relay is None else None)
 
-    def answer(self, outbox: PeerOutbox, number: int, answer: Answer) -> None:
-        """Answers a question, when what was recorded in this turn is committed."""
+    def answer(self, outbox: PeerOutbox, number: int, answer: Answer, queue: Queue | None = None) -> None:
+        """Answers a question, when what was recorded in this turn is committed. queue: one of this node, that it is
+        about."""
         data = msgspec.msgpack.encode(answer)
         # Groups record what they did when they are pumped, at the end of the turn: the answer waits for that, too.
-        self.hub.publish_later(lambda: outbox.result(number, data))
+        self.hub.publish_later(lambda: outbox.result(number, data, queue.line if queue is not None else None))
 
 
 def moves(queue: Queue) -> Refusal:
