@@ -234,7 +234,7 @@ class Takeovers:
         held = self._broker.sessions[session]
         origins = self._broker.hub.origins
         origins.watch(True)         # before any node hears of the Switch
-        moving = MovingSession(held, True, (life,))
+        moving = MovingSession(held, True, (life,), notes=True)
         coming = self._coming[session] = _Coming(arrival, moving, former.node, epoch, self._driver.promise())
         for peer in peers.peers.values():
             coming.waits.add(peer.name)
@@ -336,7 +336,7 @@ class Takeovers:
             self._driver.start(self._release_later(session, call.owner_epoch))
             return
         late = self._late_of(session)
-        moving = MovingSession(departure.session, True) if late is None else late.moving
+        moving = MovingSession(departure.session, True, notes=True) if late is None else late.moving
         going = self._going[session] = _Going(departure, moving, owner, call.node, call.epoch, self._driver.promise())
         owners.begin_handover(session)
         sent = False
@@ -532,8 +532,11 @@ class Takeovers:
                 arrival.append(call.part, {sequence for sequence, origin in call.origins
                                            if known is not None and known.moving.has_come(origin)})
             if known is not None and not known.whole:
-                # As long as it is not, this node remembers what is released.
-                (known.arrival.bring if call.last else known.arrival.bring_early)(call.had)
+                # As long as it is not, this node remembers what is released. Copies may come between two parts.
+                if call.last:
+                    known.arrival.bring(call.had)
+                else:
+                    known.arrival.bring_early([*call.had, *(origin for _, origin in call.origins)])
             # Of the last one the activation of the session, too: the other node forgets it now.
             await self.durable()
         except ProtocolError as error:

@@ -491,7 +491,7 @@ def test_a_tail_without_what_this_node_has_itself(old: World, new: World, size: 
 def test_what_has_come_to_a_session_while_it_moves(old: World) -> None:
     """What has an origin, and comes for the first time."""
     session = old.away()
-    moving = MovingSession(session, True)
+    moving = MovingSession(session, True, notes=True)
     for identity in (7, 0, 8, 7):
         old.hub.publish_message(b"t/1", b"", 2, identity=identity)
     (first, one), (second, two) = moving.origins_behind(0, 1 << 62)

@@ -349,7 +349,7 @@ cdef class Hub(Waiter):
     cdef int deliver_to_moving(self, Session session, pub_t* pub, const hop_t* hop) except -1:
         cdef uint64_t before = session.sequence_last
         cdef int given = session.deliver_hop(pub, hop)
-        if self.origin != NULL and session.sequence_last != before:
+        if given and self.origin != NULL and session.sequence_last != before:       # not dropped for lack of room
             (<MovingSession>session.moving).note(session.sequence_last, self.origin)
         return given
 

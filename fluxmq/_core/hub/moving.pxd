@@ -26,6 +26,7 @@ cdef class MovingSession:
     cdef uint8_t[256] accepted          # by source
     cdef readonly tuple lives           # epochs of the nodes from which it was adopted
 
+    cdef bint notes
     cdef dict came                      # sequence -> origin of what has come since: (name, packet identifier, use)
     cdef set origins                    # of these
 

@@ -8,7 +8,7 @@ __all__ = ["MovingSession"]
 @final
 class MovingSession:
     def __new__(
-        cls, session: Session, accepting: bool, lives: Iterable[int] = ()
+        cls, session: Session, accepting: bool, lives: Iterable[int] = (), notes: bool = False
     ) -> Self: ...
     @property
     def session(self) -> Session: ...

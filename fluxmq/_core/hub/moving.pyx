@@ -7,7 +7,7 @@ from fluxmq._core.pubsub.trie cimport SUB_QOS_MASK
 
 __all__ = ["MovingSession"]
 
-CAME_MAX = 1 << 16          # origins that are remembered; of more a copy may come twice, and nothing is lost
+CAME_MAX = 1 << 14          # origins that are remembered; of more a copy may come twice, and nothing is lost
 
 
 @cython.final
@@ -15,13 +15,15 @@ cdef class MovingSession:
     """Machine. Says from which sources a session takes messages, until restore().
 
     session: those by its shared subscriptions, and of queues, are no concern of this. accepting: whether it takes them
-    from every source, or from none. lives: epochs of the dead nodes from which it was adopted.
+    from every source, or from none. lives: epochs of the dead nodes from which it was adopted. notes: origins of what
+    comes are remembered.
     """
 
-    def __cinit__(self, Session session not None, bint accepting, lives=()):
+    def __cinit__(self, Session session not None, bint accepting, lives=(), bint notes=False):
         self.session = session
         self.came = {}
         self.origins = set()
+        self.notes = notes
         self.lives = tuple(lives)
         memset(self.accepted, accepting, sizeof(self.accepted))
         session.moving = self
@@ -49,7 +51,7 @@ cdef class MovingSession:
 
     cdef int note(self, uint64_t sequence, const origin_t* origin) except -1:
         """The session has a message with an origin."""
-        if origin.use == 0:         # it would stand for every use
+        if not self.notes or origin.use == 0:       # an unknown use would stand for every one
             return 0
         cdef tuple key = (origin.name, origin.packet_id, origin.use)
         self.came[sequence] = key
