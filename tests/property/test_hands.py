@@ -33,6 +33,7 @@ from fluxmq.engine.queues.relays import Hosts, Relays
 from fluxmq.model.queues import QueueSpec
 
 NODES = 3
+YEAR_MS = 365 * 24 * 3600 * 1000
 IDENTITY = 77
 GROUPS = (b"a", b"b")
 
@@ -52,7 +53,8 @@ class Node:
 
     def __init__(self, number: int, spec: QueueSpec) -> None:
         self.hub = Hub(None)
-        self.hub.set_clock(START_MS, 0)
+        self.ahead_ms = (10, 25, 0)[number] * YEAR_MS       # its clocks, by which it is ten years ahead of the last one
+        self.set_clock(START_MS)
         for at in range(number):
             self.hub.namespaces.add(b"only here %d" % at)
         self.hub.namespaces.add(b"tenant")
@@ -71,6 +73,9 @@ class Node:
         self.numbers: dict[int, int] = {}       # number of a log -> which of the queue's it is
         self.members: dict[bytes, list[PyMember]] = {name: [] for name in GROUPS}
         self.held: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}     # (log in the queue, offset)
+
+    def set_clock(self, now: int) -> None:
+        self.hub.set_clock(now + self.ahead_ms, now - START_MS, self.ahead_ms)
 
     def new_copies(self) -> QueueLine:
         return QueueLine(self.manager, self.line, hands=self.hands)
@@ -130,6 +135,7 @@ class HandsMachine(RuleBasedStateMachine):
             node.manager.make_relay(spec, None, IDENTITY)
             assert hand_of(node.state) is Hand.RELAY
         self.queues = [node.state.queue for node in self.nodes]
+        self.line_ms = 0
         self.published = self.fresh = 0     # those that are committed, and those that are not
         self.kept: list[tuple[Group, Reserve]] = []
         self.keeping = False
@@ -147,14 +153,17 @@ class HandsMachine(RuleBasedStateMachine):
         self.led.pump()
         queue = self.led.state.queue
         wanted = digest(self.led.manager, self.led.state)
+        line_ms = self.led.copies.time
         position, records = self.led.line.submit()
         if position:
             self.led.line.commit(position)
         for node in self.nodes:
-            node.copies.apply(records)
+            node.copies.apply(records, line_ms)
+            assert node.copies.time == line_ms >= self.line_ms, "the line's clock"
             if node is not self.led:
                 assert digest(node.manager, node.copies.queues[queue.number]) == wanted
         assert not any(log.retained_count for log in self.led.state.logs), "what is committed is still kept"
+        self.line_ms = line_ms
         self.published, self.fresh = self.published + self.fresh, 0
         for name, places in self.undecided.items():
             self.settled[name] |= places
@@ -170,13 +179,15 @@ class HandsMachine(RuleBasedStateMachine):
             else:
                 assert isinstance(node.state.queue.relay, QueueRelay)
 
-    @rule(count=st.integers(1, 4), delay=st.sampled_from((0, 0, 20, 80)), priority=st.integers(0, 2))
-    def publish(self, count: int, delay: int, priority: int) -> None:
+    @rule(count=st.integers(1, 4), delay=st.sampled_from((0, 0, 20, 80)), priority=st.integers(0, 2),
+          expiry=st.sampled_from((0, 0, 60, 500)))
+    def publish(self, count: int, delay: int, priority: int, expiry: int = 0) -> None:
         for _ in range(count):
             self.fresh += 1
             assert self.led.state.queue.append_message(
                 b"$queue/q", b"%d" % (self.published + self.fresh), priority=priority,
-                not_before=self.now + delay if delay and self.kind == "classic" else 0) == 0
+                not_before=self.led.hub.steady_ms + delay if delay and self.kind == "classic" else 0,
+                expires_at=self.led.hub.steady_ms + expiry if expiry and not delay else 0) == 0
 
     @rule(sequence=st.integers(1, 9))
     def produce(self, sequence: int) -> None:
@@ -190,7 +201,9 @@ class HandsMachine(RuleBasedStateMachine):
     def time_goes_by(self, ms: int) -> None:
         self.now += ms
         for node in self.nodes:
-            node.hub.set_clock(self.now, self.now - START_MS)
+            node.set_clock(self.now)
+        for group in self.led.state.groups.values():
+            group.tick()
         self.led.state.queue.notify()
 
     @rule(at=st.integers(0, NODES - 1), name=st.sampled_from(GROUPS), room=st.integers(1, 5))
@@ -229,7 +242,6 @@ class HandsMachine(RuleBasedStateMachine):
             self.fresh = 0
             for places in self.undecided.values():
                 places.clear()
-        self.let_go()
         if not undo:
             self.turn()
         if former.line.undecided:
@@ -242,9 +254,15 @@ class HandsMachine(RuleBasedStateMachine):
         ours, theirs = (node.copies.queues[number].logs for node in (former, follower))
         assert [(log.first, log.next, log.kept_bytes) for log in ours] == [
             (log.first, log.next, log.kept_bytes) for log in theirs]
+        for node in (former, follower):     # a node that has led has a dead-letter queue, too
+            states = [*node.manager.states.values(), *node.copies.queues.values()]
+            assert node.hub.namespaces[b"tenant"].bytes == sum(log.kept_bytes for state in states for log in state.logs)
         ends = [log.next for log in follower.copies.queues[number].queue.logs]
         assert all(offset < ends[index] for held in former.held.values() for index, offset in held)
         assert former.line.submit() == (0, b"")
+        assert not any(isinstance(member, Reserve) for group in former.state.groups.values()
+                       for member in group.pullers), "what is kept for others has become a consumer"
+        self.kept.clear()
         self.keeping = True
         self.changes(new, Event.TAKE, lambda: self.kept.extend(new.copies.lead()))
         self.leader = to
@@ -394,6 +412,40 @@ def test_a_deletion_that_is_not_committed_is_taken_back() -> None:
         assert not node.copies.queues and not node.copies.logs
 
 
+def test_what_is_declared_and_not_committed_is_taken_back() -> None:
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    first, second, _ = machine.nodes
+    declared = [first.manager.states[first.manager.declare(QueueSpec(name=name, namespace="tenant"), first.line)[0]]
+                for name in ("half", "not")]
+    half, never = declared
+    first.copies.note(half)
+    half.queue.append_message(b"$queue/half", b"x")
+    position, records = first.line.submit()     # with the declaration of the other one, which nobody has noted
+    first.copies.note(never)
+    first.manager.delete(half.queue.address)    # which is not committed, but what came before is
+    first.line.commit(position)
+    for node in machine.nodes:
+        node.copies.apply(records)
+    other = first.manager.declare(QueueSpec(name="other", namespace="tenant"), first.line)[0]
+    first.copies.note(first.manager.states[other])
+    other.append_message(b"$queue/other", b"y")
+    first.line.give_up("another leads")
+    first.copies.follow()
+    assert other not in first.manager.states and first.line.submit() == (0, b"")
+    assert len(first.copies.queues) == 3
+    for number, copy in first.copies.queues.items():
+        assert digest(first.manager, copy) == digest(second.manager, second.copies.queues[number])
+    assert first.copies.queues[half.queue.number].logs[0].get(0) is not None
+    with pytest.raises(UsageError, match="not led here"):
+        first.copies.follow()
+    second.copies.lead()
+    with pytest.raises(UsageError, match="is led here"):
+        second.copies.clear()
+    first.copies.clear()
+    assert hand_of(first.state) is Hand.RELAY and first.state.copy is None
+
+
 def test_a_delayed_message_that_was_moved_is_not_moved_again() -> None:
     machine = HandsMachine()
     machine.make(lanes=0, partitions=1, kind="classic")
@@ -408,6 +460,51 @@ def test_a_delayed_message_that_was_moved_is_not_moved_again() -> None:
     machine.time_goes_by(100)
     machine.turn()
     assert machine.led.state.queue.logs[0].next == 2
+    machine.teardown()
+
+
+def test_deadlines_are_by_the_clock_of_the_line() -> None:
+    """Of instances whose clocks differ by ten years and more: nothing expires, is due, or is ready again too early, nor
+    too late."""
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.publish(1, 0, 0)
+    machine.another_leads(1, keep=False, undo=False, pump=False)
+    second, third = machine.nodes[1:]
+    machine.publish(1, 0, 0, expiry=100)
+    now = second.hub.steady_ms
+    second.state.queue.append_message(b"$queue/q", b"delayed", not_before=now + 80, expires_at=now + 1500)
+    machine.fresh += 1
+    machine.turn()
+    machine.join(1, b"a", 10)
+    assert second.held[b"a"] == {(0, 0), (0, 1)}
+    machine.time_goes_by(50)
+    second.members[b"a"][0].room = 0
+    group, log = second.state.groups[b"a", b""], second.state.queue.logs[0]
+    by_offset.give_back_at(group, log.number, 0, 60, True)
+    by_offset.give_back_at(group, log.number, 1, 0, True)
+    second.held[b"a"].clear()
+    machine.another_leads(2, keep=False, undo=False, pump=False)
+    log = third.state.queue.logs[0]
+    record = log.get(1)
+    assert record is not None and record.expires_at == third.hub.steady_ms + 50
+    machine.time_goes_by(29)        # 79
+    machine.turn()
+    assert log.next == 2
+    machine.time_goes_by(2)
+    machine.turn()
+    assert log.next == 3
+    record = log.get(2)
+    assert record is not None and record.expires_at == third.hub.steady_ms + 1500 - 81
+    machine.time_goes_by(24)        # 105
+    machine.join(2, b"a", 10)
+    assert third.held[b"a"] == {(0, 2)}
+    machine.time_goes_by(4)
+    machine.turn()
+    assert third.held[b"a"] == {(0, 2)}
+    machine.time_goes_by(2)         # 111
+    machine.turn()
+    assert third.held[b"a"] == {(0, 0), (0, 2)}
     machine.teardown()
 
 

@@ -8,6 +8,7 @@ from unit.test_queue_relay import Pair
 
 from fluxmq._core.peer.feed import PeerFeed
 from fluxmq._core.queue.queue import Queue
+from fluxmq.model.queues import QueueSpec
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -86,4 +87,26 @@ def test_one_turn_gives_about_a_megabyte() -> None:
     assert turns == [3, 6, 6, 6] and [start for start, _, _ in blocks] == [0, 1, 2, 3, 4, 5]
     pair.b.to("a").feeds.clear()
     pair.state.queue.remove_feed(made)
+    pair.end()
+
+
+def test_what_a_message_has_left_does_not_depend_on_the_clock_of_its_line() -> None:
+    pair = Pair()
+    line = pair.b.hub.commits.open_line("group")
+    line.hear(10**12, pair.b.hub.steady_ms)
+    queue = pair.b.manager.declare(QueueSpec(name="s", type="stream"), line)[0]
+    assert queue.append_message(b"$queue/s", b"x", expires_at=pair.b.hub.steady_ms + 5000) == 0
+    line.commit(line.submit()[0])
+    blocks: list[bytes] = []
+
+    def encode(first: int, end: int, start: int, covers: int, block: bytes) -> bytes:
+        blocks.append(block)
+        return block
+
+    made = PeerFeed(pair.b.to("a"), queue, encode)
+    queue.add_feed(made)
+    made.ask(1, 0, 0, 1300)
+    pair.b.turn()
+    assert [unpack_from("<q", block, 24) for block in blocks] == [(5000,)]
+    queue.remove_feed(made)
     pair.end()

@@ -9,12 +9,14 @@ from kit.journals import wait_durable, writing
 from kit.peers import PeerNode, Wire
 
 from fluxmq._core.disk.journal import Journal
+from fluxmq._core.errors import UsageError
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.queue.stream import StreamReader
+from fluxmq._core.testing.frames_probe import decode
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.definitions import QueueDefinition
@@ -25,6 +27,7 @@ from fluxmq.model.queues import QueueSpec
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 IDENTITY = 77
+DELIVERY = 16           # kind of a record: _core/peer/frames.pxd
 Got = list[tuple[str, int, int, bytes]]
 
 
@@ -644,8 +647,8 @@ def test_who_opens_a_stream_that_is_deleted_is_told() -> None:
 class Lines(Pair):
     """Node b has two queues, each of a line of its own, which the test commits; a member of node a consumes each."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, window_bytes: int = 1 << 24) -> None:
+        super().__init__(window_bytes=window_bytes)
         manager = self.b.manager
         self.lines = [self.b.hub.commits.open_line(f"group {at}") for at in range(2)]
         self.owned, self.came, self.lost = list[Queue](), list[tuple[int, int]](), list[tuple[int, int]]()
@@ -727,4 +730,70 @@ def test_a_withdrawal_does_not_overtake_its_delivery() -> None:
     assert (pair.came, pair.lost) == ([], []) and pair.b.to("a").late_bytes > 0
     pair.decide(0)
     assert (pair.came, pair.lost) == ([(0, 0)], [(0, 0)])
+    pair.end()
+
+
+def test_a_delivery_says_what_is_left_by_the_clock_of_its_line() -> None:
+    pair = Lines()
+    pair.decide(0)
+    pair.lines[0].hear(10**12, pair.b.hub.steady_ms)
+    assert pair.owned[0].append_message(b"$queue/q", b"x", expires_at=pair.b.hub.steady_ms + 5000) == 0
+    pair.b.turn()
+    pair.lines[0].commit(pair.lines[0].submit()[0])
+    pair.b.turn()
+    pair.back.idle()
+    (_, _, deliveries, log, left_ms, *_), = [record for frame in pair.back.frames
+                                             for record in decode(frame)[1] if record[0] == DELIVERY]
+    assert (deliveries, log, left_ms) == (1, 0, 5000)
+    pair.end()
+
+
+def test_the_clock_of_a_line_never_goes_back() -> None:
+    pair = Pair()
+    line = pair.b.hub.commits.open_line("group")
+    assert line.shift_ms == 0
+    line.hear(1000, 5000)           # a clock that is behind this node's
+    assert line.shift_ms == -4000
+    line.hear(1100, 5200)           # it has taken longer to come
+    assert line.shift_ms == -4000
+    line.hear(1400, 5300)
+    assert line.shift_ms == -3900
+    with pytest.raises(UsageError, match="the node's clock"):
+        pair.b.hub.commits.local.hear(1, 1)
+    pair.end()
+
+
+def test_a_line_that_stands_still_does_not_fill_the_window_of_others() -> None:
+    pair = Lines(window_bytes=40_000)
+    pair.decide(0)
+    pair.decide(1)
+    for number in range(15):
+        pair.put(0, bytes(2000))
+        pair.put(1, b"%d" % number)
+    pair.decide(1)
+    assert [at for at, _ in pair.came] == [1] * 15
+    assert 8000 < pair.b.to("a").late_bytes < 16_000 and pair.b.to("a").journal_bytes == 0
+    for _ in range(15):         # a part of the window each time
+        pair.decide(0)
+    assert [at for at, _ in pair.came] == [1] * 15 + [0] * 15
+    pair.end()
+
+
+def test_what_is_given_up_makes_room() -> None:
+    pair = Lines(window_bytes=40_000)
+    pair.decide(0)
+    for _ in range(10):
+        pair.put(0, bytes(2000))
+    before = pair.b.to("a").late_bytes
+    pair.decide(0, given_up=True)
+    assert before > 8000 and 0 < pair.b.to("a").late_bytes < before + 4000     # of those that come next
+    pair.end()
+
+
+def test_who_hears_that_an_answer_was_given_up_asks_again() -> None:
+    pair = Lines()
+    pair.decide(1)
+    assert [len(answers) for answers in pair.answers] == [0, 1] and not pair.a.relays._coming
+    pair.decide(0, given_up=True)
+    assert not pair.answers[0] and len(pair.a.relays._coming) == 1      # to the next owner
     pair.end()

@@ -15,7 +15,7 @@ Order: the answers of a link are released in the order in which they began to wa
 ticket only and not those of earlier answers; answers held after it are released after it.
 """
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.debug cimport check
 from fluxmq._core.disk.journal cimport Journal
@@ -98,6 +98,11 @@ cdef class Line:
     cdef dict refused                   # position -> (reason, why): the others up to it may be committed; or None
     cdef size_t refused_max             # how many of these are kept before those that nobody waits for are dropped
     cdef bint moved                     # in Commits.moved
+    # The line's clock is the node's steady clock plus this; deadlines in its records, and in what is made of them, are
+    # in it. 0 for the journal.
+    cdef readonly int64_t shift_ms
+    cdef bint timed                     # shift_ms was heard, or is this node's own word
+    cdef readonly dict retaining        # number -> Log: those that keep what is not committed (queue/lend.pyx)
     cdef readonly dict namespaces       # number in records -> Namespace, None: it has ended; 0 is "/"
     cdef readonly dict namespace_numbers    # the reverse
     cdef held_t* held                   # ring, released from the front

@@ -203,6 +203,15 @@ cdef class Line:
         self.decided = upto
         return (<Commits>self.commits).moved_on(self) if self.commits != NULL else 0
 
+    def hear(self, int64_t line_ms, int64_t steady_ms):
+        """The line's clock was at line_ms when something was submitted that this node has now, at steady_ms of its own:
+        its clock is never behind that, and never goes back. Raises UsageError for the journal."""
+        if self.number == 0:
+            raise UsageError("line 0 has the node's clock")
+        if not self.timed or line_ms - steady_ms > self.shift_ms:
+            self.shift_ms = line_ms - steady_ms
+        self.timed = True
+
     @property
     def committed(self) -> int:
         """Everything up to this position is committed or given up."""
@@ -319,6 +328,7 @@ cdef class Commits:
         line.name = name
         line.commits = <void*>self
         line.at = 1
+        line.retaining = {}
         line.namespaces = {0: self.root}
         line.namespace_numbers = {self.root: 0}
         self.lines.append(line)

@@ -619,7 +619,8 @@ cdef class Channel(Waiter):
         cdef bytes consumer_tag
         cdef bint redelivered = 0
         cdef uint32_t n
-        record_body(delivery.record, &body)
+        record_body(delivery.record, (<ChannelReader>delivery.consumer).log.line.shift_ms if delivery.reads else
+                    (<ChannelMember>delivery.consumer).queue.line.shift_ms, &body)
         if body.format != FORMAT_AMQP091:
             to_amqp(&body, delivery.record.qos & 0x0F, self.ledger.node.steady_ms, &translation, &translated)
             body = translated

@@ -132,7 +132,7 @@ cdef class PeerFeed(Feed):
 
     cdef void tell_rest(self, uint8_t* at, const uint8_t* end) noexcept:
         """Replaces the times at which messages expire by what is left until then. 0 would mean that one never does."""
-        cdef int64_t now = self.queue.ledger.node.steady_ms
+        cdef int64_t now = self.queue.ledger.node.steady_ms + self.queue.line.shift_ms
         cdef record_t* record
         while at < end:
             record = <record_t*>at

@@ -119,6 +119,8 @@ cdef class PeerOutbox(PeerHop):
                                         # must not clear it before this
     cdef PyObject* late_writing         # the one that late_space gave room of, borrowed; NULL: it was of `gather`
     cdef readonly size_t late_bytes     # of all
+    cdef readonly size_t journal_bytes  # of these, what waits for the journal: a disk that is slow slows all down
+    cdef public bytes given_up_answer   # sent instead of an answer whose commit was given up; None: nothing is
     # acknowledgements of what the other node sends
     cdef uint64_t ack_epoch
     cdef uint64_t ack_sequence
@@ -140,12 +142,17 @@ cdef class PeerOutbox(PeerHop):
     cdef int take_detach(self, uint32_t member, bint rests) except -1
     cdef int take_call(self, uint8_t kind, uint32_t number, uint64_t queue, bytes data) except -1
     cdef uint32_t next_number(self) except 0
-    # To the other node's consumers here. ticket: of the claim.
+    # To the other node's consumers here. now: by the clock of the message's line. ticket: of the claim.
     cdef int take_delivery(self, uint32_t member, uint16_t deliveries, uint32_t log, const record_t* record,
-                           ticket_t ticket) except -1
+                           int64_t now, ticket_t ticket) except -1
     cdef int take_result(self, uint32_t number, bytes data, ticket_t ticket) except -1
     cdef Late late_of(self, uint32_t line, bint make)
+    # Whether so much waits for another line than the journal that its queues deliver nothing more.
+    cdef bint line_full(self, uint32_t line)
+    cdef int relieve(self, uint32_t line) except -1
     cdef int gather_late(self, Late late, size_t end) except -1
+    cdef int refuse_late(self, Late late, size_t end) except -1
+    cdef void count_late(self, Late late, Py_ssize_t change) noexcept
     # line: of the queue. It is sent behind what waits for that line.
     cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset, uint32_t line) except -1
     cdef int take_committed(self, uint64_t position) except -1

@@ -17,10 +17,11 @@ from fluxmq._core.mqtt.consts cimport REASON_NO_MATCHING_SUBSCRIBERS
 from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, LIFE_BYTES, ORIGIN_BYTES,
     PEER_ABSENT, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED,
-    PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RETAIN, PEER_SETTLE, PEER_STATE,
-    PEER_VERB, RELEASE_BYTES, SETTLE_BYTES, SETTLE_COUNT_AT, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES, control_bytes,
-    group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame, peer_record_t, publish_bytes,
-    put_call, put_control, put_credit, put_delivery, put_detach, put_directed, put_group_message, put_header,
+    PEER_GROUP_MESSAGE, PEER_INTEREST_END, PEER_MESSAGE, PEER_QOS, PEER_QUIET, PEER_RESULT, PEER_RETAIN, PEER_SETTLE,
+    PEER_STATE, PEER_VERB, RELEASE_BYTES, SETTLE_BYTES, SETTLE_COUNT_AT, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES,
+    control_bytes, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame,
+    peer_record_t, publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed,
+    put_group_message, put_header,
     put_interest, put_message, put_namespace, put_position, put_publish, put_refused, put_release, put_result,
     put_retained, put_settle, put_withdraw, read_header, span_t, version_t,
 )
@@ -40,6 +41,8 @@ cdef enum:
     SEAL_BYTES = 262144             # when so many have gathered, a frame is made also if the stream is not idle
     WRONG = 0x82                    # MQTT 5.0 section 2.4: Protocol Error; the cold half shows the text only
     AGE_MAX_S = 65535
+    RESULT_NUMBER = 8               # where a RESULT has it
+    LINE_PART = 4                   # of the window: what one line may have waiting
 
 
 cdef inline bytes taken(const span_t* span):
@@ -95,7 +98,7 @@ cdef class Late(Waiter):
         return self.data + self.length
 
     cdef int put(self, const uint8_t* end) except -1:
-        (<PeerOutbox>self.outbox).late_bytes += <size_t>(end - self.data) - self.length
+        (<PeerOutbox>self.outbox).count_late(self, <Py_ssize_t>(end - self.data) - <Py_ssize_t>self.length)
         self.length = end - self.data
         self.blocks[self.blocks_first + self.blocks_count - 1].end = self.length
         return 0
@@ -113,7 +116,7 @@ cdef class Late(Waiter):
     cdef int decided(self, uint64_t position, size_t end) except -1:
         """What waited for this position is not here any more."""
         if self.outbox != NULL:
-            (<PeerOutbox>self.outbox).late_bytes -= end - self.first
+            (<PeerOutbox>self.outbox).count_late(self, -<Py_ssize_t>(end - self.first))
         self.first = end
         while self.blocks_count and self.blocks[self.blocks_first].position <= position:
             self.blocks_first += 1
@@ -136,14 +139,19 @@ cdef class Late(Waiter):
         if self.outbox != NULL and (<PeerOutbox>self.outbox).takes_queues():
             (<PeerOutbox>self.outbox).gather_late(self, end)
             self.decided(position, end)
+            (<PeerOutbox>self.outbox).relieve(self.line)
             return (<PeerOutbox>self.outbox).asked()
         return 0
 
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1:
         """This node does not lead the line any more: the claims are undone, so their deliveries go nowhere, and who has
-        asked asks the next owner."""
-        return self.decided(position, self.upto(position))
+        asked is to ask again."""
+        cdef size_t end = self.upto(position)
+        if self.outbox != NULL and (<PeerOutbox>self.outbox).takes_queues():
+            (<PeerOutbox>self.outbox).refuse_late(self, end)
+        self.decided(position, end)
+        return (<PeerOutbox>self.outbox).relieve(self.line) if self.outbox != NULL else 0
 
 
 @cython.final
@@ -337,7 +345,22 @@ cdef class PeerOutbox(PeerHop):
         return self.acknowledged_upto + self.kept_count
 
     cdef bint full(self) noexcept:
-        return self.kept_bytes + self.gather_length + self.late_bytes >= self.window_bytes
+        return self.kept_bytes + self.gather_length + self.journal_bytes >= self.window_bytes
+
+    cdef bint line_full(self, uint32_t line):
+        cdef Late late = self.late_of(line, False) if line else None
+        return late is not None and late.length - late.first >= self.window_bytes // LINE_PART
+
+    cdef int relieve(self, uint32_t line) except -1:
+        """Less waits for a line than before."""
+        if line and self.starved and not self.full():
+            return self.feed()
+        return 0
+
+    cdef void count_late(self, Late late, Py_ssize_t change) noexcept:
+        self.late_bytes += change
+        if late.line == 0:
+            self.journal_bytes += change
 
     cdef uint8_t* room(self, size_t n) except NULL:
         """Room for n bytes behind what was gathered; `put` adds what was written."""
@@ -609,11 +632,11 @@ cdef class PeerOutbox(PeerHop):
         return self.number_last
 
     cdef int take_delivery(self, uint32_t member, uint16_t deliveries, uint32_t log, const record_t* record,
-                           ticket_t ticket) except -1:
+                           int64_t now, ticket_t ticket) except -1:
         """A message for one of the other node's consumers."""
         cdef int64_t left_ms = 0
         if record.expires_at:
-            left_ms = max(record.expires_at - self.hub.node.steady_ms, <int64_t>1)
+            left_ms = max(record.expires_at - now, <int64_t>1)
         return self.late_put(put_delivery(self.late_space(DELIVERY_BYTES + record.size, ticket), member, deliveries,
                                           log, <const uint8_t*>record, record.size, left_ms))
 
@@ -738,6 +761,20 @@ cdef class PeerOutbox(PeerHop):
             return self.asked()
         return (<Late>self.late_writing).put(end)
 
+    cdef int refuse_late(self, Late late, size_t end) except -1:
+        """Of what was given up only answers are sent: refusals."""
+        cdef size_t at = late.first
+        cdef const uint8_t* record
+        while at < end and self.given_up_answer is not None:
+            record = late.data + at
+            at += 8 + <size_t>peek_u32_le(record + 4)
+            if record[0] == PEER_RESULT:
+                self.put(put_result(self.room(SMALL_BYTES + <size_t>len(self.given_up_answer)),
+                                    peek_u32_le(record + RESULT_NUMBER),
+                                    <const uint8_t*><const char*>self.given_up_answer,
+                                    <uint32_t>len(self.given_up_answer)), 1)
+        return self.asked()
+
     cdef int gather_late(self, Late late, size_t end) except -1:
         """What is committed leaves with the next frames."""
         cdef const uint8_t* at
@@ -750,7 +787,7 @@ cdef class PeerOutbox(PeerHop):
             memcpy(out, at, size)
             self.put(out + size, 1)
             late.first += size
-            self.late_bytes -= size
+            self.count_late(late, -<Py_ssize_t>size)
             if self.gather_length >= SEAL_BYTES:
                 self.seal()
         return 0
@@ -796,7 +833,7 @@ cdef class PeerOutbox(PeerHop):
         while at != NULL:
             (<Late>at).drop()
             at = (<Late>at).next
-        self.late_bytes = 0
+        self.late_bytes = self.journal_bytes = 0
         return 0
 
     cdef int feed(self) except -1:

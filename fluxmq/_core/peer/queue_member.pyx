@@ -95,7 +95,7 @@ cdef class PeerMember(Member):
     cdef uint32_t credit(self) noexcept:
         if self.absent or not self.outbox.takes_queues() or self.held >= self.limit:
             return 0
-        if self.outbox.full():
+        if self.outbox.full() or self.outbox.line_full(self.queue.line.number):
             self.outbox.starved = True
             return 0
         return self.limit - self.held
@@ -105,9 +105,9 @@ cdef class PeerMember(Member):
         if not self.outbox.takes_queues():
             return DELIVER_REFUSED
         # The claim is recorded at the end of this pump, so the next batch will not be empty.
-        self.outbox.take_delivery(self.number, claim.deliveries, index_of(self.queue, cursor), record,
+        self.outbox.take_delivery(self.number, claim.deliveries, index_of(self.queue, cursor), record, cursor.log.now(),
                                   self.outbox.hub.commits.next_ticket(self.queue.line) if self.queue.awaits_claims
-                                  else ticket_t(0, 0, 0, 0))
+                                  else ticket_t(0, self.queue.line.number, 0, 0))
         return DELIVER_TAKEN
 
     cdef int withdraw(self, claim_t* claim) except -1:

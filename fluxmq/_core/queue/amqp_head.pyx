@@ -160,7 +160,7 @@ cdef int64_t expire_heads(Group group) except? -1:
     cdef const record_t* head
     cdef uint16_t deliveries = 0
     cdef uint32_t killed = 0
-    cdef int64_t now = group.ledger.node.steady_ms
+    cdef int64_t now = group.now()
     cdef int64_t due = 0
     cdef uint64_t at
     cdef bint met = 0

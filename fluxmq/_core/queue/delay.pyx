@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fluxmq._core.queue.due cimport due_offset, due_time
-from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_t
+from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_t, shifted
 
 __all__ = ["Delays"]
 
@@ -42,7 +42,8 @@ cdef class Delays:
 
     cdef int append(self, const body_t* body, uint8_t qos, uint8_t priority, int64_t not_before) except -1:
         self.heap.reserve(self.heap.count + 1)          # first, because every message in the log must be in the heap
-        self.heap.push_due(not_before, self.log.append(body, qos, priority, not_before))
+        self.heap.push_due(shifted(not_before, self.log.line.shift_ms),
+                           self.log.append(body, qos, priority, not_before))
         self.newest_due = not_before
         return 0
 
@@ -92,15 +93,14 @@ cdef class Delays:
 
     def first_due(self) -> int | None:
         """The next due time, steady clock, ms; None: there are no delayed messages."""
-        if self.round_at < self.round_count:
-            return due_time(self.round[self.round_at])
-        return self.heap.first()
+        due = due_time(self.round[self.round_at]) if self.round_at < self.round_count else self.heap.first()
+        return None if due is None else due - self.log.line.shift_ms
 
     cdef bint is_due(self) noexcept:
         return self.round_at < self.round_count or self.is_due_in_heap()
 
     cdef bint is_due_in_heap(self) noexcept:
-        return self.heap.count != 0 and due_time(self.heap.items[0]) <= self.ledger.node.steady_ms
+        return self.heap.count != 0 and due_time(self.heap.items[0]) <= self.log.now()
 
     cdef int begin_round(self) except -1:
         self.round_at = self.round_count = 0

@@ -73,6 +73,8 @@ cdef class Group(Members):
     cdef void drop_claims(self, Cursor cursor) noexcept
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1
     cdef int keep_offsets(self) except -1
+    # By the clock of its line, which deadlines of claims that wait are in.
+    cdef int64_t now(self) noexcept
     cdef int move(self, Cursor cursor, uint64_t next) except -1
     cdef int hold(self, Cursor cursor, claim_t* claim, Member member) except -1
     cdef bint hold_again(self, Cursor cursor, uint64_t offset, uint16_t deliveries, Member member) except -1

@@ -34,10 +34,10 @@ cdef enum:
     RETURNED_MIN = 1000         # returned messages allowed to a group even if the node's claims are used up
 
 
-cdef inline bint is_over(const record_t* record, const node_t* node, queue_policy_t policy) noexcept:
-    """Whether the message has expired, by the rules of the policy."""
-    return record.expires_at != 0 and (record.expires_at < node.steady_ms or (
-        record.expires_at == node.steady_ms and not (policy.grants_instant and record.time_ms == node.now_ms)))
+cdef inline bint is_over(const record_t* record, int64_t now, int64_t wall_ms, queue_policy_t policy) noexcept:
+    """Whether the message has expired, by the rules of the policy. now: by the clock of its line."""
+    return record.expires_at != 0 and (record.expires_at < now or (
+        record.expires_at == now and not (policy.grants_instant and record.time_ms == wall_ms)))
 
 
 # Members' claims point into cursors, so the garbage collector must not clear the cursors first.
@@ -318,7 +318,7 @@ cdef class Group(Members):
             if self.deliveries_max and claim.deliveries >= self.deliveries_max:
                 self.kill(cursor, offset, claim.deliveries, "max_retries")
                 continue
-            if is_over(found, &self.ledger.node, self.policy):
+            if is_over(found, self.now(), self.ledger.node.now_ms, self.policy):
                 self.kill(cursor, offset, claim.deliveries, "expired")
                 continue
             heap_remove(&cursor.ready, claim)
@@ -346,7 +346,7 @@ cdef class Group(Members):
                 return NULL
             cursor.pass_over(found.offset)
             self.ready_bytes -= found.payload_length
-            if is_over(found, &self.ledger.node, self.policy):
+            if is_over(found, self.now(), self.ledger.node.now_ms, self.policy):
                 cursor.next = found.offset + 1
                 self.kill(cursor, found.offset, 0, "expired")
                 continue
@@ -565,7 +565,7 @@ cdef class Group(Members):
         self.ready_bytes += claim.payload
         if not counts and claim.deliveries:
             claim.deliveries -= 1
-        claim.due_ms = self.ledger.node.steady_ms + delay_ms if delay_ms > 0 else 0
+        claim.due_ms = self.now() + delay_ms if delay_ms > 0 else 0
         if claim.due_ms:
             enter(claim, CLAIM_WAITING)
             heap_push(&self.waiting, claim)
@@ -612,14 +612,14 @@ cdef class Group(Members):
     def tick(self) -> int | None:
         """Handles expired leases and elapsed delays. Returns the ms until the next one; None: there is none."""
         cdef int64_t mono = self.ledger.node.mono_ms
-        cdef int64_t steady = self.ledger.node.steady_ms
+        cdef int64_t now = self.now()
         cdef claim_t* claim
         cdef object due = None
         while self.leases.count and self.leases.items[0].due_ms <= mono:
             claim = self.leases.items[0]
             (<Member>claim_member(claim, CLAIM_HELD)).withdraw(claim)
             self.give_back(claim, 0, True)
-        while self.waiting.count and self.waiting.items[0].due_ms <= steady:
+        while self.waiting.count and self.waiting.items[0].due_ms <= now:
             claim = self.waiting.items[0]
             if claim.offset < (<Cursor>claim.cursor).log.first:
                 self.settle_offset(<Cursor>claim.cursor, claim.offset)
@@ -632,9 +632,12 @@ cdef class Group(Members):
         if self.leases.count:
             due = self.leases.items[0].due_ms - mono
         if self.waiting.count:
-            wait = self.waiting.items[0].due_ms - steady
+            wait = self.waiting.items[0].due_ms - now
             due = wait if due is None else min(due, wait)
         return due
+
+    cdef int64_t now(self) noexcept:
+        return self.ledger.node.steady_ms + self.line.shift_ms
 
     cdef int move(self, Cursor cursor, uint64_t next) except -1:
         self.drop_claims(cursor)

@@ -31,7 +31,7 @@ def lend(Log log not None) -> Log:
     if log.namespace is not None:
         lent.count_for(log.namespace)
     move(log, lent)
-    lent.retains = True
+    retain(lent)
     log.positions_only = True
     return lent
 
@@ -44,8 +44,9 @@ def mirror_of(Log log not None):
 
 
 def retain(Log log not None):
-    """What is trimmed from now on stays until release()."""
+    """What is trimmed from now on stays until release(). Line.retaining has the log."""
     log.retains = True
+    log.line.retaining[log.number] = log
 
 
 def release(Log log not None, uint64_t first):
@@ -93,7 +94,7 @@ def give_back(Log log not None, Log lent not None):
     if not log.positions_only or log.number != lent.number or log.first != lent.first or log.next != lent.next:
         raise UsageError(f"log {log.number:016x} from {log.first} to {log.next} has not lent what is from {lent.first} "
                          f"to {lent.next}")
-    log.positions_only = False
+    log.positions_only = lent.retains = False
     move(lent, log)
 
 

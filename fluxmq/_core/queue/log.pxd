@@ -8,6 +8,8 @@ disk, 8-aligned in chunks and batches (`size` is a multiple of 8; the padding is
     │ size │ payload len │ offset │ time_ms │ expires_at │ not_before │ properties len │ topic len │ qos │ priority │
     │ u32  │ u32         │ u64    │ i64     │ i64        │ i64        │ u32            │ u16       │ u8  │ u8       │
     └──────┴─────────────┴────────┴─────────┴────────────┴────────────┴────────────────┴───────────┴─────┴──────────┘
+    time_ms is by the wall clock of who appended it, expires_at and not_before by the line's clock (Line.shift_ms).
+    Outside of a log, in body_t and Record, they are by the node's.
     48 bytes, then topic, properties (as FORMAT_* in memory/message.pxd says), payload, padding.
     qos: bits 0 to 3 the QoS, bits 4 to 7 the FORMAT_*
 """
@@ -33,8 +35,8 @@ cdef struct record_t:
     uint32_t payload_length
     uint64_t offset
     int64_t time_ms             # appended: wall clock, ms
-    int64_t expires_at          # steady clock (memory/node.pxd), ms; 0 = never
-    int64_t not_before          # delay logs: due time, steady clock, ms; otherwise 0
+    int64_t expires_at          # the line's clock, ms; 0 = never
+    int64_t not_before          # delay logs: due time, the line's clock, ms; otherwise 0
     uint32_t properties_length
     uint16_t topic_length
     uint8_t qos                 # and format, see above
@@ -109,6 +111,8 @@ cdef class Log:
     # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
     # none (offset >= next), or it must be read from disk first (then `wanted` says so).
     cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept
+    # Now, by the clock of its line.
+    cdef int64_t now(self) noexcept
     # The commit required before a message may be delivered; position 0: none.
     cdef ticket_t waits_for(self, uint64_t offset) noexcept
     # The offset of the first message that is not committed yet; `next` if all are.
@@ -149,4 +153,8 @@ cdef inline const record_t* record_at(const chunk_t* chunk, uint32_t i) noexcept
     return <const record_t*>(chunk.data + chunk.at[i])
 # A chunk that no log has, with one message: `size` bytes, as a log has it, but for its expiry.
 cdef chunk_t* chunk_of_message(const uint8_t* message, uint32_t size, int64_t expires_at) except NULL
-cdef void record_body(const record_t* record, body_t* out) noexcept     # borrowed, like `record` itself
+# Borrowed, like `record` itself. shift_ms: of its line.
+cdef void record_body(const record_t* record, int64_t shift_ms, body_t* out) noexcept
+# A deadline by the clock of a line with this shift; 0 (never) stays.
+cdef inline int64_t shifted(int64_t deadline, int64_t shift_ms) noexcept:
+    return max(deadline + shift_ms, <int64_t>1) if deadline else 0

@@ -63,13 +63,13 @@ cdef class Record:
         return f"Record(offset={self.offset}, topic={self.topic!r}, payload={self.payload!r})"
 
 
-cdef Record record_value(const record_t* record):
+cdef Record record_value(const record_t* record, int64_t shift_ms):
     cdef Record value = Record.__new__(Record)
     cdef const char* at = <const char*>record + HEAD_BYTES
     value.offset = record.offset
     value.time_ms = record.time_ms
-    value.expires_at = record.expires_at
-    value.not_before = record.not_before
+    value.expires_at = shifted(record.expires_at, -shift_ms)
+    value.not_before = shifted(record.not_before, -shift_ms)
     value.topic = at[:record.topic_length]
     at += record.topic_length
     value.properties = at[:record.properties_length]
@@ -94,7 +94,7 @@ def envelope_of(bytes message not None) -> Envelope:
                     (at + record.topic_length)[:record.properties_length])
 
 
-cdef void record_body(const record_t* record, body_t* out) noexcept:
+cdef void record_body(const record_t* record, int64_t shift_ms, body_t* out) noexcept:
     memset(out, 0, sizeof(body_t))
     out.topic = <const uint8_t*>record + HEAD_BYTES
     out.topic_length = record.topic_length
@@ -102,7 +102,7 @@ cdef void record_body(const record_t* record, body_t* out) noexcept:
     out.properties_length = record.properties_length
     out.payload = out.properties + record.properties_length
     out.payload_length = record.payload_length
-    out.expires_at = record.expires_at
+    out.expires_at = shifted(record.expires_at, -shift_ms)
     out.format = record.qos >> 4
 
 
@@ -304,8 +304,8 @@ cdef class Log:
         record.payload_length = body.payload_length
         record.offset = self.next
         record.time_ms = self.ledger.node.now_ms
-        record.expires_at = body.expires_at
-        record.not_before = not_before
+        record.expires_at = shifted(body.expires_at, self.line.shift_ms)
+        record.not_before = shifted(not_before, self.line.shift_ms)
         record.properties_length = body.properties_length
         record.topic_length = <uint16_t>body.topic_length
         record.qos = qos | body.format << 4
@@ -499,6 +499,9 @@ cdef class Log:
             offset = here.covers            # the rest of its range has been removed
         return NULL
 
+    cdef int64_t now(self) noexcept:
+        return self.ledger.node.steady_ms + self.line.shift_ms
+
     cdef ticket_t waits_for(self, uint64_t offset) noexcept:
         return spans_wait(&self.spans, self.line, offset)
 
@@ -517,13 +520,13 @@ cdef class Log:
         if not self.first <= offset < self.next:
             return None
         record = self.find(offset, &chunk)
-        return record_value(record) if record != NULL and record.offset == offset else None
+        return record_value(record, self.line.shift_ms) if record != NULL and record.offset == offset else None
 
     def at_or_above(self, uint64_t offset) -> Record | None:
         """The first message at or above an offset; None as for get."""
         cdef chunk_t* chunk = NULL
         cdef const record_t* record = self.find(offset, &chunk)
-        return record_value(record) if record != NULL else None
+        return record_value(record, self.line.shift_ms) if record != NULL else None
 
     def position_of_time(self, int64_t time_ms) -> int | None:
         """Offset of the first message in memory that was appended at or after a time. None: there is none."""
@@ -745,10 +748,10 @@ cdef class Log:
                 self.flushed = first
         while self.chunks_count and self.chunks[0].covers <= self.first:
             chunk = self.chunks[0]
-            if chunk.state != CHUNK_FLUSHED:
-                self.unflushed_bytes -= chunk.used
             if self.retains:
                 self.retain()
+            if chunk.state != CHUNK_FLUSHED:
+                self.unflushed_bytes -= chunk.used
             self.take_out(0)
         self.found = 0
 

@@ -20,7 +20,7 @@ from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.lanes cimport log_index
-from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
+from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t, shifted
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
 from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED
 from fluxmq._core.queue.stream cimport Feed, StreamReader
@@ -604,7 +604,7 @@ cdef class Queue(GroupOwner):
                 if record == NULL:
                     break
                 size += record.size
-                record_body(record, &body)
+                record_body(record, self.line.shift_ms, &body)
                 self.read_options(&body, &options)
                 options.not_before = 0
                 options.producer = NULL       # duplicates were checked when the message was accepted
@@ -727,7 +727,7 @@ cdef class Queue(GroupOwner):
         if self.limits.drop_head and (self.limits.ready_max >= 0 or self.limits.ready_bytes_max >= 0):
             drop_heads(group, self.limits.ready_max, self.limits.ready_bytes_max)
         if self.expiring:
-            due = expire_heads(group)
+            due = shifted(expire_heads(group), -self.line.shift_ms)
             if due and (self.expiry_ms == 0 or due < self.expiry_ms):
                 self.expiry_ms = due
         return 0

@@ -34,5 +34,5 @@ cdef class SessionReader(StreamReader):
 
 # Encodes the message for a consumer of `queue`: its topic below `$queue/<name>`, and for MQTT 5 the settling
 # properties.
-cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint32_t partition, uint32_t deliveries,
-                          uint8_t qos, bint v5) except NULL
+cdef msg_t* queue_message(Queue queue, const record_t* record, int64_t shift_ms, bytes group, uint32_t partition,
+                          uint32_t deliveries, uint8_t qos, bint v5) except NULL

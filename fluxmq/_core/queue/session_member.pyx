@@ -78,8 +78,8 @@ cdef inline char* put_digits(char* at, uint64_t number) noexcept:
     return at
 
 
-cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint32_t partition, uint32_t deliveries,
-                          uint8_t qos, bint v5) except NULL:
+cdef msg_t* queue_message(Queue queue, const record_t* record, int64_t shift_ms, bytes group, uint32_t partition,
+                          uint32_t deliveries, uint8_t qos, bint v5) except NULL:
     cdef body_t body
     cdef char[NUMBER_BYTES] text
     cdef char* middle
@@ -93,7 +93,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     cdef uint32_t topic_length = 0      # of the topic for the consumer; 0: unchanged
     cdef size_t body_start
     memset(&body, 0, sizeof(body))
-    record_body(record, &body)
+    record_body(record, shift_ms, &body)
     as_mqtt(&body, v5)
     captured = body.topic_length != 0 and not queue.is_address(&body)
     size = prefix + 1 + 2 * <size_t>body.topic_length + body.properties_length + name_length + len(group) + 320
@@ -173,7 +173,7 @@ cdef class TopicFilter(Filter):
         cdef uint32_t prefix = 7 + <uint32_t>len(self.queue.name)
         cdef const uint8_t* pattern = <const uint8_t*><const char*>self.pattern
         cdef uint8_t[TOPIC_ROOM] topic
-        record_body(record, &body)
+        record_body(record, 0, &body)
         read_topic(&body, topic)
         if not self.queue.is_address(&body):
             prefix = 0
@@ -289,7 +289,8 @@ cdef class SessionMember(Member):
         claims = <SessionClaims>session.claim_keeper
         if claims is not None and claims.shared is not None and not claims.shared.stale:
             claims.shared.changed()
-        msg = queue_message(self.queue, record, (<Group>self.group).name, (<Cursor>claim.cursor).partition,
+        msg = queue_message(self.queue, record, (<Cursor>claim.cursor).log.line.shift_ms, (<Group>self.group).name,
+                            (<Cursor>claim.cursor).partition,
                             claim.deliveries, self.qos, session.link.version == 5)
         try:
             # The claim is recorded at the end of this pump, so the gathering batch is not empty.
@@ -351,7 +352,8 @@ cdef class SessionReader(StreamReader):
         cdef int64_t written
         if link == NULL or link.pending > link.high:
             return 0
-        msg = queue_message(self.queue, record, self.group.name if self.group is not None else b"", self.partition, 0,
+        msg = queue_message(self.queue, record, self.log.line.shift_ms,
+                            self.group.name if self.group is not None else b"", self.partition, 0,
                             self.qos, link.version == 5)
         try:
             if self.qos:

@@ -101,7 +101,7 @@ cdef class StreamReader:
                 self.stalled = self.log.wanted != NOTHING_WANTED
                 break
             looked += 1
-            if (record.expires_at and record.expires_at <= self.log.ledger.node.steady_ms) or (
+            if (record.expires_at and record.expires_at <= self.log.now()) or (
                     self.filter is not None and not self.filter.wants(record)):
                 self.pass_over(record.offset)
                 continue
@@ -194,9 +194,29 @@ cdef class StreamReader:
         self.unlimit()
 
     def go_on_in(self, Log log not None):
-        """The stream has come to this node, or has left it: `log` has the same messages, with the same offsets."""
+        """The stream has come to this node, or has left it: `log` has the same messages, with the same offsets; or the
+        last ones are undone, and others will have their offsets."""
+        cdef claim_t* claim
+        cdef claim_t* before = NULL
         self.log = log
         self.stalled = False
+        if self.next <= log.next:
+            return
+        self.next = log.next
+        self.acknowledged = min(self.acknowledged, log.next)
+        claim = self.oldest
+        while claim != NULL and claim.offset < log.next:
+            before = claim
+            claim = claim.behind
+        if before == NULL:
+            self.oldest = NULL
+        else:
+            before.behind = NULL
+        self.newest = before
+        while claim != NULL:
+            self.held -= 1
+            before, claim = claim, claim.behind
+            self.drop(before)
 
     def commit(self, uint64_t next):
         """Sets the group's position, from which other readers and a restart continue. Raises UsageError without a

@@ -5,13 +5,16 @@ changes is whether its Contents are here, and who decides about them:
 
     hand         messages                                   decides
     relay        at another node; or away: nobody has them  that node
-    following    so too, and a copy here                    that node; the copy applies what it hears
+    following    so too, and a copy here                    that node; the copy applies what it hears, or a move sends
     leading      here                                       this node
     giving       here, and on their way to another node     this node, until rest()
     stopped      here, and a file of them is damaged        nobody; settlements are taken
 
 NEXT says what leads from one to another. Besides, a queue is declared as leading or as relay (QueueManager.make,
-make_relay), a damaged file stops it (reads.py), and it may be deleted from any hand.
+make_relay), a damaged file stops it (reads.py), and it may be deleted from any hand. A copy that was begun before this
+node knew the queue is not in the table: it is taken from "relay".
+
+It is one file because it is one table: what each change leaves behind is what the next one begins with.
 
 docs/decisions/0011-a-queue-changes-hands.md
 """
@@ -42,6 +45,7 @@ from fluxmq.engine.queues.records import GroupRecord, record
 from fluxmq.engine.queues.relays import Attach, Host, Relays
 from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.state import Going, QueueState
+from fluxmq.engine.queues.table import QueueListener
 
 __all__ = ["NEXT", "Contents", "Event", "Ghost", "Hand", "Hands", "Settled", "hand_of", "settle_late"]
 
@@ -154,7 +158,7 @@ def settle_late(manager: QueueManager, queue: Queue, name: bytes, pattern: bytes
         queue.notify()
 
 
-class Hands:
+class Hands(QueueListener):
     """Machine. protocols: Hosts.protocols. A method that changes a hand raises UsageError, and changes nothing, where
     NEXT does not allow it."""
 
@@ -162,6 +166,8 @@ class Hands:
         self._manager = manager
         self._relays = relays
         self._protocols = protocols
+        self._untold: dict[Queue, list[list[Any]]] = {}  # settle_late() takes each; nobody is known who decides
+        manager.listeners.append(self)
 
     @staticmethod
     def _expect(state: QueueState, event: Event) -> None:
@@ -223,6 +229,10 @@ class Hands:
         has decided and that one does not know. This node's consumers hold on what they hold, if it is still there. Who
         decides is to be said by QueueManager.set_owner."""
         self._expect(state, Event.FOLLOW)
+        for group in state.groups.values():
+            for member in list(group.pullers):
+                if isinstance(member, Reserve):  # what it keeps for others is theirs to name at the next node
+                    take_out(group, member, state.queue.lanes)
         self._become_relay(state, partial(self._settled_late, state), lambda relay: None, keeps=False)
         state.copy = copy
         if state.queue.kind == QUEUE_STREAM:
@@ -285,8 +295,22 @@ class Hands:
     def _settled_late(self, state: QueueState, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int,
                       log: int, first: int, count: int, ms: int, counts: bool, reason: str) -> None:
         what = self.pass_on(state, key, deliveries, log, first, count, verb, ms, counts, reason)
-        if state.queue.relay is None:  # this node decides again
+        relay = state.queue.relay
+        if relay is None:  # this node decides again
             settle_late(self._manager, state.queue, *what)
+        elif not (isinstance(relay, QueueRelay) and relay.reachable):
+            self._untold.setdefault(state.queue, []).append(what)
+
+    def owner_changed(self, queue: Queue) -> None:
+        """See QueueListener: who decides is known, and hears what consumers of other nodes settled here meanwhile."""
+        relay = queue.relay
+        if queue in self._untold and isinstance(relay, QueueRelay) and relay.reachable:
+            for what in self._untold.pop(queue):
+                self._relays.order(queue, "settle_late", what)
+
+    def queue_removed(self, queue: Queue) -> None:
+        """See QueueListener."""
+        self._untold.pop(queue, None)
 
     # ------------------------------------------------------------------ it comes
 

@@ -89,6 +89,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     value: Any = None
 
 
+# Of what was done by a node that was about to lose the queue, and is undone.
+GIVEN_UP = msgspec.msgpack.encode(Answer(refused=Refusal(
+    "the queue goes to another node, which does not know of this: try again", away=True, unknown=True)))
+
+
 def suback_reason(answer: Answer) -> tuple[int, str]:
     """The reason code of a refusal in SUBACK, and its text; (0, ""): it was done."""
     if answer.refused is None:
@@ -537,6 +542,7 @@ class Hosts(QueueListener):
         """Answers a question, when what was recorded in this turn is committed. queue: one of this node, that it is
         about."""
         data = msgspec.msgpack.encode(answer)
+        outbox.given_up_answer = GIVEN_UP
         # Groups record what they did when they are pumped, at the end of the turn: the answer waits for that, too.
         self.hub.publish_later(lambda: outbox.result(number, data, queue.line if queue is not None else None))
 

@@ -7,11 +7,12 @@ another instance leads.
                                                                            follow() ─► it applies again
 
 Numbers of queues, logs and groups are unique within their line only. So the numbers in a record are looked up in tables
-of its line, and a queue is added to the manager's tables, by name, when this instance becomes its leader.
+of its line.
 
-A following queue makes no decisions: it is not in the manager's tables, so it gets no publishes, timers or checkpoints,
-and it is never pumped. Messages that consumers of the leader hold are in the state of returned ones here, which is what
-they become when this instance leads.
+A following queue is a copy, and makes no decisions: it is not in the manager's tables, which have a relay of its name,
+so it gets no publishes, timers or checkpoints, and it is never pumped. Messages that consumers of the leader hold are
+in the state of returned ones here. When this instance leads, the relay becomes the queue, and the copy stays: it is
+what is committed (docs/internals/queues.md, "A second instance").
 """
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class QueueLine:
         self.logs: dict[int, tuple[QueueState, Log]] = self.objects.logs
         self.passed_over: set[int] = set()  # logs of queues that had ended before the first record that was read
         self._served: dict[int, QueueState] = {}  # the queue of each copy, while this instance leads
-        self._lent: dict[int, Log] = {}  # its logs, which have the messages then
+        self._declared: dict[int, QueueState] = {}  # those that it has declared, and that have no copy yet
         self._make_log = make_log or self._new_log
 
     def _new_log(self, number: int, lane: int) -> Log:
@@ -152,28 +153,48 @@ class QueueLine:
         return state
 
     def clear(self) -> None:
-        """Releases everything: nothing more is applied."""
+        """Releases everything: nothing more is applied, and copies end. Raises UsageError when this instance leads."""
+        if self.line.number and not self.following:
+            raise UsageError(f"line {self.line.name!r} is led here")
+        for copy in self.queues.values() if self.line.number else ():
+            served = self.manager.queues.get(copy.queue.address)
+            if self._hands is not None and served is not None and served.copy is copy:
+                self._hands.drop_copy(served)
+            for log in copy.logs:
+                log.trim(log.next)  # or its bytes would count until the copy is collected
         self.queues.clear()
         self.groups.clear()
         self.logs.clear()
         self.passed_over.clear()
-        self._served.clear()
-        self._lent.clear()
 
     # ------------------------------------------------------------------ records
 
-    def apply(self, records: bytes) -> None:
+    @property
+    def time(self) -> int:
+        """The line's clock, ms: whoever leads says it with what it submits, and deadlines in records are in it. It goes
+        on wherever the line is led next, and never goes back."""
+        return self.manager.hub.steady_ms + self.line.shift_ms
+
+    def apply(self, records: bytes, line_ms: int | None = None) -> None:
         """Applies the records about queues among records that were committed together (Line.submit): to the copies,
-        also of an instance that leads. Raises CorruptError; UsageError for the journal, whose queues have no copies."""
+        also of an instance that leads. line_ms: the leader's `time` when they were submitted. Raises CorruptError;
+        UsageError for the journal, whose queues have no copies."""
         if self.line.number == 0:
             raise UsageError(f"line {self.line.name!r} is led here")
+        if line_ms is not None:
+            self.line.hear(line_ms, self.manager.hub.steady_ms)
         for queue in self.objects.apply(records, self.replay):
             if isinstance(queue, Queue) and queue.kind != QUEUE_STREAM:
                 queue.trim_done()
-            if self._lent and isinstance(queue, Queue) and (copy := self.queues.get(queue.number)) is not None:
-                for log in copy.logs:
-                    if (lent := self._lent.get(log.number)) is not None:
-                        release(lent, log.first)
+            if isinstance(queue, Queue):
+                self._release(queue.number)
+
+    def _release(self, number: int) -> None:
+        """What a copy has trimmed is not kept for it any more."""
+        retaining, copy = self.line.retaining, self.queues.get(number)
+        for log in copy.logs if retaining and copy is not None else ():
+            if (lent := retaining.get(log.number)) is not None:
+                release(lent, log.first)
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
         """Applies one record about queues that is not about messages (LineObjects); body: what follows its number. A
@@ -252,12 +273,15 @@ class QueueLine:
         if state is not None:
             for name in [name for name, known in state.groups.items() if known is group]:
                 self.manager.drop_quietly(state, name)
+            if state.queue.following and state.queue.kind != QUEUE_STREAM:  # it may have been the slowest
+                state.queue.trim_done()
+                self._release(state.queue.number)
 
     def _forget(self, state: QueueState) -> None:
         delays = state.queue.delays
         for log in state.logs:
             self.logs.pop(log.number, None)
-            self._lent.pop(log.number, None)
+            self.line.retaining.pop(log.number, None)
             log.trim(log.next)  # or its bytes would count until the queue, which its groups refer to, is collected
         for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
             self.groups.pop(group.number, None)
@@ -301,35 +325,45 @@ class QueueLine:
         kept = [(group, reserve_claimed(group)) for group in served.groups.values()]
         return [(group, one) for group, one in kept if one is not None]
 
+    def note(self, state: QueueState) -> None:
+        """This instance, which leads, has declared a queue for the line: what it decides of it can be taken back."""
+        self._declared[state.queue.number] = state
+        for log in state.logs:
+            retain(log)
+
     def _serves(self, served: QueueState, copy: QueueState) -> None:
         served.copy = copy
         self._served[copy.queue.number] = served
-        self.note(served)
-
-    def note(self, state: QueueState) -> None:
-        """A queue that this instance leads: it has declared it for the line, or a log was added to it. What it decides
-        can be taken back from now on."""
-        for log in state.logs:
-            retain(log)
-            self._lent[log.number] = log
+        self._declared.pop(copy.queue.number, None)
 
     def follow(self) -> None:
         """Another instance leads from now on. What was decided here and is not committed has been given up
         (Line.give_up), and is taken back: the queues are relays, and their copies, to which that instance's records are
-        applied, have what was committed. Raises UsageError, without changing anything, if something is undecided."""
-        if self._hands is None or self.following:
+        applied, have what was committed; a queue whose declaration was not committed is deleted. Raises UsageError,
+        without changing anything, if something is undecided, or a queue is about to move, or damaged."""
+        manager, hands = self.manager, self._hands
+        if hands is None or self.following:
             raise UsageError(f"line {self.line.name!r} is not led here")
         if self.line.undecided:
             raise UsageError(f"line {self.line.name!r} has {self.line.undecided} batches that are not decided")
+        # Others were deleted here, and that is not committed.
+        served = [state for state in self._served.values() if manager.states.get(state.queue) is state]
+        for state in served:
+            if (hand_of(state), Event.FOLLOW) not in NEXT:
+                raise UsageError(f"queue {state.spec.shown} is {hand_of(state)}: it cannot {Event.FOLLOW}")
         self.following = True
-        for number, served in self._served.items():
-            copy = self.queues[number]
-            for log in copy.logs:
-                undo(self._lent[log.number], log.first, log.next)
-            if self.manager.states.get(served.queue) is served:  # else it was deleted here, and that is not committed
-                self._hands.follow(served, copy)
-            for log in copy.logs:
-                give_back(log, self._lent[log.number])
+        for state in self._declared.values():
+            if manager.states.get(state.queue) is state:
+                manager.delete(state.queue.address)
+        logs = [(log, self.line.retaining[log.number]) for copy in self.queues.values() for log in copy.logs]
+        for log, lent in logs:
+            undo(lent, log.first, log.next)
+        for state in served:
+            assert state.copy is not None
+            hands.follow(state, state.copy)
+        for log, lent in logs:
+            give_back(log, lent)
         self._served.clear()
-        self._lent.clear()
-        self.line.give_up("another instance leads")     # what the groups had not recorded yet
+        self._declared.clear()
+        self.line.retaining.clear()
+        self.line.give_up("another instance leads")     # what the groups had not recorded yet, and these deletions

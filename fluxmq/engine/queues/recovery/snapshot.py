@@ -140,7 +140,7 @@ def _known(group: Group, now_ms: int) -> list[object]:
 def digest(manager: QueueManager, state: QueueState) -> str:
     """Equal for two instances of a queue with equal state: its declaration, messages in memory that some group may
     still need, and the state of each group; but not which consumer has which message."""
-    queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms
+    queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms + state.queue.line.shift_ms
     state_hash = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)
     state_hash.update(msgspec.msgpack.encode((queue.number, record, sorted(state.producers.items()))))
