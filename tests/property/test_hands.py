@@ -508,9 +508,25 @@ def test_deadlines_are_by_the_clock_of_the_line() -> None:
     machine.teardown()
 
 
+def test_a_first_commit_that_takes_long_does_not_set_the_clock_of_who_leads_back() -> None:
+    node = Node(0, QueueSpec(name="q", namespace="tenant"))
+    node.copies.lead()
+    node.copies.note(node.manager.states[node.manager.declare(node.spec, node.line)[0]])
+    line_ms = node.copies.time
+    position, records = node.line.submit()
+    node.set_clock(START_MS + 300)
+    node.line.commit(position)
+    node.copies.apply(records, line_ms)
+    assert node.copies.time == line_ms + 300
+
+
 def test_nothing_is_left_of_copies() -> None:
-    gc.collect()
-    before = live_objects()
+    def collected() -> dict[str, int]:
+        while gc.collect():         # what is left of other tests, too
+            pass
+        return live_objects()
+
+    before = collected()
     machine = HandsMachine()
     machine.make(lanes=2, partitions=2, kind="classic")
     for at in range(NODES):
@@ -521,8 +537,8 @@ def test_nothing_is_left_of_copies() -> None:
         machine.another_leads(to, keep=True, undo=to == 2, pump=False)
     machine.teardown()
     del machine
-    gc.collect()
-    assert live_objects() == before
+    after = collected()
+    assert all(after[kind] <= count for kind, count in before.items()), (before, after)
 
 
 @pytest.mark.soak

@@ -500,6 +500,14 @@ def test_what_has_come_to_a_session_while_it_moves(old: World) -> None:
     assert moving.has_come(one) and not moving.has_come((7, 0, 2)) and not moving.has_come((9, 0, 1))
 
 
+def test_what_a_session_has_no_room_for_has_not_come(old: World) -> None:
+    old.broker.limits = Limits(queue_max=1, queue_rejects=True)
+    moving = MovingSession(old.away(), True, notes=True)
+    for identity in (7, 8):
+        old.hub.publish_message(b"t/1", b"", 2, identity=identity)
+    assert [origin for _, origin in moving.origins_behind(0, 1 << 62)] == [(7, 0, 1)] and not moving.has_come((8, 0, 1))
+
+
 def test_what_the_old_owner_dropped_for_lack_of_room(old: World) -> None:
     """The line of the new owner has the same limit: it drops the same."""
     old.broker.limits = Limits(queue_max=4)

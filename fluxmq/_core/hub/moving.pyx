@@ -21,8 +21,9 @@ cdef class MovingSession:
 
     def __cinit__(self, Session session not None, bint accepting, lives=(), bint notes=False):
         self.session = session
-        self.came = {}
-        self.origins = set()
+        if notes:           # a hundred thousand may be adopted at once, of which nothing is asked
+            self.came = {}
+            self.origins = set()
         self.notes = notes
         self.lives = tuple(lives)
         memset(self.accepted, accepting, sizeof(self.accepted))
@@ -43,11 +44,12 @@ cdef class MovingSession:
     def origins_behind(self, uint64_t after, uint64_t upto) -> list:
         """Of messages of QoS 2 that have come to the session since it moves, in the order of their sequences, which are
         behind `after`, up to `upto`: [(sequence, (name, packet identifier, use))]."""
-        return [(sequence, origin) for sequence, origin in self.came.items() if after < sequence <= upto]
+        return [(sequence, origin) for sequence, origin in self.came.items() if after < sequence <= upto] if (
+            self.notes) else []
 
     def has_come(self, tuple origin not None) -> bool:
         """Whether a message with this origin has come to the session since it moves."""
-        return origin in self.origins
+        return self.notes and origin in self.origins
 
     cdef int note(self, uint64_t sequence, const origin_t* origin) except -1:
         """The session has a message with an origin."""

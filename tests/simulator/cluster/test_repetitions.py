@@ -3,7 +3,7 @@ the same packet identifier again at once, and every subscriber gets each message
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from oracle.mqtt import Packet, Pubcomp, Publish, Pubrec, Pubrel
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_brokers import connected, serving
 
-from fluxmq.cluster.messages import Switch
+from fluxmq.cluster.messages import Switch, tail_of
 from fluxmq.cluster.peers import Peer
 from fluxmq.cluster.takeover import Takeovers
 from fluxmq.engine.sessions.transfer import Departure
@@ -541,6 +541,27 @@ def test_a_publisher_goes_where_a_subscriber_is_going(monkeypatch: pytest.Monkey
     assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
 
 
+def hold_switches(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], Callable[[], None]]:
+    """Node three does not hear that the session "s" has moved, and so does not cut. Returns what it has not heard, and
+    what lets it hear."""
+    held: list[Callable[[], None]] = []
+    switches, on_switch = [True], Takeovers.on_switch
+
+    def switches_late(takeovers: Takeovers, peer: Peer, switch: Switch) -> None:
+        if switches and switch.client_id == b"s" and takeovers._broker.directory.node == "three":
+            held.append(partial(on_switch, takeovers, peer, switch))
+        else:
+            on_switch(takeovers, peer, switch)
+
+    monkeypatch.setattr(Takeovers, "on_switch", switches_late)
+
+    def let_go() -> None:
+        switches.clear()
+        held.pop()()
+
+    return held, let_go
+
+
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("two", "three"), ("three", "two")])
 def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: pytest.MonkeyPatch, first: str,
@@ -553,16 +574,7 @@ def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: 
     publisher = publisher_at(brokers, first)
     exchange(brokers, publisher, b"0")
     released(brokers, publisher)
-    held: list[Callable[[], None]] = []
-    switches, on_switch = [True], Takeovers.on_switch
-
-    def switches_late(takeovers: Takeovers, peer: Peer, switch: Switch) -> None:
-        if switches and switch.client_id == b"s" and takeovers._broker.directory.node == "three":
-            held.append(partial(on_switch, takeovers, peer, switch))
-        else:
-            on_switch(takeovers, peer, switch)
-
-    monkeypatch.setattr(Takeovers, "on_switch", switches_late)
+    held, let_go = hold_switches(monkeypatch)
     reader.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_until(lambda: bool(held))
     exchange(brokers, publisher, b"1")
@@ -571,8 +583,7 @@ def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: 
     if over:
         released(brokers, publisher)
     assert not reader.connected
-    switches.clear()
-    held.pop()()
+    let_go()
     brokers.run_until(lambda: reader.connected)
     if not over:
         released(brokers, publisher)
@@ -581,6 +592,41 @@ def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: 
     brokers.run_for(1.0)
     assert received(reader) == [b"0", b"1", b"2"]
     assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
+
+
+def test_a_copy_comes_between_two_parts_of_a_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first part has is known at the new owner before the last one says what the session has had."""
+    brokers = serving(*NAMES)
+    reader, other = persistent(brokers, "one", "s"), connected(brokers, "three", "other")
+    publisher = publisher_at(brokers, "three")
+    _, let_go = hold_switches(monkeypatch)
+    tail, take_tail, calls, waits = Departure.tail, Takeovers.take_tail, list[bytes](), [True]
+
+    async def take_late(takeovers: Takeovers, body: bytes) -> AsyncIterator[bytes]:
+        if tail_of(body).client_id == b"s":
+            calls.append(body)
+            while waits and len(calls) > 1:
+                await takeovers._driver.sleep(0.01)
+        async for part in take_tail(takeovers, body):
+            yield part
+
+    monkeypatch.setattr(Departure, "tail", lambda departure, after=None: tail(departure, after, 1))
+    monkeypatch.setattr(Takeovers, "take_tail", take_late)
+    reader.connect(at="two", clean_start=False, expiry_s=1000)
+    brokers.run_for(0.5)
+    exchange(brokers, publisher, b"1")
+    packet_id = other.publish("t", b"behind it", 1)
+    brokers.run_until(lambda: other.acknowledged(packet_id))
+    let_go()
+    brokers.run_until(lambda: len(calls) == 2)
+    moves(brokers, publisher, "two")
+    exchange(brokers, publisher, b"1", again=True)
+    assert not reader.connected
+    waits.clear()
+    brokers.run_until(lambda: reader.connected)
+    released(brokers, publisher)
+    brokers.run_for(1.0)
+    assert received(reader) == [b"1", b"behind it"]
 
 
 @pytest.mark.parametrize("to", ["two", "three"])

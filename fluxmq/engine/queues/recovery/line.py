@@ -303,6 +303,7 @@ class QueueLine:
                 raise UsageError(f"there is a queue {copy.spec.shown} already, which line {self.line.name!r} does not "
                                  f"commit")
         self.following = False
+        self.line.hear(self.time, self.manager.hub.steady_ms)  # its own word from now on: no batch of it sets it back
         kept = []
         for copy in self.queues.values():
             served = self.manager.queues.get(copy.queue.address)
