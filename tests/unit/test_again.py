@@ -132,6 +132,11 @@ def test_no_second_run(tmp_path: Path, files: dict[str, str], why: str) -> None:
     assert done.returncode != 0 and why in done.stdout, done.stdout
     assert {ran(tmp_path, name.replace(".py", ".ran")) for name in files} <= {1, 2 if "finally" in str(files) else 1}
     assert "FLAKY" not in done.stdout
+    # What has failed is said once more, and last; files that cannot be imported end pytest in another way.
+    said = [line for line in done.stdout.splitlines() if line.startswith("WHY ")]
+    if why:
+        assert said[0].startswith("WHY test_"), done.stdout
+        assert any("lost" in line or "NotReady" in line for line in said), done.stdout
 
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
