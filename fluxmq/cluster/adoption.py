@@ -39,7 +39,7 @@ from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import OWN_CLIENTS, Peer, Peers
 from fluxmq.cluster.ports import Change, Compare, Log, StoreError
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.engine.sessions.state import Head, Subscription
 
 __all__ = ["Adoption"]
@@ -221,8 +221,8 @@ class Adoption:
         self._take_what_is_ours(alive)
         self._settle()
         self._answer()
-        if self._ready is not None and not self._ready.done() and not self._lives and not self._broker_waits():
-            self._ready.set_result(None)
+        if self._ready is not None and not self._lives and not self._broker_waits():
+            fulfil(self._ready, None)
 
     def _broker_waits(self) -> bool:
         """Whether a stored session may become this node's own."""
@@ -401,8 +401,7 @@ class Adoption:
             del self._coming[session]
         if coming.moving is not None:
             coming.moving.restore()
-        if not coming.done.done():
-            coming.done.set_result(None)
+        fulfil(coming.done, None)
 
     def ended(self, session: Session) -> None:
         """A session of this node has ended, or another node has it."""
@@ -574,5 +573,5 @@ def _lives_of(data: SessionData | None) -> tuple[int, ...]:
 
 
 def _end_if(done: bool, promise: Promise[None]) -> None:
-    if done and not promise.done():
-        promise.set_result(None)
+    if done:
+        fulfil(promise, None)

@@ -29,7 +29,7 @@ from fluxmq.cluster.ports import Change, Compare, StoreError
 from fluxmq.cluster.will_table import KeptWill, Life, WillTable, encode
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 
 __all__ = ["LeftWills"]
 
@@ -108,8 +108,8 @@ class LeftWills:
 
     def _wake(self, session: Session) -> None:
         promise = self._waiting.pop(session, None)
-        if promise is not None and not promise.done():
-            promise.set_result(None)
+        if promise is not None:
+            fulfil(promise, None)
 
     # ------------------------------------------------------------------ when it is due
 

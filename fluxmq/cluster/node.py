@@ -81,7 +81,7 @@ from fluxmq.engine.broker import Broker
 from fluxmq.engine.exchanges.manager import PREDECLARED
 from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.definitions import Definer, Stored
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.engine.sessions.state import Will
 
 __all__ = ["ClusterNode", "Phase", "Settings"]
@@ -389,8 +389,8 @@ class ClusterNode:
                                                 "copy of it might not be told from it", {"why": str(error)})
 
     def _on_known(self) -> None:
-        if self.peers is not None and not self.peers.unknown() and not self._all_known.done():
-            self._all_known.set_result(None)
+        if self.peers is not None and not self.peers.unknown():
+            fulfil(self._all_known, None)
 
     def begin_leaving(self) -> bool:
         """From now on the node takes no session. Returns whether it leaves: it serves, or has begun to leave."""

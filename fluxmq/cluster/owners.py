@@ -25,7 +25,7 @@ from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
 from fluxmq.cluster.takes import NOBODY, Session, Takes
 from fluxmq.cluster.writer import CHANGES_MAX, Writer
 from fluxmq.engine.ports.cluster import Owner
-from fluxmq.engine.ports.driver import Driver, Promise, Work
+from fluxmq.engine.ports.driver import Driver, Promise, Work, fulfil
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["Handover", "NotHandedOver", "Owners", "Session"]
@@ -196,17 +196,17 @@ class Owners:
             handover: Handover | None = None
             self._asked(session)
             if session in self._handing_over:
-                await self._handing_over[session]
+                await self._driver.end_of(self._handing_over[session])
                 continue
             if (waiting := self._wait(session)) is not None:
-                await waiting
+                await self._driver.end_of(waiting)
                 patient_until = self._driver.now() + self._limit_s
                 continue
             if self.takes.latest(session) != NOBODY and (waiting := self.former.wait(session, clean_start)) is not None:
                 if self._driver.now() >= patient_until:
                     raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "the will of the client's former connection is "
                                         "not with every node yet")
-                await waiting
+                await self._driver.end_of(waiting)
                 continue
             owned = self._owned.get(session)
             if owned is not None:
@@ -329,7 +329,7 @@ class Owners:
         """It was handed over, or stays."""
         promise = self._handing_over.pop(session, None)
         if promise is not None:
-            promise.set_result(None)
+            fulfil(promise, None)
 
     def handed_over(self, session: Session, to: Owner, lease: int) -> None:
         """Another node, with this lease, owns a session that was this one's; the feed may not have told yet."""
@@ -428,8 +428,7 @@ class Owners:
 
     def _wake(self, session: Session) -> None:
         for promise in self._changed.pop(session, ()):
-            if not promise.done():
-                promise.set_result(None)
+            fulfil(promise, None)
 
 
 def _node_of(value: bytes) -> str:

@@ -31,8 +31,9 @@ from fluxmq.cluster.messages import MoveRefused, QueueCall, encode, move_refused
 from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Change, Compare, Log, StoreError, Transport
 from fluxmq.cluster.queue_detours import Detours
+from fluxmq.cluster.recorded import recorded
 from fluxmq.cluster.writer import Writer
-from fluxmq.engine.ports.driver import Driver, Promise, Work
+from fluxmq.engine.ports.driver import Driver, Work
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.moves import Arrival, Departure, why_it_stays
 from fluxmq.engine.queues.parts import shown_queue
@@ -435,10 +436,7 @@ class QueueMoves:
 
     async def durable(self) -> None:
         """Returns when everything that was recorded on this node so far is on its disk."""
-        promise: Promise[None] = self._driver.promise()
-        self._hub.when_gathered(lambda: promise.set_result(None), self._hub.commits.local)
-        self._hub.wake_up()
-        await promise
+        await recorded(self._driver, self._hub)
 
     # ------------------------------------------------------------------ the new owner
 

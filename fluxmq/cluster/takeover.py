@@ -32,6 +32,7 @@ It is one file because the two sides are one protocol: each line of one answers 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fluxmq._core.errors import ProtocolError
@@ -52,10 +53,11 @@ from fluxmq.cluster.messages import (
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
 from fluxmq.cluster.peers import OWN_CLIENTS, SLOTS, Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Log, Transport
+from fluxmq.cluster.recorded import recorded
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Owner
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.engine.sessions.transfer import Arrival, Departure, covered_by, freeze
 from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.mqtt import ReasonCode
@@ -218,11 +220,7 @@ class Takeovers:
     async def durable(self) -> None:
         """Returns when everything that was recorded on this node so far is on its disk. It does not wait for other
         nodes: what they confirm or refuse is not of the session that comes here."""
-        promise = self._driver.promise()
-        hub = self._broker.hub
-        hub.when_gathered(lambda: promise.set_result(None), hub.commits.local)
-        hub.wake_up()
-        await promise
+        await recorded(self._driver, self._broker.hub)
 
     async def complete(self, session: Session, arrival: Arrival, former: Owner, epoch: int) -> None:
         """This node owns the session now. Returns when it has everything that was published to it, or when those who
@@ -246,7 +244,7 @@ class Takeovers:
         self._look_at(session, coming)
         self._driver.start(self._limit(coming))
         try:
-            await coming.done
+            await self._driver.end_of(coming.done)
         finally:
             self._coming.pop(session, None)
             if coming.complete:
@@ -307,13 +305,13 @@ class Takeovers:
         session = call.namespace, call.client_id
         while (coming := self._coming.get(session)) is not None:
             # It is not whole yet: the client has moved on before that.
-            await coming.done
+            await self._driver.end_of(coming.done)
             await self._driver.sleep(TURN_S)
         peers, _ = caller_of(self._peers(), call)
         if peers.membership.late:
             raise CallFailed("etcd has no quorum, so the session cannot change hands", reached=False)
         while (waiting := self._wait(session)) is not None:
-            await waiting
+            await self._driver.end_of(waiting)
         owner = owners.owned_epoch(session)
         if owner != call.owner_epoch:
             raise CallFailed(f"this node does not own the session with epoch {call.owner_epoch}", reached=False)
@@ -347,7 +345,7 @@ class Takeovers:
                     yield last
                 last = part
             safe: Promise[None] = self._driver.promise()
-            departure.when_safe(lambda: None if safe.done() else safe.set_result(None))
+            departure.when_safe(partial(fulfil, safe, None))
             self._broker.hub.wake_up()
             await safe
             if last is not None:
@@ -387,8 +385,8 @@ class Takeovers:
     async def _keep(self, session: Session, going: _Going) -> None:
         """Changes the owner's key, so that the other node cannot."""
         kept = await self._owners().confirm(session)
-        if kept and not going.settled.done():
-            going.settled.set_result(False)
+        if kept:
+            fulfil(going.settled, False)
 
     def on_owner_changed(self, session: Session, to: str | None) -> bool:
         """The feed shows another owner (None: none) of a session that this node owned. Returns whether it is being
@@ -580,8 +578,7 @@ class Takeovers:
             return
         # The stream may be faster than the feed.
         self._owners().handed_over(session, Owner(peer.name, switch.epoch), peer.node.lease)
-        if not going.settled.done():
-            going.settled.set_result(True)
+        fulfil(going.settled, True)
         going.switched = True
         going.to_epoch = switch.epoch
         late = self._late_of(session)
@@ -667,8 +664,8 @@ class Takeovers:
 
     @staticmethod
     def _look(going: _Going) -> None:
-        if going.switched and not going.waits and going.ready is not None and not going.ready.done():
-            going.ready.set_result(None)
+        if going.switched and not going.waits and going.ready is not None:
+            fulfil(going.ready, None)
 
 
 def _with_last(parts: Any) -> Any:

@@ -8,7 +8,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.membership import PATIENCE_S, Membership, State
 from fluxmq.cluster.ports import StoreError
 from fluxmq.engine.ports.cluster import Owner
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["NOBODY", "Session", "Takes"]
@@ -83,8 +83,7 @@ class Takes:
             raise
         else:
             self._on_taken(session, owner)
-            if not attempt.promise.done():
-                attempt.promise.set_result(owner)
+            fulfil(attempt.promise, owner)
         finally:
             del self._attempts[session]
 

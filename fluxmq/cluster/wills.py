@@ -11,6 +11,7 @@ The wills of a session are written one after the other; only the newest that wai
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.will_table import KeptWill, StoredWill, WillTable, encode
 from fluxmq.cluster.writer import FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.engine.sessions.state import Will
 
 __all__ = ["Wills"]
@@ -244,7 +245,7 @@ class Wills:
         """When everything that this node has recorded and sent since a mark, in this turn, is committed. False: a node
         has not answered in time."""
         promise = self._driver.promise()
-        self._hub.when_durable(lambda: promise.set_result(True), since, lambda why: promise.set_result(False))
+        self._hub.when_durable(partial(fulfil, promise, True), since, lambda why: fulfil(promise, False))
         return promise
 
     def _is_ours(self, session: Session, kept: KeptWill) -> bool:

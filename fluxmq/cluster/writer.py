@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from fluxmq._core.errors import UsageError
 from fluxmq.cluster.ports import Change, Compare, Item, MetadataStore, StoreError, StoreFull, TransactionResult
-from fluxmq.engine.ports.driver import Driver, Promise
+from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 
 __all__ = ["CHANGES_MAX", "FULL_RETRY_S", "Writer"]
 
@@ -261,8 +261,7 @@ def _refuse(request: _Request, why: str) -> None:
 
 
 def _end(request: _Request, result: TransactionResult) -> None:
-    if not request.promise.done():
-        request.promise.set_result(result)
+    fulfil(request.promise, result)
 
 
 def _fail(request: _Request, error: Exception) -> None:

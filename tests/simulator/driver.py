@@ -84,6 +84,25 @@ class SimWork:
             self._driver.unretrieved.append(self._error)
 
 
+class _Shared:
+    """What a coroutine waits for and does not cancel when it is cancelled itself."""
+
+    def __init__(self, work: SimWork) -> None:
+        self.work = work
+
+
+class _Result:
+    """Awaited: the result of work, which goes on when who awaits it is cancelled."""
+
+    def __init__(self, work: SimWork) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        if not self._work.done():
+            yield _Shared(self._work)
+        return self._work.result()
+
+
 class _End:
     """Awaited: until it is done, whatever it ended with."""
 
@@ -92,7 +111,7 @@ class _End:
 
     def __await__(self) -> Generator[Any, Any, None]:
         if not self._work.done():
-            yield self._work
+            yield _Shared(self._work)
 
 
 class SimDriver:
@@ -106,6 +125,7 @@ class SimDriver:
         self.threads: list[tuple[SimWork, Callable[[], Any]]] = []      # begun, and not done yet
         self.held = False       # they wait for a disk that hangs
         self._coroutines: dict[Coroutine[Any, Any, Any], SimWork] = {}  # begun, and not ended
+        self._waits: dict[Coroutine[Any, Any, Any], SimWork] = {}       # what they await directly
         self._dropped = False
         self.crashed: list[BaseException] = []      # what tasks ended with that nobody may be waiting for
         self.unretrieved: list[BaseException] = []  # what tasks and promises ended with, and nobody has seen
@@ -130,17 +150,31 @@ class SimDriver:
             if its is work:
                 self.soon(partial(self._close, coroutine))
 
+    def cancel_all(self) -> None:
+        """As LoopDriver.cancel(), at the end of a life whose process goes on."""
+        for coroutine in list(self._coroutines):
+            self._close(coroutine)
+
     def _close(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        work = self._coroutines.pop(coroutine, None)
+        """What it awaits directly is cancelled with it, as by asyncio."""
+        work, waited = self._coroutines.pop(coroutine, None), self._waits.pop(coroutine, None)
         if work is not None:
+            if waited is not None and not waited.done():
+                other = next((other for other, its in self._coroutines.items() if its is waited), None)
+                if other is None:
+                    waited.end(None, asyncio.CancelledError())
+                else:
+                    self._close(other)
             coroutine.close()
-            work.end(None, asyncio.CancelledError())
+            if not work.done():
+                work.end(None, asyncio.CancelledError())
 
     def _step(self, coroutine: Coroutine[Any, Any, Any], work: SimWork) -> None:
         if coroutine not in self._coroutines:
             return                          # it was cancelled
+        self._waits.pop(coroutine, None)
         try:
-            waited: SimWork = coroutine.send(None)
+            waited: SimWork | _Shared = coroutine.send(None)
         except StopIteration as stop:
             self._coroutines.pop(coroutine, None)
             work.end(stop.value)
@@ -149,6 +183,10 @@ class SimDriver:
             self.crashed.append(error)
             work.end(None, error)
         else:
+            if isinstance(waited, _Shared):
+                waited = waited.work
+            else:
+                self._waits[coroutine] = waited
             waited.add_done_callback(lambda _work: self._step(coroutine, work))
 
     def sleep(self, seconds: float) -> Awaitable[None]:
@@ -165,7 +203,7 @@ class SimDriver:
         return cast("Work[T]", work)
 
     def result_of(self, work: Work[T]) -> Awaitable[T]:
-        return cast("Awaitable[T]", work)
+        return cast("Awaitable[T]", _Result(cast(SimWork, work)))
 
     def end_of(self, work: Work[Any]) -> Awaitable[object]:
         return _End(cast(SimWork, work))
@@ -178,6 +216,7 @@ class SimDriver:
             with contextlib.suppress(BaseException):
                 coroutine.close()
         self._coroutines.clear()
+        self._waits.clear()
         self.threads.clear()
         self._ready.clear()
         self._timers.clear()
@@ -231,6 +270,8 @@ class SimDriver:
         try:
             result = step()
         except Exception as error:
-            work.end(None, error)
+            if not work.done():             # who awaited it may have been cancelled
+                work.end(None, error)
         else:
-            work.end(result)
+            if not work.done():
+                work.end(result)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Driver", "Promise", "Work"]
+__all__ = ["Driver", "Promise", "Work", "fulfil"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -44,6 +44,12 @@ class Promise(Work[T], Protocol[T]):
         """Who awaits it gets this exception. Raises an exception if it is done."""
 
 
+def fulfil(promise: Promise[T], result: T) -> None:
+    """Ends a promise that may be done: who awaited it directly has been cancelled, or somebody else was faster."""
+    if not promise.done():
+        promise.set_result(result)
+
+
 class Driver(Protocol):
     """All methods are for the loop's thread."""
 
@@ -57,7 +63,8 @@ class Driver(Protocol):
         """Waits; with 0 it lets other tasks take their turns."""
 
     def promise(self) -> Promise[Any]:
-        """A result to be delivered later. If who awaits it directly is cancelled, it is done: ask done() before."""
+        """A result to be delivered later. If who awaits it directly is cancelled, it is done: deliver it by fulfil(),
+        and where several wait for it, let them do so by result_of() or end_of()."""
 
     def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
         """Starts step(*what) at once in a thread that may wait for the disk. It cannot be stopped: if the caller is

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from oracle.mqtt import (
@@ -169,7 +170,15 @@ class BrokerProcess:
             connection.abort()
         await cluster.stop()
         await self.process.driver.sleep(GOODBYE_S)
-        self.brokers.world.events.soon(lambda: self.process.kill() if self.process.life == life else None)
+        self.brokers.world.events.soon(partial(self._end_life, life))
+
+    def _end_life(self, life: int) -> None:
+        """As ClusterRuntime.end_life, and the turns after it in which the disk gets what is still to be written."""
+        if self.process.life == life:
+            self.process.driver.cancel_all()
+            while not self.hangs and self.node.write_journal():
+                self.node.turn()
+            self.process.kill()
 
     async def _write(self) -> None:
         driver = self.process.driver
