@@ -65,6 +65,7 @@ def test_a_node_is_killed_under_qos_2(cluster: PartedCluster) -> None:
     assert not load.bereft
 
 
+@pytest.mark.soak       # simulator/cluster/test_hop_histories.py plays it
 def test_a_node_stands_still_under_qos_2(cluster: PartedCluster) -> None:
     """Longer than its lease."""
     number, epochs = 1, cluster.epochs()
@@ -81,6 +82,7 @@ def test_a_node_stands_still_under_qos_2(cluster: PartedCluster) -> None:
     assert not load.bereft
 
 
+@pytest.mark.soak       # simulator/cluster/test_hop_histories.py plays it
 def test_no_node_reaches_one_under_qos_2(cluster: PartedCluster) -> None:
     """It has its lease. What cannot be taken there is refused, and comes once at most; a connection whose PUBREL is not
     recorded there ends."""

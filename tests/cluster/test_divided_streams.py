@@ -86,6 +86,7 @@ def test_operators_see_one_stream(cluster: Cluster, desk: Desk) -> None:
     assert desk.rows()[NAME]["messages"] == 0
 
 
+@pytest.mark.soak       # simulator/cluster/test_divided_histories.py plays it
 def test_partitions_move_and_a_node_that_is_killed_has_one(cluster: Cluster, desk: Desk) -> None:
     names = cluster.names
     put(desk, 0, 30)

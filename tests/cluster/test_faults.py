@@ -66,12 +66,14 @@ def test_a_node_that_publishes_and_subscribes_is_killed(cluster: FaultyCluster) 
     kill_and_start(cluster, other, "other")
 
 
+@pytest.mark.soak       # simulator/cluster/faults.py plays it
 def test_the_leader_is_killed(cluster: FaultyCluster) -> None:
     leader = cluster.leader()
     kill_and_start(cluster, leader, "leader")
     assert cluster.leader() != leader
 
 
+@pytest.mark.soak       # simulator/cluster/faults.py plays it
 def test_the_node_whose_etcd_member_leads_is_killed(cluster: FaultyCluster) -> None:
     """The lease ends later: the other members elect first, and a new leader of etcd extends leases."""
     leader = cluster.etcd_leader()
@@ -120,6 +122,7 @@ def test_a_node_stands_still_beyond_its_lease(cluster: FaultyCluster) -> None:
     stand_still(cluster, 2, "still", with_member=False)
 
 
+@pytest.mark.soak       # simulator/cluster/faults.py plays it
 def test_a_node_and_its_member_stand_still(cluster: FaultyCluster) -> None:
     number = next(number for number in range(3) if number != cluster.etcd_leader())
     stand_still(cluster, number, "both-still", with_member=True)
@@ -171,6 +174,7 @@ def came(client: Client) -> bool:
     return True
 
 
+@pytest.mark.soak       # simulator/cluster/test_quorum.py plays it
 def test_etcds_leader_stands_still(cluster: FaultyCluster) -> None:
     """Beyond the time of a lease. The other members elect another; no lease ends, and no client notices. When it goes
     on it may end all leases (etcd issues 12528 and 15247): each node whose lease has ended joins again."""
@@ -228,6 +232,7 @@ def test_answers_do_not_come_back(cluster: FaultyCluster) -> None:
     assert not any(publisher.refusals for publisher in load.publishers)
 
 
+@pytest.mark.soak       # simulator/cluster/faults.py plays it
 def test_a_slow_link(cluster: FaultyCluster) -> None:
     """A tenth of a second in each direction: everything is slower, and nothing else."""
     with Load(cluster, "slow") as load:
@@ -250,6 +255,7 @@ def test_connections_between_nodes_break(cluster: FaultyCluster) -> None:
     assert not any(publisher.refusals for publisher in load.publishers)
 
 
+@pytest.mark.soak       # simulator/cluster/faults.py plays it
 def test_a_node_that_no_other_node_reaches(cluster: FaultyCluster) -> None:
     """It has its lease, so nobody may take its sessions from it: who asks for one elsewhere is refused, and who
     publishes across the cut is told. Each side goes on for its own clients."""

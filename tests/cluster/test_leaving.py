@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kit.amqp_wire import wire
 from kit.cluster import Cluster, cluster_command
 from kit.hoppers import Publisher, Subscriber
@@ -114,6 +115,7 @@ def test_a_node_is_taken_out_by_command(tmp_path: Path) -> None:
         assert "no other node" in cluster_command(cluster[1], "leave", "--yes")
 
 
+@pytest.mark.soak       # simulator/cluster/test_leaving.py plays it
 def test_a_node_says_what_it_could_not_hand_over(tmp_path: Path) -> None:
     """The other node stands still, and its member of etcd does not."""
     with Cluster(tmp_path, 2, settings={"cluster.leave_timeout": 1}) as cluster:

@@ -127,6 +127,7 @@ def test_what_cannot_move_says_why(cluster: Cluster) -> None:
     client.close()
 
 
+@pytest.mark.soak       # simulator/cluster/test_queue_moves.py plays it
 def test_an_operator_is_told_which_queue_stays_where_when_a_node_dies(cluster: Cluster) -> None:
     """The new owner stands still, so that the move is under way when the old one is killed, and then the new one."""
     name, desk = queue_of(cluster, "unlucky"), Desk(cluster, HERE)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kit.client import Client
 from kit.cluster import Cluster, cluster_command
 from oracle.mqtt import Will
@@ -98,6 +99,7 @@ def test_without_quorum_everybody_serves_on(tmp_path: Path) -> None:
         cluster.client(0).connect("new")
 
 
+@pytest.mark.soak       # simulator/cluster/test_quorum.py plays it
 def test_a_node_that_is_cut_off_with_a_minority_stops(tmp_path: Path) -> None:
     """The two others stand still with their members: it cannot be known whether they have a leader."""
     with Cluster(tmp_path, 3, ttl_s=TTL_S) as cluster:
@@ -119,6 +121,7 @@ def test_a_node_that_is_cut_off_with_a_minority_stops(tmp_path: Path) -> None:
         all_hear_all(clients(cluster), "afterwards")
 
 
+@pytest.mark.soak       # simulator/cluster/test_quorum.py plays it
 def test_the_death_of_etcds_leader_ends_no_lease(tmp_path: Path) -> None:
     """Of leases of 3 s the simulator shows it (quorum_history.py): here the machine may be too slow for that."""
     with Cluster(tmp_path, 3, ttl_s=8, can_hold=True) as cluster:
