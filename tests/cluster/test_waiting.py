@@ -13,6 +13,7 @@ def test_a_node_that_waits_for_etcd_says_so(tmp_path: Path) -> None:
     """Of three nodes one is started."""
     cluster = Cluster(tmp_path, 3)
     first, *others = cluster.brokers
+    first.start_seconds = 100.0     # it waits while six commands run
     socket = ("--socket", str(first.directory / "data" / "admin.sock"))
     try:
         with ThreadPoolExecutor(3) as pool:
