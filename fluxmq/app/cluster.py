@@ -24,11 +24,12 @@ from fluxmq.cluster.etcd.process import EtcdMember, EtcdOptions, MemberTls
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.messages import VERSIONS
-from fluxmq.cluster.node import ClusterNode, Settings
+from fluxmq.cluster.node import ClusterNode
 from fluxmq.cluster.overview import Overview
 from fluxmq.cluster.ports import Log
 from fluxmq.cluster.rpc.channels import Tls as TransportTls
 from fluxmq.cluster.rpc.transport import GrpcTransport
+from fluxmq.cluster.settings import Settings
 from fluxmq.engine.ports.driver import Work
 from fluxmq.model.address import parse_address
 from fluxmq.model.cluster import ClusterTls

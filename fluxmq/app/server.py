@@ -304,7 +304,7 @@ class Server:
             self.node.attach(self.broker)
             self.node.bans.attach(self.admission.guard)
             self.admission.guard.shared = self.node.bans
-            self.node.leaver.on_leave = self.leave
+            self.node.holdings.leaver.on_leave = self.leave
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         if self.node is not None:
             self.node.stalled_s = lambda: self.keeper.stalls.seconds
@@ -312,7 +312,7 @@ class Server:
         self._closing.append(self.queues.close)
         self.permissions = Permissions(self.broker, config.auth, self._authority, notes)
         if self.node is not None:
-            self.accounts = Accounts(self.node.documents, self.permissions.learn, config.auth, notes.say)
+            self.accounts = Accounts(self.node.holdings.documents, self.permissions.learn, config.auth, notes.say)
         self._closing.append(self.permissions.authority.close)
         asking = self.permissions.asking
         self.amqp091 = Amqp091(self.broker, self.keeper, self.queues, asking, config.amqp091, self.cluster, later)
@@ -576,7 +576,7 @@ class Server:
     def _send_away(self, client: Any, node: str) -> None:
         """client: of a session, which goes to that node."""
         if isinstance(client, Client) and self.node is not None:
-            send_away(client, self.away, self.node.leaver.listeners_of(node))
+            send_away(client, self.away, self.node.holdings.leaver.listeners_of(node))
 
     async def stop(self) -> None:
         """Stops in order: listeners, sessions to other nodes, clients, disk."""
@@ -590,9 +590,9 @@ class Server:
     async def _end_service(self) -> None:
         if self._started and self.node is not None and not self.fenced and not self.status:
             self.admission.gate.shut = "this node is leaving its cluster"
-            await self._hand_over(self.node.leaver)
-            await self._give_vote_back(self.node.leaver)
-            await self._tell_operator(self.node.leaver)
+            await self._hand_over(self.node.holdings.leaver)
+            await self._give_vote_back(self.node.holdings.leaver)
+            await self._tell_operator(self.node.holdings.leaver)
         self.admission.gate.shut = "this node is stopping"
         self.recording.recorder.stopping = True  # an attached client's recording ends after the last disconnect
         self._tell_end("it ends its clients' connections")
@@ -672,7 +672,7 @@ class Server:
         self.notes.log.info("stopping", extra={"connections": len(self.poller.connections)})
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
-        leaver = self.node.leaver if self.node is not None and not self.status else None
+        leaver = self.node.holdings.leaver if self.node is not None and not self.status else None
         for connection in list(self.poller.connections):
             if leaver is not None and leaver.others and isinstance(connection.state, Client):
                 # It has no session that could be handed over: any node will do.

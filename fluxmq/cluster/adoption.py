@@ -22,7 +22,7 @@ same sessions: a step of one is what the other waits for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -31,13 +31,13 @@ from fluxmq._core.pubsub.session import Session as HeldSession
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.kept import KeptSessions, SessionData, subscription_of
 from fluxmq.cluster.keys import DATA, client_key
-from fluxmq.cluster.leaving import ranked
 from fluxmq.cluster.left_sessions import LeftSessions
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import Adopted, Adopting, LifeCut, Serving, encode
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import OWN_CLIENTS, Peer, Peers
 from fluxmq.cluster.ports import Change, Compare, Log, StoreError
+from fluxmq.cluster.rendezvous import ranked
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.engine.sessions.state import Head, Subscription
@@ -77,22 +77,32 @@ class _Coming:
         self.waits: set[str] = set()  # nodes whose LifeCut has not come, this one too
 
 
+class Tails(Protocol):
+    """Sessions that were taken over from nodes (`cluster/takeover.py`)."""
+
+    def wants_from(self, life: int) -> int | None:
+        """How many of those that this node has taken over are not whole, and wait for what that life of their former
+        owner has; None: it is not certain yet."""
+
+
 class Adoption:
-    """One per life of a node. wants_from: see Takeovers. left: sessions that were on their way when they lost their
-    owner."""
+    """One per life of a node. left: sessions that were on their way when they lost their owner. `tails` is set by the
+    takeovers, which are made with this."""
 
     def __init__(self, *, broker: Broker, membership: Membership, feed: Feed, owners: Owners, kept: KeptSessions,
                  peers: Callable[[], Peers | None], driver: Driver, serves: Callable[[], bool],
-                 wants_from: Callable[[int], int | None], left: LeftSessions, log: Log) -> None:
+                 left: LeftSessions, log: Log) -> None:
+        self.tails: Tails
         self._broker = broker
         self._membership = membership
         self._feed = feed
         self._owners = owners
+        owners.unowned = self
         self._kept = kept
+        kept.lives = self
         self._peers = peers
         self._driver = driver
         self._serves = serves
-        self._wants_from = wants_from
         self._left = left
         self._log = log
         self._of_life: dict[int, set[Session]] = {}  # sessions of the store by the lives from which something may come
@@ -462,13 +472,13 @@ class Adoption:
     def _is_made(self, life: int) -> bool:
         """Whether no orphan of a life is left, as far as this node sees, and those that it has taken are made."""
         members = self._of_life.get(life, set())
-        return members.isdisjoint(self._unowned) and self._wants_from(life) is not None and not any(
+        return members.isdisjoint(self._unowned) and self.tails.wants_from(life) is not None and not any(
             coming.moving is None and life in coming.lives for coming in self._coming.values())
 
     def _count(self, life: int) -> int:
         """How many sessions of this node take what is directed to those of a life: adopted ones, and ones that were
         taken over when their owner died."""
-        return sum(life in coming.lives for coming in self._coming.values()) + (self._wants_from(life) or 0)
+        return sum(life in coming.lives for coming in self._coming.values()) + (self.tails.wants_from(life) or 0)
 
     def _ask(self, life: _Life, peer: Peer) -> None:
         life.waits.add(peer.name)

@@ -13,7 +13,7 @@ deletes them (sweep.py). It is one file because what is written is what the tabl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -94,24 +94,33 @@ class _Own:
         self.working = False
 
 
+class Lives(Protocol):
+    """From which lives of nodes something may still come for a session (`cluster/adoption.py`)."""
+
+    def lives_of(self, session: Session) -> tuple[int, ...]:
+        """Those that its head in the store names."""
+
+    def on_data(self, session: Session, before: SessionData | None, after: SessionData | None) -> None:
+        """The head of a session has changed in the store."""
+
+
 class KeptSessions:
     """One per life of a node. limit_s: how long an answer waits for the store. lives_of: the lives of dead nodes of
     which a session of this node still waits for messages. on_data: called with a session whose `data` has changed."""
 
     def __init__(self, membership: Membership, store: MetadataStore, feed: Feed, writer: Writer, driver: Driver, *,
-                 limit_s: float, lives_of: Callable[[Session], tuple[int, ...]],
-                 on_data: Callable[[Session, SessionData | None, SessionData | None], None]) -> None:
-        self.owners: Owners  # set by the node: each needs the other
+                 broker: Broker, limit_s: float) -> None:
+        """broker: before anything is loaded from its disk."""
+        self.owners: Owners  # set when they are made with these keys: each needs the other
+        self.lives: Lives  # set by the adoption, which is made with this
         self._membership = membership
         self._store = store
         self._feed = feed
         self._writer = writer
         self._driver = driver
         self._limit_s = limit_s
-        self._lives_of = lives_of
-        self._on_data = on_data
-        self._broker: Broker
-        self._tickets: Tickets
+        self._broker = broker
+        self._tickets = Tickets(broker.hub.commits.open_line("kept sessions"), limit_s)
         self._known: dict[Session, _Known] = {}
         self._incarnations: set[int] = set()  # of those
         self._away: Counter[tuple[str, int]] = Counter()  # by node and its epoch: how many of those are `away`
@@ -119,11 +128,6 @@ class KeptSessions:
         self._closed = False
 
     # ------------------------------------------------------------------ life
-
-    def attach(self, broker: Broker) -> None:
-        """Before anything is loaded from the disk."""
-        self._broker = broker
-        self._tickets = Tickets(broker.hub.commits.open_line("kept sessions"), self._limit_s)
 
     def begin(self) -> None:
         """The feed has reported all keys, and this node owns the sessions that it keeps."""
@@ -205,7 +209,7 @@ class KeptSessions:
                 self._away[each.node, each.epoch] += by
                 if not self._away[each.node, each.epoch]:
                     del self._away[each.node, each.epoch]
-        self._on_data(session, before, data)
+        self.lives.on_data(session, before, data)
 
     def has(self, incarnation: int) -> bool:
         """Whether the store has a session with this incarnation."""
@@ -314,7 +318,7 @@ class KeptSessions:
             return None
         member = self._membership
         return SessionData(node=member.name, epoch=member.epoch, expiry=state.expiry_s, identity=state.identity,
-                           username=state.username, lives=self._lives_of(session), away=state.version == 0)
+                           username=state.username, lives=self.lives.lives_of(session), away=state.version == 0)
 
     def _differs(self, session: Session) -> bool:
         return self._wanted(session) != self.data(session)

@@ -5,31 +5,30 @@
     again for those that have come meanwhile ─► wait until nothing of any session is still to be sent
     the queues, one after the other (queue_moves)
 
-Which node gets a session follows from a hash of both (rendezvous), so the sessions are spread evenly. A client that
-connects elsewhere before its session has been moved takes it there itself. A node that leaves too, or does not answer,
-is passed over for the next. What nobody takes stays on this node's disk.
+Which node gets a session: rendezvous.py. A client that connects elsewhere before its session has been moved takes it
+there itself. A node that leaves too, or does not answer, is passed over for the next. What nobody takes stays on this
+node's disk.
 """
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from fluxmq._core.errors import ProtocolError
+from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import TakeCall, encode, take_of
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.peers import Peer, Peers, caller_of
 from fluxmq.cluster.ports import CallFailed, Log, Transport
+from fluxmq.cluster.queue_moves import QueueMoves
+from fluxmq.cluster.rendezvous import ranked
 from fluxmq.cluster.takeover import Takeovers
 from fluxmq.cluster.takes import NOBODY
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.malformed import MALFORMED
 
-if TYPE_CHECKING:
-    from fluxmq.cluster.node import ClusterNode
-
-__all__ = ["TAKE", "Leaver", "Leaving", "SendAway", "ranked", "take"]
+__all__ = ["TAKE", "Leaver", "Leaving", "SendAway", "take"]
 
 TAKE = "take"  # method of Transport.call
 CALL_S = 20.0  # of one session, with what was queued meanwhile
@@ -39,15 +38,6 @@ PAUSE_S = 0.2
 QUORUM_S = 10.0  # how long etcd may be without a leader, as when the last node to leave had it
 # A client of this node, and the node that will have its session.
 SendAway = Callable[[Any, str], None]
-
-
-def ranked(nodes: Iterable[str], session: Session) -> list[str]:
-    """The nodes in the order in which they are to have a session: the same for all who ask. When a node comes or goes,
-    only its own sessions have another first one."""
-    def weight(node: str) -> bytes:
-        return hashlib.blake2b(b"\0".join((node.encode(), *session)), digest_size=8).digest()
-
-    return sorted(nodes, key=weight, reverse=True)
 
 
 async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterator[bytes]:
@@ -155,19 +145,31 @@ class Leaving:
 class Leaver:
     """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop, with
     whether it keeps its vote in etcd. ended: nothing is handed over any more; told: an operator has been told so. vote:
-    what has become of it, a sentence."""
+    what has become of it, a sentence. begin: from then on the node takes no session; returns whether it leaves. peers:
+    None before it has joined."""
 
-    def __init__(self, node: ClusterNode) -> None:
+    def __init__(self, *, broker: Broker, membership: Membership, owners: Owners, peers: Callable[[], Peers | None],
+                 takeovers: Takeovers, moves: QueueMoves, transport: Transport, driver: Driver,
+                 begin: Callable[[], bool], log: Log) -> None:
         self.on_leave: Callable[[bool], None] | None = None
         self.ended = self.told = False
         self.vote = ""
-        self._node = node
+        self._broker = broker
+        self._membership = membership
+        self._owners = owners
+        self._peers = peers
+        self._takeovers = takeovers
+        self._moves = moves
+        self._transport = transport
+        self._driver = driver
+        self._begin = begin
+        self._log = log
         self._leaving: Leaving | None = None
 
     @property
     def others(self) -> list[str]:
         """Names of the nodes that might take sessions over."""
-        peers = self._node.peers
+        peers = self._peers()
         return [] if peers is None else [peer.name for peer in peers.peers.values() if peer.known]
 
     def successor(self, session: Session) -> str:
@@ -176,7 +178,7 @@ class Leaver:
 
     def listeners_of(self, name: str) -> dict[str, str]:
         """host:port for clients of a node, by listener."""
-        known = self._node.membership.nodes.get(name)
+        known = self._membership.nodes.get(name)
         return known.registration.clients if known is not None else {}
 
     async def leave(self, send_away: SendAway) -> int:
@@ -184,13 +186,13 @@ class Leaver:
         send_away: called with the connection of a client and the node that will have its session, before that is asked
         to take it. Returns the number of sessions that nobody has taken. Does nothing unless the node serves, with
         others."""
-        node = self._node
-        if not node.begin_leaving() or node.peers is None or not self.others:
+        peers = self._peers()
+        if not self._begin() or peers is None or not self.others:
             return 0
-        self._leaving = Leaving(broker=node.broker, owners=node.owners, peers=node.peers, takeovers=node.takeovers,
-                                transport=node.transport, driver=node.driver, send_away=send_away, log=node.log)
+        self._leaving = Leaving(broker=self._broker, owners=self._owners, peers=peers, takeovers=self._takeovers,
+                                transport=self._transport, driver=self._driver, send_away=send_away, log=self._log)
         left = await self._leaving.run()
-        await node.queue_moves.move_all()
+        await self._moves.move_all()
         return left
 
     @property
@@ -201,7 +203,7 @@ class Leaver:
     @property
     def queues_left(self) -> dict[str, str]:
         """Queues that leave() has not moved so far, and why."""
-        return self._node.queue_moves.left()
+        return self._moves.left()
 
     def give_up(self) -> None:
         """Time is over."""

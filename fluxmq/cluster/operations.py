@@ -8,20 +8,16 @@ gives up ends nothing in the middle.
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from fluxmq.cluster.messages import OperationAnswer, OperationCall, encode, operation_answer_of, operation_of
-from fluxmq.cluster.peers import caller_of
-from fluxmq.cluster.ports import CallFailed
+from fluxmq.cluster.peers import Peers, caller_of
+from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.engine.ports.operations import Handler, Operation, Outcome
 from fluxmq.engine.ports.queues import QueueElsewhere
 from fluxmq.model.malformed import MALFORMED
-
-if TYPE_CHECKING:
-    from fluxmq.cluster.node import ClusterNode
 
 __all__ = ["OPERATION", "NodeOperations"]
 
@@ -32,10 +28,13 @@ READS = ("GET", "HEAD")
 
 
 class NodeOperations:
-    """Both sides: `engine.ports.operations.Operations`."""
+    """Both sides: `engine.ports.operations.Operations`. node: the name of this one. peers: None before it has
+    joined."""
 
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
+    def __init__(self, node: str, transport: Transport, peers: Callable[[], Peers | None]) -> None:
+        self._name = node
+        self._transport = transport
+        self._peers = peers
         self._handler: Handler | None = None
 
     def answer_by(self, handler: Handler) -> None:
@@ -44,7 +43,7 @@ class NodeOperations:
 
     async def ask(self, node: str, operation: Operation, limit_s: float) -> Outcome:
         """See the port."""
-        peers = self._node.peers
+        peers = self._peers()
         peer = peers.peers.get(node) if peers is not None else None
         if peers is None or peer is None:
             raise QueueElsewhere(node, f"node {node} is away", f"start node {node}, and try again when it serves",
@@ -52,7 +51,7 @@ class NodeOperations:
         call = OperationCall(**peers.asks(peer), **msgspec.structs.asdict(operation))
         parts: list[bytes] = []
         try:
-            async for part in self._node.transport.call(peers.address_of(peer), OPERATION, encode(call), limit_s):
+            async for part in self._transport.call(peers.address_of(peer), OPERATION, encode(call), limit_s):
                 parts.append(part)
             return _joined(parts)
         except (CallFailed, *MALFORMED) as error:
@@ -67,9 +66,9 @@ class NodeOperations:
             call = operation_of(body)
         except MALFORMED as error:
             raise CallFailed(f"not an operation: {error}", reached=False) from None
-        caller_of(self._node.peers, call)
+        caller_of(self._peers(), call)
         if self._handler is None:
-            raise CallFailed(f"node {self._node.settings.name} takes no operations of other nodes", reached=False)
+            raise CallFailed(f"node {self._name} takes no operations of other nodes", reached=False)
         outcome = await self._handler(Operation(call.method, call.target, call.body, call.pages), call.node)
         size = len(outcome.body)
         if size > OUTCOME_BYTES_MAX:

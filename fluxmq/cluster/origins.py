@@ -33,7 +33,8 @@ class Origins:
     """One per life of a node. is_used: whether the store has a session or will of this name."""
 
     def __init__(self, driver: Driver, feed: Feed, peers: Callable[[], Peers | None],
-                 is_used: Callable[[int], bool]) -> None:
+                 is_used: Callable[[int], bool], broker: Broker) -> None:
+        """broker: that asks; before it is loaded from its disk."""
         self._driver = driver
         self._feed = feed
         self._peers = peers
@@ -43,9 +44,6 @@ class Origins:
         self._number = 0
         self._early: list[tuple[str, WhoHas]] = []  # questions that this node cannot answer yet
         self._closed = False
-
-    def attach(self, broker: Broker) -> None:
-        """The broker that asks, before it is loaded from its disk."""
         self._hub = broker.hub
         broker.share_groups.ask_with(self.ask)
 

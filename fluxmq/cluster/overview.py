@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from fluxmq.cluster.etcd.joining import NotNow
 from fluxmq.cluster.etcd.own_member import OwnMember, Vote
 from fluxmq.cluster.membership import DOUBT_S
-from fluxmq.cluster.node import ClusterNode, Phase
+from fluxmq.cluster.node import ClusterNode
 from fluxmq.cluster.peers import Peer
 from fluxmq.cluster.ports import CallFailed, StoreError
 from fluxmq.cluster.queue_moves import NO_TIME
+from fluxmq.cluster.settings import Phase
 from fluxmq.engine.ports.overview import ClusterView, LeavingView, NodeView, PeerView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.address import parse_address
@@ -36,7 +37,7 @@ class Overview:
     def snapshot(self) -> ClusterView:
         """See the port."""
         node, member = self._node, self._node.membership
-        counts = node.owners.counts()
+        counts = node.holdings.owners.counts()
         state = _STATES[node.phase]
         if state == "serving" and member.why_late:
             state = "without_quorum"
@@ -49,7 +50,7 @@ class Overview:
             without_quorum_ms=int(member.silent_s * 1000) if state == "without_quorum" else 0,
             quorum_lost=node.quorum.lost, degraded=tuple(self._degraded()), listener_restarts=node.transport.restarts,
             revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
-            retained_pending=node.retained.waiting, retained_left_out=node.retained.payloads.left_out,
+            retained_pending=node.holdings.retained.waiting, retained_left_out=node.holdings.retained.payloads.left_out,
             share_in_doubt=known.doubts.waiting if known is not None else 0,
             share_repeated=known.doubts.expired if known is not None else 0,
             share_unwanted=known.broker.share_groups.unwanted if known is not None else 0, peers=peers)
@@ -62,7 +63,7 @@ class Overview:
             if node.waits or node.membership.waits:
                 return node.waits or node.membership.waits
             waits = [] if node.peers is None else node.peers.unknown()
-            if not waits and node.adoption.parked:
+            if not waits and node.holdings.adoption.parked:
                 return "waits until the sessions of nodes that have died are adopted"
             return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"
         return self._without_quorum() if state == "without_quorum" else node.why_fenced if state == "fenced" else ""
@@ -103,13 +104,13 @@ class Overview:
             return NodeView(id=name, address=host, port=port, pid=registration.pid, epoch=member.epoch,
                             leader=member.is_leader, lease_left_ms=int(member.lease_left_s() * 1000),
                             state="serving" if state == "without_quorum" else state, version=registration.version,
-                            sessions=sessions, adopted=self._node.kept.away(name, member.epoch))
+                            sessions=sessions, adopted=self._node.holdings.kept.away(name, member.epoch))
         if known is None:
             return NodeView(id=name, address=host, port=port, state="down")
         return NodeView(id=name, address=host, port=port, pid=known.registration.pid, epoch=known.epoch,
-                        leader=member.leader == name, state=self._node.adoption.state_of(name),
+                        leader=member.leader == name, state=self._node.holdings.adoption.state_of(name),
                         version=known.registration.version, sessions=sessions,
-                        adopted=self._node.kept.away(name, known.epoch))
+                        adopted=self._node.holdings.kept.away(name, known.epoch))
 
     async def add_voter(self, node: str) -> None:
         """See the port."""
@@ -140,9 +141,9 @@ class Overview:
         node = self._node
         if node.phase is Phase.LEAVING:
             return
-        if node.phase is not Phase.SERVING or node.leaver.on_leave is None:
+        if node.phase is not Phase.SERVING or node.holdings.leaver.on_leave is None:
             raise QueueRefused("conflict", f"this node is {node.phase.value}", "SIGTERM stops it")
-        if not node.leaver.others:
+        if not node.holdings.leaver.others:
             raise QueueRefused("unavailable", "there is no other node to which the sessions could go",
                                "start another node, or stop this one with SIGTERM: its sessions wait on its disk")
         if self._own is not None:
@@ -157,11 +158,11 @@ class Overview:
                     " etcd has no quorum for waits then")
         if node.phase is Phase.SERVING:     # not another request meanwhile
             node.begin_leaving()
-            node.leaver.on_leave(keep_vote)
+            node.holdings.leaver.on_leave(keep_vote)
 
     def leaving(self) -> LeavingView:
         """See the port."""
-        leaver, moves = self._node.leaver, self._node.queue_moves
+        leaver, moves = self._node.holdings.leaver, self._node.holdings.queue_moves
         view, stay = self.snapshot(), leaver.queues_left
         queue, to = moves.under_way or ("", "")
         leaver.told = leaver.ended

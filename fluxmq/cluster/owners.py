@@ -13,7 +13,7 @@ state: each is a reason to wait.
 """
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +76,33 @@ class Former(Protocol):
         """A transaction has found this there."""
 
 
+class Handovers(Protocol):
+    """How a session changes nodes (`cluster/takeover.py`)."""
+
+    async def fetch(self, session: Session, owner: Owner, clean_start: bool,
+                    asked: Callable[[], int]) -> Handover | None:
+        """Called when another node with a lease has the session: returns what that one has handed over, or None, and
+        then the owner key may be changed. asked: returns when the latest CONNECT came of those that wait for the
+        session (Takes.take); raises ProtocolError when none is left. Raises NotHandedOver (it is called again until the
+        lease of that node has ended) or ProtocolError."""
+
+    async def complete(self, session: Session, handover: Any, former: Owner, epoch: int) -> None:
+        """Called with what fetch returned, and the new epoch, when the key has changed; the client waits for it."""
+
+    def on_lost(self, session: Session, to: str) -> None:
+        """This node has just ceased to own it without releasing it; to: who has it now, or ""."""
+
+
+class Unowned(Protocol):
+    """Sessions whose owner is gone (`cluster/adoption.py`)."""
+
+    def wait(self, session: Session) -> Promise[None] | None:
+        """What a claim of the session must wait for, or None."""
+
+    def on_entry(self, session: Session, present: bool) -> None:
+        """Its key exists, or does not any more."""
+
+
 class _Entry(NamedTuple):
     """The key as last seen."""
 
@@ -87,36 +114,23 @@ class _Entry(NamedTuple):
 class Owners:
     """One per node.
 
-    fetch: called with (session, its owner, clean start, asked) when another node with a lease has the session: returns
-    what that one has handed over, or None, and then the owner key may be changed; raises NotHandedOver (it is called
-    again until the lease of that node has ended) or ProtocolError. asked: returns when the latest CONNECT came of those
-    that wait for the session (Takes.take); raises ProtocolError when none is left.
-    complete: called with (session, what fetch returned, the former owner, the new epoch) when the key has changed; the
-    client waits for it. on_lost: called with a session that this node has just ceased to own without releasing it, and
-    the node that has it now, or "". is_here: whether this node has state of a session. keys: what changes with the
-    owner's key. wait: what a claim of a session must wait for, or None. limit_s: how long a CONNECT waits for what the
-    client's former connection causes. on_entry: called with a session whose key exists (True), or does not any more.
+    is_here: whether this node has state of a session. keys: what changes with the owner's key. limit_s: how long a
+    CONNECT waits for what the client's former connection causes. `former`, `handovers` and `unowned` are set by those
+    that are made with this, before any session is taken.
     """
 
     def __init__(self, membership: Membership, feed: Feed, writer: Writer, driver: Driver, *,
-                 fetch: Callable[[Session, Owner, bool, Callable[[], int]], Awaitable[Handover | None]],
-                 complete: Callable[[Session, Any, Owner, int], Awaitable[None]],
-                 on_lost: Callable[[Session, str], None], is_here: Callable[[Session], bool], keys: Keys,
-                 wait: Callable[[Session], Promise[None] | None],
-                 limit_s: float, on_entry: Callable[[Session, bool], None]) -> None:
-        self.former: Former  # set by the node: each needs the other
+                 is_here: Callable[[Session], bool], keys: Keys, limit_s: float) -> None:
+        self.former: Former
+        self.handovers: Handovers
+        self.unowned: Unowned
         self._membership = membership
         self._feed = feed
         self._writer = writer
         self._driver = driver
-        self._fetch = fetch
-        self._complete = complete
-        self._on_lost = on_lost
         self._is_here = is_here
         self._keys = keys
-        self._wait = wait
         self._limit_s = limit_s
-        self._on_entry = on_entry
         self._entries: dict[Session, _Entry] = {}
         self._owned: dict[Session, Owner] = {}
         self._unused: dict[Session, int] = {}  # owned, and not claimed since: when the latest CONNECT came
@@ -130,7 +144,8 @@ class Owners:
     def claim(self, session: Session, clean_start: bool = False) -> Owner | None:
         """See Directory.claim_session."""
         owner = None if session in self._handing_over or self.takes.under_way(session) else self._owned.get(session)
-        if owner is None or self._wait(session) is not None or self.former.wait(session, clean_start) is not None:
+        if owner is None or self.unowned.wait(session) is not None \
+                or self.former.wait(session, clean_start) is not None:
             return None
         self._unused.pop(session, None)
         return owner
@@ -198,7 +213,7 @@ class Owners:
             if session in self._handing_over:
                 await self._driver.end_of(self._handing_over[session])
                 continue
-            if (waiting := self._wait(session)) is not None:
+            if (waiting := self.unowned.wait(session)) is not None:
                 await self._driver.end_of(waiting)
                 patient_until = self._driver.now() + self._limit_s
                 continue
@@ -225,7 +240,7 @@ class Owners:
                 await self.takes.await_quorum()
                 self._asked(session)
                 try:
-                    handover = await self._fetch(session, Owner(entry.node, entry.revision), clean_start,
+                    handover = await self.handovers.fetch(session, Owner(entry.node, entry.revision), clean_start,
                                                  partial(self._asked, session))
                 except NotHandedOver as error:
                     if self._entries.get(session) is entry:     # else the feed was quicker than that node's answer
@@ -247,7 +262,7 @@ class Owners:
             if result.done:
                 owner = self._took(session, result.revision, others)
                 if handover is not None and entry is not None:
-                    await self._complete(session, handover, Owner(entry.node, entry.revision), owner.epoch)
+                    await self.handovers.complete(session, handover, Owner(entry.node, entry.revision), owner.epoch)
                 return owner
             if handover is not None:
                 handover.abandon()
@@ -289,7 +304,7 @@ class Owners:
             self._entries.pop(session, None)
         else:
             self._entries[session] = entry
-        self._on_entry(session, entry is not None)
+        self.unowned.on_entry(session, entry is not None)
 
     async def _change_of(self, session: Session, limit_s: float = 0.0) -> None:
         """Waits until the feed reports a change of the key; not longer than that, unless it is 0."""
@@ -423,7 +438,7 @@ class Owners:
             del self._owned[session]
             self._unused.pop(session, None)
             self._keys.lost(session)
-            self._on_lost(session, _node_of(event.value) if event.value is not None else "")
+            self.handovers.on_lost(session, _node_of(event.value) if event.value is not None else "")
         self._wake(session)
 
     def _wake(self, session: Session) -> None:

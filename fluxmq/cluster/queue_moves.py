@@ -88,7 +88,7 @@ class QueueMoves:
 
     def __init__(self, *, definitions: Definitions, membership: Membership, peers: Callable[[], Peers | None],
                  writer: Writer, transport: Transport, driver: Driver, serving: Callable[[], list[str]],
-                 next_identity: Callable[[], int], broker: Callable[[], Broker],
+                 next_identity: Callable[[], int], broker: Broker,
                  cut_by: Callable[[int], Collection[str]], log: Log) -> None:
         self._broker = broker
         self._definitions = definitions
@@ -128,7 +128,7 @@ class QueueMoves:
 
     @property
     def _hands(self) -> Hands:
-        consumers = self._broker().consumers
+        consumers = self._broker.consumers
         assert consumers is not None
         return consumers.hands
 

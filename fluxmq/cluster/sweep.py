@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.keys import DATA, OWNER, SUBSCRIPTION, client_key, parse
+from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners
 from fluxmq.cluster.ports import Change, Compare, StoreError
 from fluxmq.cluster.writer import Writer
@@ -19,16 +19,16 @@ SLICE = 2000  # keys looked at in one turn
 
 
 class Sweep:
-    """Deletes subscriptions of sessions that are not in the store. is_leader: only then it does anything."""
+    """Deletes subscriptions of sessions that are not in the store, while this node is the leader."""
 
     def __init__(self, feed: Feed, owners: Owners, sessions: KeptSessions, writer: Writer, driver: Driver,
-                 is_leader: Callable[[], bool]) -> None:
+                 membership: Membership) -> None:
         self._feed = feed
         self._owners = owners
         self._sessions = sessions
         self._writer = writer
         self._driver = driver
-        self._is_leader = is_leader
+        self._membership = membership
         self._closed = False
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class Sweep:
         """Until close()."""
         while not self._closed:
             await self._driver.sleep(PERIOD_S)
-            if self._is_leader() and not self._closed:
+            if self._membership.is_leader and not self._closed:
                 with contextlib.suppress(StoreError):       # the next time
                     await self._once()
 

@@ -31,13 +31,14 @@ It is one file because the two sides are one protocol: each line of one answers 
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.moving import MovingSession
 from fluxmq._core.pubsub.session import Session as HeldSession
+from fluxmq.cluster.adoption import Adoption
 from fluxmq.cluster.left_sessions import LeftSessions
 from fluxmq.cluster.messages import (
     ClientHere,
@@ -118,21 +119,20 @@ class _Coming:
 
 
 class Takeovers:
-    """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer. wait: as for
-    Owners. passed: returns when every node has sent what it kept for a life that has ended. left: what is handed over
-    to a node that dies."""
+    """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer. left: what is
+    handed over to a node that dies."""
 
-    def __init__(self, *, broker: Broker, owners: Callable[[], Owners], peers: Callable[[], Peers | None],
-                 wait: Callable[[Session], Promise[None] | None], passed: Callable[[int], Awaitable[None]],
+    def __init__(self, *, broker: Broker, owners: Owners, adoption: Adoption, peers: Callable[[], Peers | None],
                  left: LeftSessions, transport: Transport, driver: Driver, limit_s: float, log: Log) -> None:
         self._broker = broker
         self._owners = owners
+        owners.handovers = self
+        self._adoption = adoption
+        adoption.tails = self
         self._peers = peers
         self._transport = transport
         self._driver = driver
         self._limit_s = limit_s
-        self._wait = wait
-        self._passed = passed
         self._left = left
         self._log = log
         self._going: dict[Session, _Going] = {}
@@ -297,7 +297,7 @@ class Takeovers:
 
     async def hand_over(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "takeover": the parts of the session. Raises CallFailed."""
-        owners = self._owners()
+        owners = self._owners
         try:
             call = takeover_of(body)
         except MALFORMED as error:
@@ -310,7 +310,7 @@ class Takeovers:
         peers, _ = caller_of(self._peers(), call)
         if peers.membership.late:
             raise CallFailed("etcd has no quorum, so the session cannot change hands", reached=False)
-        while (waiting := self._wait(session)) is not None:
+        while (waiting := self._adoption.wait(session)) is not None:
             await self._driver.end_of(waiting)
         owner = owners.owned_epoch(session)
         if owner != call.owner_epoch:
@@ -361,7 +361,7 @@ class Takeovers:
     def _latest(self, session: Session, held: HeldSession | None) -> int:
         """When the latest CONNECT came of those that have the session here, or will have it at once; or NOBODY."""
         connected = held is not None and held.data.connection is not None
-        return max(held.data.asked_ms if held is not None and connected else NOBODY, self._owners().awaited(session))
+        return max(held.data.asked_ms if held is not None and connected else NOBODY, self._owners.awaited(session))
 
     async def _await_key(self, session: Session, going: _Going, patience_s: float) -> None:
         """Waits until it is certain who owns the session."""
@@ -384,11 +384,17 @@ class Takeovers:
 
     async def _keep(self, session: Session, going: _Going) -> None:
         """Changes the owner's key, so that the other node cannot."""
-        kept = await self._owners().confirm(session)
+        kept = await self._owners.confirm(session)
         if kept:
             fulfil(going.settled, False)
 
-    def on_owner_changed(self, session: Session, to: str | None) -> bool:
+    def on_lost(self, session: Session, to: str) -> None:
+        """For Owners: the session has another owner, or none; it ends here, unless it is being handed over."""
+        self._adoption.ended(session)
+        if not self._hands_over(session, to):
+            self._broker.surrender(*session)
+
+    def _hands_over(self, session: Session, to: str) -> bool:
         """The feed shows another owner (None: none) of a session that this node owned. Returns whether it is being
         handed over, so that it must not be given up at once."""
         going = self._going.get(session)
@@ -414,7 +420,7 @@ class Takeovers:
         if late is not None and not late.whole and peers is not None:
             (life,), former = late.moving.lives, peers.peers.get(late.former)
             if former is None or former.node.epoch != life:
-                await self._passed(life)        # what others keep for the owner before this one comes here
+                await self._adoption.passed(life)        # what others keep for the owner before this one comes here
         # Every node knows by now that the new owner has a member of these groups; what still comes is given on.
         if going.departure.frozen and not going.given_up:
             self._broker.share_groups.leave_all(going.departure.session)
@@ -474,7 +480,7 @@ class Takeovers:
         self._forget(session)
 
     async def _store_later(self, session: Session, life: int) -> None:
-        await self._passed(life)
+        await self._adoption.passed(life)
         self._left.store(session)
 
     async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers, *,
@@ -491,12 +497,12 @@ class Takeovers:
 
     def _forget(self, session: Session) -> None:
         self._going.pop(session, None)
-        self._owners().end_handover(session)
+        self._owners.end_handover(session)
 
     async def _release_later(self, session: Session, epoch: int) -> None:
         """There was nothing to hand over. If the other node does not take the session, its key must not stay."""
         await self._driver.sleep(KEY_S)
-        owners = self._owners()
+        owners = self._owners
         if session in self._empty and owners.owned_epoch(session) == epoch:
             owners.release(session)
             self._end_empty(session)
@@ -504,7 +510,7 @@ class Takeovers:
     def _end_empty(self, session: Session) -> None:
         if session in self._empty:
             self._empty.discard(session)
-            self._owners().end_handover(session)
+            self._owners.end_handover(session)
 
     # ------------------------------------------------------------------ what streams and calls bring
 
@@ -577,7 +583,7 @@ class Takeovers:
         if going is None or going.switched or switch.epoch <= going.epoch:
             return
         # The stream may be faster than the feed.
-        self._owners().handed_over(session, Owner(peer.name, switch.epoch), peer.node.lease)
+        self._owners.handed_over(session, Owner(peer.name, switch.epoch), peer.node.lease)
         fulfil(going.settled, True)
         going.switched = True
         going.to_epoch = switch.epoch
@@ -658,7 +664,7 @@ class Takeovers:
         self._broker.hub.origins.expect(False)
 
     async def _whole_later(self, session: Session, coming: _Coming, life: int) -> None:
-        await self._passed(life)
+        await self._adoption.passed(life)
         coming.whole = True
         self._look_at(session, coming)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.hub.hub import Hub
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, WILL_DATA, Name, client_key
 from fluxmq.cluster.left_wills import LeftWills
@@ -52,7 +51,9 @@ class Wills:
     """One per life of a node. limit_s: how long a CONNACK waits for the store."""
 
     def __init__(self, membership: Membership, owners: Owners, feed: Feed, writer: Writer, driver: Driver, *,
-                 limit_s: float, log: Log) -> None:
+                 broker: Broker, limit_s: float, log: Log) -> None:
+        """broker: before anything is loaded from its disk. Delays do not end until this node knows what became of its
+        wills."""
         self._membership = membership
         self._owners = owners
         self._feed = feed
@@ -60,24 +61,19 @@ class Wills:
         self._driver = driver
         self._limit_s = limit_s
         self._log = log
-        self._broker: Broker
-        self._hub: Hub
-        self._tickets: Tickets
+        self._broker, self._hub = broker, broker.hub
+        self._tickets = Tickets(broker.hub.commits.open_line("wills"), limit_s)
         self._wanted: dict[Session, _Wanted] = {}
         self._working: set[Session] = set()
         self._closed = False
         self.table = WillTable(membership, log)
         self.left = LeftWills(self.table, membership, owners, feed, writer, driver, limit_s=limit_s,
                               committed=self._committed, settles=lambda session: session in self._wanted)
-
-    # ------------------------------------------------------------------ life
-
-    def attach(self, broker: Broker) -> None:
-        """Before anything is loaded from the disk: delays do not end until this node knows what became of its wills."""
-        self._broker, self._hub = broker, broker.hub
-        self._tickets = Tickets(broker.hub.commits.open_line("wills"), self._limit_s)
         self.left.attach(broker)
         broker.joining = True
+        owners.former = self
+
+    # ------------------------------------------------------------------ life
 
     def begin(self) -> None:
         """The feed has reported all wills, and this node has the sessions that it keeps: a will that another node has

@@ -90,6 +90,10 @@ class Log:
                         sum(file.size for file in self.files), len(self.files))
 
 
+# Of one log: its number and directory, and the offsets that the state says files have (segment_repair.repair_log).
+Repair = Callable[[int, Path, FileOps, SegmentRecovery, range | None], None]
+
+
 def refusal(base: Path, path: Path, damage: Damage) -> CorruptError:
     """The error that tells a user file, offset and way out. path: of a directory where a file is missing."""
     what = f"{path}: {damage.text}" if damage.missing else f"{path} is damaged at offset {damage.offset}: {damage.text}"
@@ -160,18 +164,15 @@ def read_headers(number: int, directory: Path, ops: FileOps = SYSTEM) -> list[tu
     return files
 
 
-def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bool, report: SegmentRecovery,
+def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], repair: Repair | None, report: SegmentRecovery,
               on_damage: Callable[[int, CorruptError], None] | None = None) -> dict[int, Log]:
     """Every log that has files, ready to be written on. expect: by log, the offsets that the state says files have.
-    on_damage: is told of one that is damaged, which is left as it is; None: the first one is raised. Raises
-    CorruptError, OSError."""
+    repair: of each log before it is opened; None: it has to be whole. on_damage: is told of one that is damaged, which
+    is left as it is; None: the first one is raised. Raises CorruptError, OSError."""
     logs = {}
     for number, path in known_logs(base / "queues", expect, ops):
-        if recover:
-            # here, because what repairs builds upon this module
-            from fluxmq.storage.segment_repair import repair_log
-
-            repair_log(number, path, ops, report, expect.get(number))
+        if repair is not None:
+            repair(number, path, ops, report, expect.get(number))
         try:
             log = open_log(number, path, ops, expect.get(number), report)
         except Damage as damage:

@@ -27,6 +27,7 @@ from fluxmq.model.limits import SEGMENT_OPEN_FILES_MAX
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_recovery import UNKNOWN, Log, LogFiles, SegmentRecovery, open_logs
+from fluxmq.storage.segment_repair import repair_log
 from fluxmq.storage.segment_writer import SegmentWriter
 
 __all__ = ["LogFiles", "SegmentRecovery", "SegmentStore"]
@@ -72,7 +73,8 @@ class SegmentStore(SegmentWriter):
             self._root_fd = self._ops.open_to_read(self._path)
             for number in ended:
                 self.remove(number)
-            self._logs = open_logs(self._base, self._ops, expect or {}, self._recover, self.recovery,
+            self._logs = open_logs(self._base, self._ops, expect or {}, repair_log if self._recover else None,
+                                   self.recovery,
                                    on_damage and (lambda number, error: self._on_damage(number, error, on_damage)))
         except OSError as error:
             self.close()

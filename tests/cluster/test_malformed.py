@@ -50,7 +50,7 @@ async def _answer(answer: AsyncIterator[bytes]) -> CallFailed:
 
 def test_a_call_with_bad_text_is_refused_and_had_no_effect() -> None:
     nobody = cast(Any, None)
-    asked = asyncio.run(_answer(NodeOperations(nobody).answer(with_bad_text(node=TEXT, method=TEXT))))
+    asked = asyncio.run(_answer(NodeOperations("n", nobody, nobody).answer(with_bad_text(node=TEXT, method=TEXT))))
     assert not asked.reached and "not an operation: " in str(asked) and "utf-8" in str(asked).lower()
     asked = asyncio.run(_answer(take(with_bad_text(node=TEXT), nobody, nobody)))
     assert not asked.reached and "not a request to take a session: " in str(asked) and "utf-8" in str(asked).lower()

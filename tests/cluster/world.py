@@ -71,6 +71,16 @@ class NoKeys:
         return []
 
 
+class NoneUnowned:
+    """Unowned: no session whose owner is gone."""
+
+    def wait(self, session: Session) -> None:
+        return None
+
+    def on_entry(self, session: Session, present: bool) -> None:
+        pass
+
+
 class NoWills:
     """Former: clients that leave nothing."""
 
@@ -85,7 +95,7 @@ class NoWills:
 
 
 class Member:
-    """What one node has of the cluster, without streams."""
+    """What one node has of the cluster, without streams; the Handovers of its owners."""
 
     def __init__(self, world: World, name: str, identity: str) -> None:
         self.world = world
@@ -100,11 +110,9 @@ class Member:
             name, store, driver, TTL_S, claim=self.claim,
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
-        self.owners = Owners(self.membership, self.feed, self.writer, driver, fetch=self._take_over,
-                             complete=self._complete, keys=NoKeys(), is_here=lambda session: False,
-                             wait=lambda session: None, limit_s=15.0, on_entry=lambda session, present: None,
-                             on_lost=lambda session, to: self.log.append(("lost", session[1])))
-        self.owners.former = NoWills()
+        self.owners = Owners(self.membership, self.feed, self.writer, driver, keys=NoKeys(),
+                             is_here=lambda session: False, limit_s=15.0)
+        self.owners.former, self.owners.unowned, self.owners.handovers = NoWills(), NoneUnowned(), self
 
     async def join(self) -> None:
         await self.membership.join(Registration(address=f"{self.membership.name}:1"))
@@ -118,14 +126,17 @@ class Member:
         self.writer.close("killed")
         self.membership.state = self.membership.state.__class__.GONE
 
-    async def _take_over(self, session: Session, owner: Owner, clean: bool, asked: Callable[[], int]) -> None:
+    async def fetch(self, session: Session, owner: Owner, clean_start: bool, asked: Callable[[], int]) -> None:
         self.log.append(("takeover", session[1], owner.node))
-        answer = self.takeover(session, owner, clean)
+        answer = self.takeover(session, owner, clean_start)
         if answer is not None:
             await answer
 
-    async def _complete(self, session: Session, handover: object, former: Owner, epoch: int) -> None:
+    async def complete(self, session: Session, handover: object, former: Owner, epoch: int) -> None:
         self.log.append(("complete", session[1], former.node))
+
+    def on_lost(self, session: Session, to: str) -> None:
+        self.log.append(("lost", session[1]))
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         self.log.append(("appeared" if appeared else "disappeared", node.name))

@@ -191,6 +191,7 @@ class Node:
         self.driver = driver or SimDriver(lambda: clock.mono_ms)
         self.runs_driver = driver is None
         self.cluster = cluster or solo()
+        self.on_broker: Callable[[Broker], object] = lambda broker: None
         self.before_recovery: Callable[[], object] = lambda: None
         self.pipes: dict[Transport, Pipe] = {}
         self.journal_speaks = False
@@ -214,6 +215,7 @@ class Node:
         self.poller = Poller(hub, 0, self.clock.read)
         cluster = self.cluster
         self.broker = Broker(hub, None, self.note, cluster=cluster)
+        self.on_broker(self.broker)
         self.keeper = Keeper(self.broker, self.store, options.checkpoint_bytes, self.driver)
         # Histories say themselves when a checkpoint is taken, and tests look at what is in memory after minutes.
         self.keeper.quiet_ms = 0

@@ -45,8 +45,9 @@ from fluxmq._core.errors import FencedError, ProtocolError
 from fluxmq.cluster.claim import JoinRefused, OldStorage
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
-from fluxmq.cluster.node import ClusterNode, Phase, Settings
+from fluxmq.cluster.node import ClusterNode
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
+from fluxmq.cluster.settings import Phase, Settings
 from fluxmq.engine.definitions import EngineDefinitions
 from fluxmq.storage.node_identity import NodeIdentity
 
@@ -114,6 +115,7 @@ class BrokerProcess:
                          lambda level, text, fields: self.log.append((level, text, fields)), driver,
                          self.cluster.services)
         self.node.woken = True
+        self.node.on_broker = self.cluster.attach
         self.node.before_recovery = self._attach
         self.node.start()
         self.cluster.stalled_s = lambda: self.node.keeper.stalls.seconds
@@ -124,7 +126,6 @@ class BrokerProcess:
             address=f"{self.machine}:7948", clients={"mqtt": f"{self.machine}:1883"})))
 
     def _attach(self) -> None:
-        self.cluster.attach(self.node.broker)
         self.cluster.attach_stored(EngineDefinitions(self.node.manager, self.node.exchanges))
 
     @property
@@ -158,7 +159,7 @@ class BrokerProcess:
         """As SIGTERM (`Server.stop`): hands sessions over, says goodbye to the other clients, leaves the cluster. What
         was recorded is on the disk then, and the process has ended."""
         cluster, node, life = self.cluster, self.node, self.process.life
-        await cluster.leaver.leave(lambda client, name: client.send_away(0x9C, f"{name}:1883"))
+        await cluster.holdings.leaver.leave(lambda client, name: client.send_away(0x9C, f"{name}:1883"))
         node.broker.stopping = True
         for connection in list(node.poller.connections):
             if connection.state is not None:

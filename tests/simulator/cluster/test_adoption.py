@@ -470,7 +470,7 @@ class History:
                 found = [payload for payload in first if payload.startswith(b"%s %d " % (at.encode(), qos))]
                 assert found == [payload for payload in series if payload in set(found)], f"order: {found}"
         for broker in self.brokers.processes.values():
-            assert not list(broker.node.broker.stored) and not broker.cluster.adoption.parked
+            assert not list(broker.node.broker.stored) and not broker.cluster.holdings.adoption.parked
             assert not (broker.cluster.peers and broker.cluster.peers.parked)
         assert self.acknowledged, "nothing was acknowledged"
 
@@ -570,7 +570,7 @@ def test_an_adopter_dies_before_others_hear_of_its_session(seed: int) -> None:
     took: list[str] = []
 
     def is_cut_off_when_it_takes(name: str) -> None:
-        adoption = brokers.processes[name].cluster.adoption
+        adoption = brokers.processes[name].cluster.holdings.adoption
         subscriptions = adoption._subscriptions
 
         async def of(which: tuple[bytes, bytes]) -> dict[bytes, bytes]:
@@ -594,7 +594,7 @@ def test_an_adopter_dies_before_others_hear_of_its_session(seed: int) -> None:
     rest = [name for name in names[1:] if name not in took]
 
     def hears_late_of_the_newer_life(name: str) -> None:
-        adoption, driver = brokers.processes[name].cluster.adoption, brokers.processes[name].process.driver
+        adoption, driver = brokers.processes[name].cluster.holdings.adoption, brokers.processes[name].process.driver
         on_adopted = adoption.on_adopted
 
         async def later(peer: Any, message: Any) -> None:

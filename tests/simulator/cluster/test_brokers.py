@@ -155,7 +155,7 @@ def test_a_node_that_stood_still_past_its_lease_is_fenced_and_comes_back() -> No
     brokers.end_lease_of("one")
     brokers.run_for(1.0)
     other = connected(brokers, "two", "c")
-    assert brokers.processes["two"].cluster.owners.owner((b"/", b"c")).node == "two"
+    assert brokers.processes["two"].cluster.holdings.owners.owner((b"/", b"c")).node == "two"
     client.send(Pingreq())
     got = len(client.got)
     brokers.processes["one"].process.resume()

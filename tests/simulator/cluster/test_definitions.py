@@ -80,13 +80,13 @@ def test_a_node_that_comes_back_has_its_queue_and_its_messages() -> None:
     brokers.kill("one")
     brokers.end_lease_of("one")
     brokers.run_for(2.0)
-    assert brokers.processes["two"].cluster.definitions.owner_of(Q) is None
+    assert brokers.processes["two"].cluster.holdings.definitions.owner_of(Q) is None
     brokers.start("one")
     brokers.run_for(0.5)
     state = one.node.manager.queues[Q]
     assert (state.here, state.id, state.queue.depth) == (True, identity, 1)
     assert bound(brokers, "one") == bound(brokers, "two") == {(b"x", b"k")}
-    assert brokers.processes["two"].cluster.definitions.owner_of(Q) == "one"
+    assert brokers.processes["two"].cluster.holdings.definitions.owner_of(Q) == "one"
 
 
 def test_what_was_deleted_meanwhile_does_not_come_back() -> None:
@@ -132,7 +132,7 @@ def test_a_queue_that_cannot_be_deleted_serves_on() -> None:
     """Nobody uses it, and etcd has no quorum. A consumer comes, and it stays."""
     brokers = sharing("one", "two")
     declare(brokers, "one", durable=True, arguments={"x-expires": 1000})
-    definitions = brokers.processes["one"].cluster.definitions
+    definitions = brokers.processes["one"].cluster.holdings.definitions
     definitions._without_quorum = lambda: True
     brokers.run_for(3.0)
     publisher, reader = connected(brokers, "two", "p"), connected(brokers, "two", "r")

@@ -122,7 +122,7 @@ def test_nobody_is_kept_waiting_without_quorum() -> None:
     name = queue_at(brokers, guest, "one", auto_delete=True)
     tag = guest.consume(name, no_ack=True)
     for broker in brokers.processes.values():
-        broker.cluster.definitions._without_quorum = lambda: True
+        broker.cluster.holdings.definitions._without_quorum = lambda: True
     began = brokers.processes["one"].process.now()
     leave(guest, "basic.cancel", tag)
     assert brokers.processes["one"].process.now() - began < 1.0
@@ -141,7 +141,7 @@ def test_a_queue_whose_exchange_was_deleted_meanwhile_is_gone_all_the_same() -> 
     done(publisher, "confirm.select")
     late(brokers, "one", LATE_S)
     other.method("exchange.delete", exchange="e")
-    exchanges = brokers.processes["two"].cluster.definitions.exchanges
+    exchanges = brokers.processes["two"].cluster.holdings.definitions.exchanges
     brokers.run_until(lambda: not exchanges)
     leave(guest, "basic.cancel", tag)
     assert publish(publisher, name)

@@ -112,7 +112,7 @@ def test_a_queue_that_stays_after_all_has_what_was_confirmed() -> None:
     guest = Amqp(brokers, "one", acks=False)
     name = str(done(guest, "queue.declare", queue="", arguments={"x-expires": 200})["queue"])
     done(guest, "queue.bind", queue=name, exchange="all")
-    brokers.processes["one"].cluster.definitions._without_quorum = lambda: True
+    brokers.processes["one"].cluster.holdings.definitions._without_quorum = lambda: True
     count = publish_until(brokers, publisher, 1.0)
     assert answers(publisher) == dict.fromkeys(range(1, count + 1), "basic.ack")
     assert brokers.processes["one"].node.manager.queues[b"/", name.encode()].queue.depth == count

@@ -51,7 +51,7 @@ def test_a_value_that_waits_for_space_can_be_cleared() -> None:
     brokers.run_for(2.0)
     retain(brokers, publisher, b"")
     brokers.run_for(3.0)
-    assert brokers.processes["one"].cluster.retained.waiting == 0
+    assert brokers.processes["one"].cluster.holdings.retained.waiting == 0
     brokers.store.counts.full = False
     brokers.run_for(3.0)
     assert stored(brokers) is None and kept(brokers, "two") is None

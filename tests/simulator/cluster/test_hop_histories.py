@@ -72,7 +72,8 @@ class Publisher(Client):
                 self.unknown.update(packet.payload for packet in self.unanswered.values())
                 self.unanswered.clear()
                 self.received.clear()
-            if any(each.cluster.takeovers._late or each.node.broker.stored for each in self.brokers.processes.values()):
+            if any(each.cluster.holdings.takeovers._late or each.node.broker.stored
+                   for each in self.brokers.processes.values()):
                 self.repeated_late.update(packet.payload for packet in self.unanswered.values())
             for packet_id, publish in self.unanswered.items():
                 self.send(Pubrel(packet_id=packet_id) if packet_id in self.received else publish)

@@ -53,7 +53,7 @@ def start(brokers: Brokers, name: str, then: Callable[[], object]) -> None:
     """Until it serves. then: done when the node and the others know each other, before it claims its queues."""
     broker = brokers.processes[name]
     broker.start()
-    owners, definitions = broker.cluster.queue_owners, broker.cluster.definitions
+    owners, definitions = broker.cluster.holdings.queue_owners, broker.cluster.holdings.definitions
     assert owners is not None
     begin, look = owners.begin, definitions.on_queue
     definitions.on_queue = lambda address: None     # else it claims what it sees earlier

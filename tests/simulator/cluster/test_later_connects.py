@@ -91,7 +91,7 @@ def test_for_a_client_that_has_gone_nothing_is_taken_from_one_that_is_there() ->
     brokers.run_for(5.0)
     assert first.connected and not first.ended
     assert served_by(brokers) == ["two"]
-    assert not brokers.processes["one"].cluster.owners.takes.under_way((b"/", b"c"))
+    assert not brokers.processes["one"].cluster.holdings.owners.takes.under_way((b"/", b"c"))
 
 
 def test_a_client_that_goes_while_its_node_asks_displaces_nobody() -> None:
@@ -130,10 +130,10 @@ def test_a_session_is_kept_for_a_client_that_is_about_to_get_it() -> None:
     brokers.run_for(0.1)
     two = brokers.processes["two"]
     brokers.network.heal()
-    two.process.driver.start(two.cluster.owners.take((b"/", b"c"), False, two.process.now_ms()))
+    two.process.driver.start(two.cluster.holdings.owners.take((b"/", b"c"), False, two.process.now_ms()))
     brokers.run_until(lambda: earlier.connacks, 5.0)
     assert [connack.reason for connack in earlier.connacks] == [0x89]
-    assert two.cluster.owners.owned_epoch((b"/", b"c"))
+    assert two.cluster.holdings.owners.owned_epoch((b"/", b"c"))
     later = asking(brokers, "three")
     brokers.run_until(lambda: later.connected, 5.0)
 
@@ -147,7 +147,7 @@ def test_what_a_leaving_node_asks_for_displaces_nobody() -> None:
 
     async def take() -> None:
         try:
-            await two.cluster.owners.take((b"/", b"c"), False, NOBODY)
+            await two.cluster.holdings.owners.take((b"/", b"c"), False, NOBODY)
         except ProtocolError as error:
             said.append(str(error))
 
@@ -159,7 +159,7 @@ def test_what_a_leaving_node_asks_for_displaces_nobody() -> None:
     brokers.run_for(0.5)
     two.process.driver.start(take())
     brokers.run_for(1.0)
-    assert len(said) == 1 and two.cluster.owners.owned_epoch((b"/", b"c"))
+    assert len(said) == 1 and two.cluster.holdings.owners.owned_epoch((b"/", b"c"))
 
 
 @pytest.mark.parametrize("seed", some(16, range(40)))

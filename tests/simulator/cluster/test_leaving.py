@@ -7,10 +7,10 @@ import pytest
 from simulator.cluster.brokers import Brokers, Client
 from simulator.cluster.test_takeover import NAMES, connected, hop, serving
 
-from fluxmq.cluster.leaving import ranked
 from fluxmq.cluster.membership import Membership
-from fluxmq.cluster.node import Phase
 from fluxmq.cluster.ports import CallFailed
+from fluxmq.cluster.rendezvous import ranked
+from fluxmq.cluster.settings import Phase
 
 
 def leave(brokers: Brokers, *names: str) -> dict[str, Any]:
@@ -18,8 +18,8 @@ def leave(brokers: Brokers, *names: str) -> dict[str, Any]:
     def send_away(client: Any, node: str) -> None:
         client.send_away(0x9C, f"{node}:1883")
 
-    return {name: brokers.processes[name].process.driver.start(brokers.processes[name].cluster.leaver.leave(send_away))
-            for name in names}
+    processes = [brokers.processes[name] for name in names]
+    return {each.name: each.process.driver.start(each.cluster.holdings.leaver.leave(send_away)) for each in processes}
 
 
 def where(brokers: Brokers, name: bytes) -> list[str]:
@@ -79,7 +79,7 @@ def test_what_is_published_meanwhile_arrives_in_order() -> None:
             publisher.publish("all", payloads[publisher.name][-1], 1)
         for client in clients:
             if client.ended and client.at == "one":
-                successor = brokers.processes["one"].cluster.leaver.successor((b"/", client.name.encode()))
+                successor = brokers.processes["one"].cluster.holdings.leaver.successor((b"/", client.name.encode()))
                 client.connect(at=next(name for name in ("two", "three") if name != successor), clean_start=False,
                                expiry_s=1000)
         brokers.run_for(0.01)
@@ -122,7 +122,7 @@ def test_a_node_that_fails_to_take_is_passed_over(monkeypatch: pytest.MonkeyPatc
     async def refuses(*_: object) -> Any:
         raise CallFailed("not now", reached=False)
 
-    monkeypatch.setattr(brokers.processes["two"].cluster.owners, "take", refuses)
+    monkeypatch.setattr(brokers.processes["two"].cluster.holdings.owners, "take", refuses)
     work = leave(brokers, "one")["one"]
     brokers.run_until(work.done, 60.0)
     assert work.result() == 0

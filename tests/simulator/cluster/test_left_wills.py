@@ -118,12 +118,12 @@ def test_a_node_that_is_back_at_once_does_not_lose_delayed_wills(ticks: int) -> 
     brokers.kill(third)
     brokers.run_for(0.3)
     brokers.processes[third].start()
-    owners = brokers.processes[third].cluster.owners
+    owners = brokers.processes[third].cluster.holdings.owners
     brokers.run_until(lambda: owners.owned_epoch((b"/", b"c")))
     # The leader looks every quarter of a second: at any moment of this.
-    brokers.processes[leader].cluster.wills.left.look(brokers.processes[leader].process.now())
+    brokers.processes[leader].cluster.holdings.wills.left.look(brokers.processes[leader].process.now())
     brokers.run_for(0.001 * ticks)
-    brokers.processes[leader].cluster.wills.left.look(brokers.processes[leader].process.now())
+    brokers.processes[leader].cluster.holdings.wills.left.look(brokers.processes[leader].process.now())
     rest(brokers, 5.0)
     assert reader.messages == [GONE]
 

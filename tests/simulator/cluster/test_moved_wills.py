@@ -41,7 +41,7 @@ def test_a_will_whose_delay_runs_moves_with_the_session() -> None:
     lose_connection(client)
     brokers.run_for(2.0)
     two = brokers.processes["two"]
-    two.process.driver.start(two.cluster.owners.take((b"/", b"c"), False, two.process.now_ms()))
+    two.process.driver.start(two.cluster.holdings.owners.take((b"/", b"c"), False, two.process.now_ms()))
     brokers.run_for(2.0)
     kept = stored(brokers)
     assert kept is not None and kept.node == "two" and not reader.messages

@@ -470,7 +470,8 @@ class History:
             return
         queue, to = self.chance.choice(self.movable()), self.chance.choice(NAMES)
         at = self.chance.choice(up)
-        moves, driver = self.brokers.processes[at].cluster.queue_moves, self.brokers.processes[at].process.driver
+        asked = self.brokers.processes[at]
+        moves, driver = asked.cluster.holdings.queue_moves, asked.process.driver
         self.trouble(f"{at} is asked to move {queue} to {to}", fails=False)
         self.owners[queue].append(to)
 

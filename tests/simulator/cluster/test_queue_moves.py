@@ -27,7 +27,7 @@ def move(brokers: Brokers, to: str, at: str = "one") -> Any:
 
     async def asked() -> str | None:
         try:
-            await broker.cluster.queue_moves.move(Q, to)
+            await broker.cluster.holdings.queue_moves.move(Q, to)
         except QueueRefused as refused:
             return refused.text
         return None
@@ -274,18 +274,18 @@ def test_a_node_that_leaves_moves_its_queues_and_names_those_that_stay() -> None
     brokers.run_until(lambda: len(reader.messages) == 50)
     broker = brokers.processes["one"]
     for name in (b"log", b"memory"):
-        broker.process.driver.start(broker.cluster.queue_moves.move((b"/", name), "one"))
+        broker.process.driver.start(broker.cluster.holdings.queue_moves.move((b"/", name), "one"))
         brokers.run_until(lambda: broker.node.manager.queues[b"/", name].here)     # noqa: B023
     brokers.run_for(1.0)
     late, never = "there was no time for it", "it is exclusive to a connection of its node"
-    assert brokers.processes["one"].cluster.leaver.queues_left == {
+    assert brokers.processes["one"].cluster.holdings.leaver.queues_left == {
         "q": late, "log": late, "memory": late, "mine": never}
     work = leave(brokers, "one")["one"]
     brokers.run_until(work.done)
     assert work.result() == 0
-    stay = brokers.processes["one"].cluster.leaver.queues_left
+    stay = brokers.processes["one"].cluster.holdings.leaver.queues_left
     assert stay == {"mine": never}
-    moves = brokers.processes["one"].cluster.queue_moves
+    moves = brokers.processes["one"].cluster.holdings.queue_moves
     assert (moves.moved, moves.under_way) == (3, None)
     for name in (b"log", b"memory"):
         assert sum(brokers.processes[at].node.manager.queues[b"/", name].here for at in ("two", "three")) == 1
@@ -301,7 +301,7 @@ def test_a_copy_that_is_whole_too_late_is_forgotten() -> None:
     brokers = serving(*NAMES)
     share(brokers, "one")
     fill(brokers, connected(brokers, "three", "p"), 10)
-    moves, driver = brokers.processes["two"].cluster.queue_moves, brokers.processes["two"].process.driver
+    moves, driver = brokers.processes["two"].cluster.holdings.queue_moves, brokers.processes["two"].process.driver
     durable = moves.durable
 
     async def slow() -> None:
@@ -364,7 +364,7 @@ def test_a_node_that_has_started_again_before_the_transaction_does_not_get_the_q
     share(brokers, "one")
     publisher = connected(brokers, "three", "p")
     fill(brokers, publisher, 50)
-    moves, driver = brokers.processes["one"].cluster.queue_moves, brokers.processes["one"].process.driver
+    moves, driver = brokers.processes["one"].cluster.holdings.queue_moves, brokers.processes["one"].process.driver
     writer = moves._writer
 
     class Held:
@@ -422,7 +422,7 @@ def test_an_operator_is_told_what_came_of_a_move_whose_old_owner_died(decided: b
     brokers = serving(*NAMES)
     share(brokers, "one")
     fill(brokers, connected(brokers, "three", "p"), 50)
-    moves, driver = brokers.processes["one"].cluster.queue_moves, brokers.processes["one"].process.driver
+    moves, driver = brokers.processes["one"].cluster.holdings.queue_moves, brokers.processes["one"].process.driver
     writer = moves._writer
 
     class Held:
@@ -465,7 +465,7 @@ def test_an_operator_is_told_why_another_node_does_not_move_its_queue() -> None:
 
     async def asked() -> QueueRefused:
         with pytest.raises(QueueRefused) as refused:
-            await broker.cluster.queue_moves.move(Q, "two")
+            await broker.cluster.holdings.queue_moves.move(Q, "two")
         return refused.value
 
     work = broker.process.driver.start(asked())

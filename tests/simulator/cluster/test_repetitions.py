@@ -292,7 +292,7 @@ def test_a_copy_that_is_late_counts_for_nothing_when_its_publisher_has_moved_and
     brokers.network.heal()
     brokers.run_for(2.0)
     assert sorted(received(reader)) == [b"first", b"second"]
-    takeovers = brokers.processes["two"].cluster.takeovers
+    takeovers = brokers.processes["two"].cluster.holdings.takeovers
     assert not takeovers.late_copies and not brokers.processes["two"].node.hub.origins.expecting
 
 
@@ -304,7 +304,7 @@ def test_no_copies_are_expected_when_the_former_node_was_faster_than_the_next_on
     brokers.network.stall("three", "two", back=False)
     publisher.leave()
     comes_back(brokers, publisher, ["three"])
-    takeovers = brokers.processes["two"].cluster.takeovers
+    takeovers = brokers.processes["two"].cluster.holdings.takeovers
     brokers.run_until(lambda: takeovers._cut_early)
     brokers.network.heal()
     brokers.run_for(2.0)
@@ -596,10 +596,6 @@ def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: 
 
 def test_a_copy_comes_between_two_parts_of_a_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first part has is known at the new owner before the last one says what the session has had."""
-    brokers = serving(*NAMES)
-    reader, other = persistent(brokers, "one", "s"), connected(brokers, "three", "other")
-    publisher = publisher_at(brokers, "three")
-    _, let_go = hold_switches(monkeypatch)
     tail, take_tail, calls, waits = Departure.tail, Takeovers.take_tail, list[bytes](), [True]
 
     async def take_late(takeovers: Takeovers, body: bytes) -> AsyncIterator[bytes]:
@@ -612,6 +608,10 @@ def test_a_copy_comes_between_two_parts_of_a_tail(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Departure, "tail", lambda departure, after=None: tail(departure, after, 1))
     monkeypatch.setattr(Takeovers, "take_tail", take_late)
+    brokers = serving(*NAMES)
+    reader, other = persistent(brokers, "one", "s"), connected(brokers, "three", "other")
+    publisher = publisher_at(brokers, "three")
+    _, let_go = hold_switches(monkeypatch)
     reader.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_for(0.5)
     exchange(brokers, publisher, b"1")

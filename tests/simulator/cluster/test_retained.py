@@ -170,10 +170,10 @@ def test_a_subscriber_waits_for_a_payload_and_others_do_not() -> None:
     publisher = connected(brokers, "one", "p")
     retain(brokers, publisher, b"small", "t/2")
     brokers.run_for(0.1)
-    payloads = brokers.processes["two"].cluster.retained.payloads
+    payloads = brokers.processes["two"].cluster.holdings.retained.payloads
     payloads._cache_bytes = 0                   # nothing is fetched in the background
     source = brokers.processes["one"]
-    serve, asked = source.cluster.retained.payloads.serve, list[bytes]()
+    serve, asked = source.cluster.holdings.retained.payloads.serve, list[bytes]()
 
     async def late(body: bytes) -> AsyncIterator[bytes]:
         asked.append(body)
@@ -181,7 +181,7 @@ def test_a_subscriber_waits_for_a_payload_and_others_do_not() -> None:
         async for part in serve(body):
             yield part
 
-    source.cluster.retained.payloads.serve = late  # type: ignore[method-assign]
+    source.cluster.holdings.retained.payloads.serve = late  # type: ignore[method-assign]
     retain(brokers, publisher, LARGE)
     brokers.run_for(1.0)
     assert kept(brokers, "two") == b"" and not asked
@@ -199,7 +199,7 @@ def test_a_payload_that_nobody_has_is_left_out() -> None:
     brokers = serving("one", "two")
     publisher = connected(brokers, "one", "p")
     retain(brokers, publisher, b"small", "t/2")
-    payloads = brokers.processes["two"].cluster.retained.payloads
+    payloads = brokers.processes["two"].cluster.holdings.retained.payloads
     payloads._cache_bytes = 0
     retain(brokers, publisher, LARGE)
     brokers.run_for(1.0)

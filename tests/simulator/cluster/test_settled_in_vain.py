@@ -246,7 +246,7 @@ def test_many_settlements_are_kept_for_hours() -> None:
 
 def moves(brokers: Brokers, to: str, at: str = "one") -> None:
     broker = brokers.processes[at]
-    work = broker.process.driver.start(broker.cluster.queue_moves.move(ADDRESS, to))
+    work = broker.process.driver.start(broker.cluster.holdings.queue_moves.move(ADDRESS, to))
     brokers.run_until(work.done, 60.0)
     brokers.run_until(lambda: brokers.processes[to].node.manager.queues[ADDRESS].here)
 
@@ -313,7 +313,7 @@ def test_what_was_on_its_way_to_the_former_owner_counts_if_that_one_dies_behind_
             hears_late(brokers, "two", 0.0 if to == "two" else 0.3)
             brokers.run_for(0.2)
             work = brokers.processes["one"].process.driver.start(
-                brokers.processes["one"].cluster.queue_moves.move(ADDRESS, to))
+                brokers.processes["one"].cluster.holdings.queue_moves.move(ADDRESS, to))
             brokers.run_until(lambda: brokers.processes["one"].node.manager.queues[ADDRESS].queue.relay is not None)
             acknowledge(holder)
             brokers.run_until(lambda: work.done() and brokers.processes[to].node.manager.queues[ADDRESS].here)

@@ -287,7 +287,7 @@ def test_a_move_that_is_given_up_leaves_everything_where_it_was() -> None:
     publisher = connected(brokers, "three", "p")
     publish(brokers, publisher, 0, 20)
     brokers.run_until(lambda: all(len(got(reader)) == 20 for reader in readers))
-    moves = brokers.processes["one"].cluster.queue_moves
+    moves = brokers.processes["one"].cluster.holdings.queue_moves
 
     async def refused(going: Any) -> None:
         driver = brokers.processes["one"].process.driver
@@ -364,7 +364,7 @@ def test_a_commit_in_a_move_that_is_given_up_is_of_the_old_owner() -> None:
         await brokers.processes["one"].process.driver.sleep(0.5)
         raise QueueRefused("unavailable", "it is said so")
 
-    brokers.processes["one"].cluster.queue_moves._commit = refused  # type: ignore[method-assign]
+    brokers.processes["one"].cluster.holdings.queue_moves._commit = refused  # type: ignore[method-assign]
     work = move(brokers, "two")
     brokers.run_for(0.2)
     for reader in readers:

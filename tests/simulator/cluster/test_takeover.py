@@ -178,7 +178,7 @@ def test_a_session_that_is_not_continued_ends_at_the_former_owner(clean: bool) -
     assert not client.connacks[-1].session_present
     assert not list(brokers.processes["one"].node.broker.sessions)
     brokers.run_for(15.0)
-    assert brokers.processes["one"].cluster.owners.owner((b"/", b"c")).node == "two"
+    assert brokers.processes["one"].cluster.holdings.owners.owner((b"/", b"c")).node == "two"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -192,7 +192,7 @@ def test_a_node_that_is_slow_is_waited_for_although_the_store_is_slower(seed: in
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publisher = connected(brokers, "three", "p")
     brokers.network.link("three", "one").delay_ms = (60, 60)
-    monkeypatch.setattr(brokers.processes["one"].cluster.owners, "on_event", lambda name, event: None)
+    monkeypatch.setattr(brokers.processes["one"].cluster.holdings.owners, "on_event", lambda name, event: None)
     client.connect(at="two", clean_start=False, expiry_s=1000)
     sent = [b"%d" % number for number in range(200)]
     for payload in sent:
@@ -335,7 +335,7 @@ def test_what_the_old_owner_was_sent_before_it_was_lost_comes_although_nothing_i
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publishers = [connected(brokers, at, f"p-{at}", clean_start=False, expiry_s=1000) for at in ("two", "three")]
     brokers.run_for(0.5)
-    takeovers, sent = brokers.processes["two"].cluster.takeovers, []
+    takeovers, sent = brokers.processes["two"].cluster.holdings.takeovers, []
     complete = takeovers.complete
 
     async def stands_still_before(*args: Any) -> None:
@@ -367,7 +367,7 @@ def test_what_others_had_sent_keeps_its_order_although_one_link_is_silent() -> N
     packet_id = client.subscribe("t", 1)
     brokers.run_until(lambda: client.acknowledged(packet_id))
     near, far = connected(brokers, "one", "near"), connected(brokers, "two", "far")
-    going = brokers.processes["one"].cluster.takeovers
+    going = brokers.processes["one"].cluster.holdings.takeovers
     brokers.network.stall("three", "one", back=False)
     client.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_until(lambda: going.under_way)
@@ -391,12 +391,12 @@ def test_the_old_owner_forgets_nothing_before_the_rest_is_on_the_new_ones_disk()
     packet_id = client.subscribe("t", 1)
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publisher = connected(brokers, "one", "p")
-    owners, two = brokers.processes["one"].cluster.owners, brokers.processes["two"]
+    held, two = brokers.processes["one"].cluster.holdings, brokers.processes["two"]
     client.connect(at="two", clean_start=False, expiry_s=1000)
-    brokers.run_until(lambda: owners.owned_epoch((b"/", b"c")) and brokers.processes["one"].cluster.takeovers.under_way)
+    brokers.run_until(lambda: held.owners.owned_epoch((b"/", b"c")) and held.takeovers.under_way)
     publisher.publish("t", b"in the tail", 1)
     brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
-    brokers.run_until(lambda: (owner := owners.owner((b"/", b"c"))) is not None and owner.node == "two")
+    brokers.run_until(lambda: (owner := held.owners.owner((b"/", b"c"))) is not None and owner.node == "two")
     two.node.write_journal = lambda: False      # type: ignore[method-assign]
     brokers.run_for(3.0)
     assert (b"/", b"c") in brokers.processes["one"].node.broker.sessions and not client.connected
@@ -412,7 +412,7 @@ def test_a_session_stays_where_it_was_taken_although_its_client_has_gone_meanwhi
     client = connected(brokers, "one", "c", clean_start=False, expiry_s=1000)
     packet_id = client.subscribe("t", 1)
     brokers.run_until(lambda: client.acknowledged(packet_id))
-    owners, process = brokers.processes["two"].cluster.owners, brokers.processes["two"].process
+    owners, process = brokers.processes["two"].cluster.holdings.owners, brokers.processes["two"].process
     process.driver.start(owners.take((b"/", b"c"), False, process.now_ms()))
     brokers.run_for(2.0)
     publisher = connected(brokers, "two", "p")
@@ -465,7 +465,7 @@ def test_a_new_owner_that_stands_still_before_it_has_the_rest_is_succeeded_at_on
     publisher = connected(brokers, "three", "p")
     publisher.publish("t", b"before", 1)
     brokers.run_until(lambda: publisher.acknowledged(publisher.packet_id))
-    owners = brokers.processes["one"].cluster.owners
+    owners = brokers.processes["one"].cluster.holdings.owners
     client.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_until(lambda: (owner := owners.owner((b"/", b"c"))) is not None and owner.node == "two")
     brokers.processes["two"].process.pause()
@@ -491,7 +491,7 @@ def test_a_new_owner_that_is_cut_off_before_others_have_heard(heard: tuple[str, 
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publishers = [connected(brokers, at, f"p-{at}") for at in ("one", "three")]
     brokers.run_for(0.5)
-    takeovers, begun = brokers.processes["two"].cluster.takeovers, []
+    takeovers, begun = brokers.processes["two"].cluster.holdings.takeovers, []
     complete = takeovers.complete
 
     async def is_cut_off_before(*args: Any) -> None:
@@ -537,7 +537,7 @@ def test_the_rest_comes_when_the_session_has_gone_on(to: str, qos: int) -> None:
     brokers.run_for(0.5)
     brokers.network.isolate("one")
     hop(brokers, client, "three")
-    takeovers = brokers.processes["two"].cluster.takeovers
+    takeovers = brokers.processes["two"].cluster.holdings.takeovers
     send_tail = takeovers._send_tail
 
     async def sends_late(*args: Any, **how: Any) -> None:
@@ -568,7 +568,7 @@ def test_a_cut_of_an_earlier_takeover_says_nothing_of_this_one(qos: int) -> None
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000)
     brokers.run_for(0.5)
-    takeovers = {name: broker.cluster.takeovers for name, broker in brokers.processes.items()}
+    takeovers = {name: broker.cluster.holdings.takeovers for name, broker in brokers.processes.items()}
     client.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_until(lambda: any(going.switched for going in takeovers["one"]._going.values()))
     brokers.network.isolate("one")
@@ -594,7 +594,7 @@ def test_what_the_old_owner_published_while_it_was_cut_off_comes_once(then: str)
     publisher = connected(brokers, "two", "p", clean_start=False, expiry_s=1000)
     brokers.run_for(0.5)
     client.connect(at="three", clean_start=False, expiry_s=1000)
-    brokers.run_until(lambda: brokers.processes["three"].cluster.takeovers.under_way)
+    brokers.run_until(lambda: brokers.processes["three"].cluster.holdings.takeovers.under_way)
     brokers.network.isolate("two")
     publisher.publish("t", b"late", 2)
     brokers.run_until(lambda: client.connected)
@@ -618,13 +618,13 @@ def test_what_a_former_owner_publishes_that_has_not_heard_of_the_next_one_comes_
     publisher = connected(brokers, "one", "p", clean_start=False, expiry_s=1000)
     brokers.run_for(0.5)
     client.connect(at="two", clean_start=False, expiry_s=1000)
-    brokers.run_until(lambda: brokers.processes["two"].cluster.takeovers.under_way)
+    brokers.run_until(lambda: brokers.processes["two"].cluster.holdings.takeovers.under_way)
     brokers.network.stall("two", "one", back=False)
     brokers.run_until(lambda: client.connected)
     publisher.publish("t", b"before", 2)
     brokers.run_for(0.1)
     client.connect(at="three", clean_start=False, expiry_s=1000)
-    brokers.run_until(lambda: brokers.processes["three"].cluster.takeovers.under_way)
+    brokers.run_until(lambda: brokers.processes["three"].cluster.holdings.takeovers.under_way)
     brokers.run_for(0.5)
     publisher.publish("t", b"behind", 2)
     brokers.run_for(0.5)
@@ -645,7 +645,7 @@ def test_what_is_late_of_an_earlier_takeover_between_others_says_nothing_of_this
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publisher = connected(brokers, publishes, "p", clean_start=False, expiry_s=1000, keep_alive=0)
     brokers.run_for(0.5)
-    takeovers = brokers.processes["one"].cluster.takeovers
+    takeovers = brokers.processes["one"].cluster.holdings.takeovers
     late: list[tuple[Any, Any]] = []
     hears = getattr(takeovers, what)
     setattr(takeovers, what, lambda *heard: late.append(heard))
@@ -700,7 +700,7 @@ def test_what_was_sent_to_an_owner_that_has_died_comes_although_the_session_has_
 def nothing_is_left(brokers: Brokers) -> None:
     """No session is on its way, or lacks anything, and all take messages from every node."""
     for broker in (each for each in brokers.processes.values() if each.process.alive):
-        takeovers = broker.cluster.takeovers
+        takeovers = broker.cluster.holdings.takeovers
         assert takeovers.under_way == 0 and not takeovers._late and not broker.node.broker.stored
         assert all(session.moving is None for session in broker.node.broker.sessions.values())
         assert broker.node.hub.origins.watching == 0
@@ -723,7 +723,7 @@ def test_a_client_that_moves_on_before_its_session_has_come_whole(seed: int) -> 
 
     publish()
     client.connect(at="two", clean_start=False, expiry_s=1000)
-    brokers.run_until(lambda: brokers.processes["two"].cluster.takeovers.under_way)
+    brokers.run_until(lambda: brokers.processes["two"].cluster.holdings.takeovers.under_way)
     publish()
     client.connect(at="three", clean_start=False, expiry_s=1000)
     for _ in range(20):

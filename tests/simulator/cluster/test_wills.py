@@ -153,7 +153,7 @@ def test_a_node_that_returns_does_not_publish_what_the_leader_has_published(afte
     brokers.start(third)
     brokers.run_for(120.0)                      # its client does not return within one and a half times its keep alive
     assert reader.messages == [("w", b"gone")] and KEY not in brokers.store.items
-    assert not brokers.processes[third].cluster.wills.table._kept
+    assert not brokers.processes[third].cluster.holdings.wills.table._kept
 
 
 def test_a_leader_that_dies_before_the_deletion_is_followed_by_one_that_goes_on() -> None:
@@ -172,7 +172,7 @@ def test_a_leader_that_dies_before_the_deletion_is_followed_by_one_that_goes_on(
 
 def test_connack_waits_for_the_store_up_to_a_limit() -> None:
     brokers = serving("one")
-    wills = brokers.processes["one"].cluster.wills
+    wills = brokers.processes["one"].cluster.holdings.wills
     for limit_s, refused in ((15.0, False), (2.0, True)):
         wills._tickets._limit_s = limit_s
         client = connected(brokers, "one", "c", expiry_s=60, clean_start=False)

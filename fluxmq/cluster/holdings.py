@@ -1,0 +1,273 @@
+"""What a node has for its clients, and shares with the other nodes: sessions, wills, retained messages, definitions,
+queues. Made with the broker that has them; the node (node.py) has the rest, and the order of its life.
+
+    membership, feed, writer ─► reaching ─► definitions ─► defining, queue owners
+                             ─► kept ─► owners ─► wills ─► adoption ─► takeovers ─► returns, leaver, queue moves
+
+Each is made with what it needs. Where an earlier one needs a later one, too (`former`, `unowned`, `handovers` of the
+owners; `lives` of the kept sessions; `tails` of the adoption), the later one sets that when it is made.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from fluxmq._core.errors import StorageError
+from fluxmq.cluster import keys
+from fluxmq.cluster.adoption import Adoption
+from fluxmq.cluster.defining import Defining
+from fluxmq.cluster.definitions import KINDS, Definitions
+from fluxmq.cluster.documents import Documents
+from fluxmq.cluster.feed import Feed
+from fluxmq.cluster.kept import KeptSessions
+from fluxmq.cluster.leaving import Leaver
+from fluxmq.cluster.left_sessions import LeftSessions
+from fluxmq.cluster.membership import Membership, dial_address
+from fluxmq.cluster.messages import (
+    Adopted,
+    Adopting,
+    Control,
+    Cut,
+    Has,
+    LifeCut,
+    Reach,
+    Reached,
+    Switch,
+    Unreleased,
+    WhoHas,
+    encode,
+)
+from fluxmq.cluster.origins import Origins
+from fluxmq.cluster.owners import Owners
+from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.ports import Event, Log, MetadataStore, Transport
+from fluxmq.cluster.queue_moves import QueueMoves
+from fluxmq.cluster.queue_owners import QueueOwners
+from fluxmq.cluster.reaching import Reaching
+from fluxmq.cluster.retained import RetainedMessages
+from fluxmq.cluster.returns import Returns
+from fluxmq.cluster.settings import Phase, Settings
+from fluxmq.cluster.sweep import Sweep
+from fluxmq.cluster.takeover import Takeovers
+from fluxmq.cluster.wills import Wills
+from fluxmq.cluster.writer import Writer
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.exchanges.manager import PREDECLARED
+from fluxmq.engine.ports.definitions import Stored
+from fluxmq.engine.ports.driver import Driver
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """Of one life of a node. broker: before it is loaded from its disk. peers: None before the node has joined. phase:
+    of the node. begin_leaving: see Leaver."""
+
+    def __init__(self, broker: Broker, *, settings: Settings, membership: Membership, feed: Feed, writer: Writer,
+                 store: MetadataStore, transport: Transport, driver: Driver, peers: Callable[[], Peers | None],
+                 phase: Callable[[], Phase], begin_leaving: Callable[[], bool], log: Log) -> None:
+        name, limit_s = settings.name, settings.limit_s
+        self.broker = broker
+        self.stored: Stored | None = None
+        self._settings = settings
+        self._membership = membership
+        self._feed = feed
+        self._peers = peers
+        self._phase = phase
+        # Sessions.
+        self.kept = KeptSessions(membership, store, feed, writer, driver, broker=broker, limit_s=limit_s)
+        self.owners = self.kept.owners = Owners(
+            membership, feed, writer, driver, is_here=broker.sessions.__contains__, keys=self.kept, limit_s=limit_s)
+        self.sweep = Sweep(feed, self.owners, self.kept, writer, driver, membership)
+        self.wills = Wills(membership, self.owners, feed, writer, driver, broker=broker, limit_s=limit_s, log=log)
+        self.origins = Origins(driver, feed, peers, self._is_used, broker)
+        left = LeftSessions(broker, self.owners.end_handover)
+        self.adoption = Adoption(
+            broker=broker, membership=membership, feed=feed, owners=self.owners, kept=self.kept, peers=peers,
+            driver=driver, serves=self._serves, left=left, log=log)
+        self.takeovers = Takeovers(
+            broker=broker, owners=self.owners, adoption=self.adoption, peers=peers, transport=transport, left=left,
+            driver=driver, limit_s=limit_s, log=log)
+        self.returns = Returns(
+            broker=broker, owners=self.owners, kept=self.kept, peers=peers, transport=transport, driver=driver,
+            durable=self.takeovers.durable, is_taking=self.adoption.is_taking, changed=self.adoption.look, log=log)
+        # Retained messages.
+        self.retained = RetainedMessages(
+            name, store, feed, transport, driver, sources=self.sources, node_of=self._node_of, log=log,
+            threshold=settings.retained_bytes, is_leader=self._leads, lives=self._lives)
+        self.retained.attach(broker.hub, broker.revisions)
+        # Definitions, queues, documents.
+        self.reaching = Reaching(driver, self._revision, self._epochs, self._tell, self._when_durable)
+        self.definitions = Definitions(
+            name, writer, driver, self.reaching, predeclared=PREDECLARED, without_quorum=self._without_quorum,
+            limit_s=limit_s, log=log)
+        self.defining = Defining(
+            self.definitions, membership, driver, serving=self._serving, next_identity=broker.hub.next_identity,
+            limit_s=limit_s)
+        self.queue_owners: QueueOwners | None = None
+        if settings.shared:
+            self.queue_owners = QueueOwners(
+                self.definitions, self.defining, membership, feed, writer, driver,
+                next_identity=broker.hub.next_identity, log=log)
+        self.queue_moves = QueueMoves(
+            definitions=self.definitions, membership=membership, peers=peers, writer=writer, transport=transport,
+            driver=driver, serving=self._serving, next_identity=broker.hub.next_identity, broker=broker,
+            cut_by=self.adoption.cut_by, log=log)
+        self.documents = Documents(
+            writer, driver, self.reaching, joined=self._has_joined, without_quorum=self._without_quorum)
+        self.leaver = Leaver(
+            broker=broker, membership=membership, owners=self.owners, peers=peers, takeovers=self.takeovers,
+            moves=self.queue_moves, transport=transport, driver=driver, begin=begin_leaving, log=log)
+
+    def attach_stored(self, stored: Stored) -> None:
+        """See ClusterNode.attach_stored."""
+        self.stored = stored
+        self.queue_moves.attach(stored.queues)
+        if self.queue_owners is not None:
+            self.broker.hub.ledger.hold_queues()
+
+    def go_on(self) -> None:
+        """After a doubt (Membership.in_doubt): what was held up meanwhile goes on."""
+        peers = self._peers()
+        if peers is not None:
+            peers.go_on()
+            self.adoption.look()
+        if self.broker.hub.wake is not None:
+            self.broker.hub.wake()
+
+    def close(self, why: str) -> None:
+        """Nothing is begun any more, and who waits is told why."""
+        self.retained.close(why)
+        self.wills.close()
+        self.origins.close()
+        self.definitions.close()
+        self.defining.close()
+        if self.queue_owners is not None:
+            self.queue_owners.close()
+        self.queue_moves.close()
+        self.documents.close()
+        self.reaching.close(why)
+        self.kept.close()
+        self.sweep.close()
+        self.adoption.close()
+        self.returns.close()
+
+    # ------------------------------------------------------------------ what the feed and the streams report
+
+    def on_event(self, name: keys.Name, event: Event) -> None:
+        """A key has changed."""
+        if name.kind == keys.OWNER:
+            self.owners.on_event(name, event)
+        elif name.kind == keys.DATA:
+            self.kept.on_event(name, event)
+        elif name.kind in (keys.RETAINED_DATA, keys.RETAINED_INDEX):
+            self.retained.on_event(name, event)
+        elif name.kind == keys.WILL_DATA:
+            self.wills.on_event(name, event)
+        elif name.kind in KINDS:
+            self.definitions.on_event(name, event)
+        elif name.kind in keys.DOCUMENTS:
+            self.documents.on_event(name, event)
+
+    def on_batch(self) -> None:
+        """The events of one revision, or of a load, have been reported."""
+        self.definitions.on_batch()
+        self.documents.on_batch()
+        self.adoption.on_batch()
+        self.origins.on_batch()
+        self.reaching.on_batch()
+
+    def on_appeared(self, peer: Peer) -> None:
+        """This node has a peer from now on."""
+        self.retained.greet(peer.outbox, peer.node.epoch)
+        self.takeovers.greet(peer)
+        self.origins.greet(peer.outbox, self.broker)
+        self.adoption.on_appeared(peer)
+        if self.stored is not None:
+            self.stored.node_appeared(peer.name)
+
+    def on_gone(self, peer: Peer) -> None:
+        """The life of a peer has ended."""
+        self.retained.on_gone(peer.node.epoch)
+        self.origins.on_gone(peer)
+        self.reaching.on_batch()
+        self.takeovers.on_gone(peer)
+        self.queue_moves.on_gone(peer)
+        self.adoption.on_gone(peer)
+
+    def on_message(self, peer: Peer, message: Control) -> None:
+        """A peer's stream has brought this."""
+        if isinstance(message, Switch):
+            self.takeovers.on_switch(peer, message)
+        elif isinstance(message, Cut):
+            self.takeovers.on_cut(peer, message)
+        elif isinstance(message, Adopting):
+            self.adoption.on_adopting(peer, message)
+        elif isinstance(message, Adopted):
+            self.adoption.on_adopted(peer, message)
+        elif isinstance(message, LifeCut):
+            self.adoption.on_cut(peer, message)
+        elif isinstance(message, Unreleased):
+            self.origins.on_unreleased(message, self.broker.hub)
+        elif isinstance(message, WhoHas):
+            self.origins.on_who_has(peer, message)
+        elif isinstance(message, Has):
+            self.origins.on_has(peer, message)
+        elif isinstance(message, Reach | Reached):
+            self.reaching.on_message(peer.name, message)
+        else:
+            self.adoption.on_serving(peer, message)
+
+    # ------------------------------------------------------------------ what the parts ask
+
+    def sources(self, first: str) -> list[str]:
+        """Addresses of the transports of the other nodes; that of one of them first."""
+        nodes = [node for node in self._membership.nodes.values() if node.name != self._settings.name]
+        return [dial_address(node, self._settings.configured)
+                for node in sorted(nodes, key=lambda node: node.name != first)]
+
+    def _serves(self) -> bool:
+        return self._phase() is Phase.SERVING
+
+    def _has_joined(self) -> bool:
+        return self._phase() in (Phase.SERVING, Phase.LEAVING)
+
+    def _revision(self) -> int:
+        return self._feed.revision
+
+    def _leads(self) -> bool:
+        return self._membership.is_leader
+
+    def _without_quorum(self) -> bool:
+        return self._membership.without_quorum
+
+    def _is_used(self, name: int) -> bool:
+        """Whether the store has a session or will of this name."""
+        return self.wills.has(name) or self.kept.has(name)
+
+    def _epochs(self) -> dict[str, int]:
+        """Of the other nodes with a lease."""
+        peers = self._peers()
+        return {} if peers is None else {name: peer.node.epoch for name, peer in peers.peers.items()}
+
+    def _serving(self) -> list[str]:
+        """Nodes that serve clients, as far as this one knows; itself."""
+        return [name for name in self._membership.nodes
+                if name == self._settings.name or self.adoption.state_of(name) == "serving"]
+
+    def _lives(self, epoch: int) -> bool:
+        return any(node.epoch == epoch for node in self._membership.nodes.values())
+
+    def _node_of(self, slot: int) -> str:
+        peers = self._peers()
+        return next((peer.name for peer in (() if peers is None else peers.peers.values()) if peer.slot == slot), "")
+
+    def _tell(self, name: str, message: Control) -> None:
+        peers = self._peers()
+        if peers is not None and name in peers.peers:
+            peers.peers[name].outbox.control(encode(message))
+
+    def _when_durable(self, then: Callable[[], None]) -> None:
+        with contextlib.suppress(StorageError):         # then it ends
+            self.broker.hub.when_all_durable(then, lambda why: None)
+            self.broker.hub.wake_up()
