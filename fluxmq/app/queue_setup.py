@@ -46,7 +46,7 @@ class Queues:
             self.space = QueueSpace(manager, Reserve(store.path, limits.QUEUE_RESERVE_BYTES), keeper.driver, notes.say)
         keeper.queues = QueueKeeper(manager, self.segments, options.cache_size, keeper.driver,
                                     small_bytes=limits.QUEUE_SMALL_BYTES)
-        broker.consumers = QueueConsumers(manager, notes.say, broker.relays, broker.hosts)
+        self.consumers = broker.consumers = QueueConsumers(manager, notes.say, broker.relays, broker.hosts)
         broker.hub.ledger.limit_claims(options.max_unsettled_per_consumer, options.max_unsettled)
         self.limited = LimitedConsumers(manager)
         self.clock = QueueClock(manager, int(options.auto_commit_interval * 1000), keeper.clock.stamp_of_age, later)

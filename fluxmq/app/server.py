@@ -318,7 +318,7 @@ class Server:
         self.amqp091 = Amqp091(self.broker, self.keeper, self.queues, asking, config.amqp091, self.cluster, later)
         self._closing.append(self.amqp091.notes.close)
         if self.node is not None:
-            self.node.attach_stored(EngineDefinitions(self.queues.manager, self.amqp091.exchanges))
+            self.node.attach_stored(EngineDefinitions(self.queues.consumers.defined, self.amqp091.exchanges))
         self.permissions.on_reviewed = lambda: self.amqp091.clients.review(self.permissions.authority.removed)
         self.listeners.open(Served(config, self.poller, self.admission, self.broker, asking, self.tally, notes,
                                    self.amqp091, later))

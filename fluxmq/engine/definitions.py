@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from fluxmq._core.exchange.exchange import Binding, Exchange
 from fluxmq.engine.exchanges.manager import PREDECLARED, ExchangeManager
 from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition, Stored
+from fluxmq.engine.queues.defined import DefinedQueues
 from fluxmq.engine.queues.forwarding import is_under_way
-from fluxmq.engine.queues.manager import QueueManager
 
 __all__ = ["EngineDefinitions"]
 
@@ -15,19 +15,19 @@ __all__ = ["EngineDefinitions"]
 class EngineDefinitions:
     """See the port."""
 
-    def __init__(self, queues: QueueManager, exchanges: ExchangeManager) -> None:
-        self.queues = queues
+    def __init__(self, defined: DefinedQueues, exchanges: ExchangeManager) -> None:
+        self.queues = defined.manager
         self._exchanges = exchanges
-        self.learn_queue = queues.learn_queue
-        self.forget_queue = queues.forget_queue
+        self.learn_queue = defined.learn
+        self.forget_queue = defined.forget
         self.learn_exchange = exchanges.learn_exchange
         self.forget_exchange = exchanges.forget_exchange
         self.learn_binding = exchanges.learn_binding
         self.forget_binding = exchanges.forget_binding
-        self.identify_queue = queues.identify
-        self.turn_queue = queues.turn_queue
-        self.settle_copy = queues.settle_copy
-        self.node_appeared = queues.node_appeared
+        self.identify_queue = self.queues.identify
+        self.turn_queue = defined.turn
+        self.settle_copy = defined.settle_copy
+        self.node_appeared = self.queues.node_appeared
 
     def set_aside_queue(self, definition: QueueDefinition, why: str) -> None:
         self.queues.set_aside(definition.address, why)

@@ -12,21 +12,29 @@ import threading
 from asyncio import Future, get_running_loop
 from collections.abc import Callable
 from itertools import count
+from typing import Any, cast
 
 import msgspec
 
 from fluxmq.engine.exchanges.manager import PREDECLARED, ExchangeManager
 from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.defined import DefinedQueues
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec
 from kit.nodes import HERE
 
-__all__ = ["FakeDefiner"]
+__all__ = ["FakeDefiner", "defined"]
 
 PATIENCE_S = 20.0  # only a failing test needs it
 Address = tuple[bytes, bytes]
+
+
+def defined(queues: QueueManager) -> DefinedQueues:
+    """For queues that are neither divided nor made anew."""
+    nobody = cast(Any, None)
+    return DefinedQueues(queues, nobody, nobody)
 
 
 class FakeDefiner:
@@ -87,7 +95,7 @@ class FakeDefiner:
 
     def _define(self, queue: QueueDefinition) -> None:
         self.queues[queue.address] = queue
-        self._queues.learn_queue(queue, HERE.node)
+        defined(self._queues).learn(queue, HERE.node)
 
     async def redefine_queue(self, spec: QueueSpec, identity: int) -> None:
         await self._begin("redefine", spec.raw, identity)
@@ -107,7 +115,7 @@ class FakeDefiner:
         if known is not None and known.id == identity:
             del self.queues[address]
             self._drop([each for each in self.bindings if each.destination_id == identity])
-            self._queues.forget_queue(known, ended=True)
+            defined(self._queues).forget(known, ended=True)
 
     def end_queue(self, address: Address, identity: int, ending: Callable[[bool], bool]) -> None:
         if ending(True):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from kit.definer import FakeDefiner
+from kit.definer import FakeDefiner, defined
 from kit.nodes import Nodes
 from unit.amqp_world import bytes_in_order, refused
 
@@ -264,7 +264,7 @@ def test_what_this_node_has_from_its_disk_becomes_what_is_defined(world: World) 
     queue = world.manager.queues[Q].queue
     other = QueueDefinition(5, QueueSpec(name="q"))
     with pytest.raises(UsageError, match="another queue q"):
-        world.manager.learn_queue(other, "here")
+        defined(world.manager).learn(other, "here")
     assert world.manager.queues[Q].queue is queue
     for identity, type_ in ((7, b"fanout"), (7, b"fanout"), (8, b"fanout"), (9, b"direct")):
         world.exchanges.learn_exchange(ExchangeDefinition(identity, b"/", b"x", type_))
@@ -278,7 +278,7 @@ def test_what_this_node_has_from_its_disk_becomes_what_is_defined(world: World) 
         world.exchanges.forget_binding(binding)
     world.exchanges.forget_exchange(ExchangeDefinition(8, b"/", b"x", b"fanout"))
     assert b"x" in world.exchanges.vhosts[b"/"].exchanges
-    world.manager.forget_queue(other)
+    defined(world.manager).forget(other)
     assert Q in world.manager.queues
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.definer import defined
 from kit.journals import wait_durable, writing
 from kit.peers import PeerNode, Wire
 
@@ -382,7 +383,7 @@ def test_a_change_of_settings_leaves_consumers_as_they_are() -> None:
     pair.run()
     [attached] = pair.group.members
     pair.a.manager.listeners.append(pair.a.relays)
-    pair.a.manager.learn_queue(QueueDefinition(IDENTITY, QueueSpec(name="q", overflow="drop-head")), "b")
+    defined(pair.a.manager).learn(QueueDefinition(IDENTITY, QueueSpec(name="q", overflow="drop-head")), "b")
     pair.run()
     assert pair.group.members == [attached] and pair.seen() == [("m", 0, 1)]
     settle(member, 0)

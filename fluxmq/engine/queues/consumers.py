@@ -25,6 +25,7 @@ from fluxmq._core.queue.session_member import SessionClaims, SessionMember, Sess
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX, split_queue_address
 from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import CommandRefused, QueueRefused
+from fluxmq.engine.queues.defined import DefinedQueues
 from fluxmq.engine.queues.hands import Hands, settle_late
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.parts import partition_in_whole
@@ -85,8 +86,9 @@ class QueueConsumers:
         self._log = on_log
         hosts.protocols["mqtt"] = self
         self.hands = Hands(manager, relays, hosts.protocols)
-        manager.make_anew = self.hands.make_anew
-        manager.listeners += [Wholes(manager, relays, hosts), hosts, relays]
+        wholes = Wholes(manager, relays, hosts)
+        self.defined = DefinedQueues(manager, self.hands, wholes)
+        manager.listeners += [wholes, hosts, relays]
         relays.is_known = manager.states.__contains__
         manager.reads.connect(relays, hosts)
         manager.listeners.append(WholeStreams(manager))

@@ -18,7 +18,6 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.peer.outbox import PeerOutbox
-from fluxmq._core.peer.parts import Parts
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
@@ -28,7 +27,7 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq._core.queue.session_member import TopicFilter
 from fluxmq.engine.ports.cluster import Cluster
-from fluxmq.engine.ports.definitions import Deferred, QueueDefinition
+from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.away import AwayQueues
 from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue, dead_letter_spec
@@ -80,9 +79,7 @@ class QueueManager(QueueTable):
         self._unreached: set[QueueState] = set()  # queues of nodes to which there is no way yet
         self.mover: Callable[[tuple[bytes, bytes], str], Awaitable[bool]] | None = None  # of the cluster
         self.arrivals: dict[int, Coming] = {}  # by identity: copies of queues that may come here
-        self.make_anew: Callable[[QueueState], None]  # of Hands
         self.on_came: Callable[[Queue, list[tuple[Group, Reserve]]], None] = lambda queue, kept: None
-        self.make_parts: Callable[[Queue], Parts]  # of Wholes
         self.settings = QueueSettings(self)
         self.reads = StreamReads(self)
 
@@ -143,7 +140,7 @@ class QueueManager(QueueTable):
             if line is None:
                 self.check_room(spec)
             if self.definer is not None:
-                self._namespace(spec)
+                self.namespace_of(spec)
                 raise Deferred(partial(self.definer.define_queue, spec, None), "created")
             return self.make(spec, line=line), "created"
         if state.spec == spec:
@@ -184,7 +181,7 @@ class QueueManager(QueueTable):
             raise QueueRefused("full", f"queue limit in vhost '{namespace.text}' ({namespace.queues_max}) is reached",
                                "delete a queue, or raise limits.queues of the namespace")
 
-    def _namespace(self, spec: QueueSpec) -> Namespace:
+    def namespace_of(self, spec: QueueSpec) -> Namespace:
         namespace = self.hub.namespaces.get(spec.address[0])
         if namespace is None:
             raise QueueRefused("not_found", f"there is no namespace {spec.namespace}",
@@ -196,7 +193,7 @@ class QueueManager(QueueTable):
         """line: the commit line of the queue; None: the Replicator decides. identity: in the cluster; 0: no other node
         knows the queue. Raises QueueRefused: unavailable, when another node owns the queue or its owner is unknown;
         not_found, when there is no such namespace."""
-        namespace = self._namespace(spec)
+        namespace = self.namespace_of(spec)
         volatile = spec.type == "ephemeral"
         owner = self.directory.claim_queue(*spec.address)
         if owner.node != self.directory.node:
@@ -212,50 +209,6 @@ class QueueManager(QueueTable):
         for listener in self.listeners:
             listener.queue_made(queue)
         return queue
-
-    def learn_queue(self, definition: QueueDefinition, owner: str | None) -> None:
-        """A queue is defined, of this node or another; or its settings or its owner have changed. See Learner. Raises
-        UsageError if this node has another queue of this name."""
-        state = self.queues.get(definition.address)
-        if state is None:
-            self._make_defined(definition, owner)
-        elif state.id != definition.id:
-            raise UsageError(f"this node has another queue {definition.spec.shown}")
-        else:
-            if state.spec != definition.spec:
-                self.change(state, definition.spec)
-                if state.here:
-                    self.record_queue(state)
-            if not state.here and state.moving is None and not definition.divided:
-                self.set_owner(state, owner)
-
-    def turn_queue(self, definition: QueueDefinition, owner: str | None) -> bool:
-        """See Learner."""
-        state = self.queues.get(definition.address)
-        if state is None or state.id != definition.id:
-            return False
-        if owner == self.directory.node:
-            arrival = self.arrivals.get(state.id)
-            if not state.here and arrival is not None and arrival.whole:
-                del self.arrivals[state.id]
-                self.on_came(state.queue, arrival.adopt(state))
-            elif not state.here and state.spec.type == "ephemeral":
-                self.make_anew(state)  # its owner is gone, and so is what a copy of it was worth
-            else:
-                return False
-        elif state.moving is None or not state.moving.is_relay:
-            return False
-        else:
-            state.moving.done()
-        return True
-
-    def settle_copy(self, identity: int, definition: QueueDefinition | None) -> None:
-        """See Stored."""
-        state = next(state for state in self.queues.values() if state.id == identity and is_moving(state.queue.name))
-        if definition is None:
-            self.delete(state.queue.address)
-        else:
-            self.rename(state, definition.spec, definition.declared, identity)
 
     def rename(self, former: QueueState, spec: QueueSpec, declared: Declared | None, identity: int,
                following: bool = False) -> QueueState:
@@ -307,33 +260,15 @@ class QueueManager(QueueTable):
         self.sums.measure(state.queue, state.groups.values())
         state.queue.notify()
 
-    def _make_defined(self, definition: QueueDefinition, owner: str | None) -> None:
-        self.hub.namespaces.add(definition.address[0])
-        if definition.divided:
-            self._make_whole(definition)
-        elif owner == self.directory.node:
-            self.make(definition.spec, definition.declared, identity=definition.id)
-        else:
-            self.set_owner(self.make_relay(definition.spec, definition.declared, definition.id), owner)
-
     def make_relay(self, spec: QueueSpec, declared: Declared | None, identity: int) -> QueueState:
         """A queue of the cluster whose messages another node has, or nobody yet: set_owner() says who. identity: its
         number in the cluster. Its namespace exists."""
         ledger = self.hub.ledger
         number, logs = self.relay_logs(spec)
         queue = Queue(ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes,
-                      self._namespace(spec), elsewhere=True)
+                      self.namespace_of(spec), elsewhere=True)
         QueueRelay(queue, self.spare_lines)
         return self.adopt(spec, queue, declared, identity, here=False)
-
-    def _make_whole(self, definition: QueueDefinition) -> None:
-        """A queue whose partitions are queues of their own."""
-        spec = definition.spec
-        number, logs = self.relay_logs(spec)
-        queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, self._namespace(spec),
-                      elsewhere=True)
-        self.make_parts(queue)
-        self.adopt(spec, queue, None, definition.id, here=False)
 
     def part_state(self, address: tuple[bytes, bytes], partition: int) -> QueueState | None:
         """A partition of the queue of this address, which is a queue of its own; None: this node does not know it."""
@@ -389,14 +324,6 @@ class QueueManager(QueueTable):
             relay = state.queue.relay
             if isinstance(relay, QueueRelay) and relay.owner == node:
                 self.set_owner(state, node)
-
-    def forget_queue(self, definition: QueueDefinition, *, ended: bool = False) -> None:
-        """A queue is deleted here. See Learner."""
-        if ended:
-            self.hub.note_ended(definition.id)
-        state = self.queues.get(definition.address)
-        if state is not None and state.id == definition.id:
-            self.delete(definition.address)
 
     def identify(self, address: tuple[bytes, bytes], identity: int) -> None:
         """The queue is defined in the cluster, with this identity."""

@@ -77,7 +77,6 @@ class Wholes(QueueListener):
         relays.on_attached.append(self._attached)
         relays.ticks.append(self._tick)
         self._made: WeakSet[Parts] = WeakSet()
-        manager.make_parts = self.make
 
     def make(self, queue: Queue) -> Parts:
         """The relay of a whole queue."""

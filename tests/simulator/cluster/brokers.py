@@ -126,7 +126,7 @@ class BrokerProcess:
             address=f"{self.machine}:7948", clients={"mqtt": f"{self.machine}:1883"})))
 
     def _attach(self) -> None:
-        self.cluster.attach_stored(EngineDefinitions(self.node.manager, self.node.exchanges))
+        self.cluster.attach_stored(EngineDefinitions(self.node.broker.consumers.defined, self.node.exchanges))
 
     @property
     def serving(self) -> bool:

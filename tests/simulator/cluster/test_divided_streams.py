@@ -405,18 +405,19 @@ def test_retention_is_of_each_partition_and_restarts_keep_everything() -> None:
 def test_a_partition_that_this_node_hears_of_later_is_opened_then() -> None:
     brokers = streams()
     publish(brokers, connected(brokers, "one", "p"), 0, 5)
-    manager = brokers.processes["two"].node.manager
+    consumers = brokers.processes["two"].node.broker.consumers
+    assert consumers is not None
     [far] = [partition for partition, at in homes(brokers).items() if at == "three"]
     state = part(brokers, "two", far)
     definition = QueueDefinition(state.id, state.spec)
-    manager.forget_queue(definition)
+    consumers.defined.forget(definition)
     readers = [reads(brokers, "two", "past", offset="first"), reads(brokers, "two", "tail", consumer_group="g"),
                reads(brokers, "two", "other", offset="next")]
     others = {partition: list(range(5)) for partition in range(PARTITIONS) if partition != far}
     all_get(brokers, readers[:1], others)
     connected(brokers, "three", "p2").publish("$queue/q", b"x", 1, **{"partition-key": key_of(brokers, far)})
     brokers.run_for(1.0)
-    manager.learn_queue(definition, "three")
+    consumers.defined.learn(definition, "three")
     all_get(brokers, readers[:1], others | {far: list(range(6))})
     all_get(brokers, readers[2:], {far: [5]})
 
