@@ -99,7 +99,8 @@ def test_a_node_is_taken_out_by_command(tmp_path: Path) -> None:
         client.subscribe("left/#", qos=1)
         plain.connect("plain")
         said = cluster_command(cluster[0], "leave", "--yes")
-        assert "n0 has left, and 2 queues moved" in said and "to hand over, " in said and "queues to move" in said
+        # What it says meanwhile depends on when it looks: unit/test_cluster_views.py.
+        assert "n0 has left, and 2 queues moved" in said
         assert "n0 has given back its vote in etcd: etcd has 1 member with a vote now, and needs 1 of it" in said
         assert "queue mine stays with it: it is exclusive to a connection of its node" in said
         for each in (client, plain):
