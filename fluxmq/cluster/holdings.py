@@ -1,11 +1,15 @@
 """What a node has for its clients, and shares with the other nodes: sessions, wills, retained messages, definitions,
 queues. Made with the broker that has them; the node (node.py) has the rest, and the order of its life.
 
-    membership, feed, writer ─► reaching ─► definitions ─► defining, queue owners
-                             ─► kept ─► owners ─► wills ─► adoption ─► takeovers ─► returns, leaver, queue moves
+    sessions      kept ─► owners ─► wills, sweep
+                            └─► adoption ─► takeovers ─► returns
+    messages      retained; origins, by which copies are known
+    definitions   reaching ─► definitions ─► defining ─► queue owners;  queue moves;  documents
+    at the end    leaver: takeovers, queue moves
 
 Each is made with what it needs. Where an earlier one needs a later one, too (`former`, `unowned`, `handovers` of the
-owners; `lives` of the kept sessions; `tails` of the adoption), the later one sets that when it is made.
+owners; `lives` of the kept sessions; `tails` of the adoption), the later one sets that when it is made; the owners of
+the kept sessions are set here.
 """
 from __future__ import annotations
 
@@ -60,8 +64,8 @@ __all__ = ["Holdings"]
 
 
 class Holdings:
-    """Of one life of a node. broker: before it is loaded from its disk. peers: None before the node has joined. phase:
-    of the node. begin_leaving: see Leaver."""
+    """Of one life of a node. broker: before it is loaded from its disk. peers: None before the node has its
+    lease. phase: of the node. begin_leaving: see Leaver."""
 
     def __init__(self, broker: Broker, *, settings: Settings, membership: Membership, feed: Feed, writer: Writer,
                  store: MetadataStore, transport: Transport, driver: Driver, peers: Callable[[], Peers | None],

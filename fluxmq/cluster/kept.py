@@ -98,15 +98,15 @@ class Lives(Protocol):
     """From which lives of nodes something may still come for a session (`cluster/adoption.py`)."""
 
     def lives_of(self, session: Session) -> tuple[int, ...]:
-        """Those that its head in the store names."""
+        """Lives of dead nodes of which a session of this node still waits for messages; its head in the store names
+        them."""
 
     def on_data(self, session: Session, before: SessionData | None, after: SessionData | None) -> None:
         """The head of a session has changed in the store."""
 
 
 class KeptSessions:
-    """One per life of a node. limit_s: how long an answer waits for the store. lives_of: the lives of dead nodes of
-    which a session of this node still waits for messages. on_data: called with a session whose `data` has changed."""
+    """One per life of a node. limit_s: how long an answer waits for the store."""
 
     def __init__(self, membership: Membership, store: MetadataStore, feed: Feed, writer: Writer, driver: Driver, *,
                  broker: Broker, limit_s: float) -> None:
@@ -118,7 +118,6 @@ class KeptSessions:
         self._feed = feed
         self._writer = writer
         self._driver = driver
-        self._limit_s = limit_s
         self._broker = broker
         self._tickets = Tickets(broker.hub.commits.open_line("kept sessions"), limit_s)
         self._known: dict[Session, _Known] = {}

@@ -146,7 +146,7 @@ class Leaver:
     """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop, with
     whether it keeps its vote in etcd. ended: nothing is handed over any more; told: an operator has been told so. vote:
     what has become of it, a sentence. begin: from then on the node takes no session; returns whether it leaves. peers:
-    None before it has joined."""
+    None before it has its lease."""
 
     def __init__(self, *, broker: Broker, membership: Membership, owners: Owners, peers: Callable[[], Peers | None],
                  takeovers: Takeovers, moves: QueueMoves, transport: Transport, driver: Driver,

@@ -4,8 +4,8 @@
                                                                      │  └── leave(): hand sessions over ──► LEAVING ──►
                                                                      └── fenced ──► on_fenced, once
 
-One per life: a node that was fenced is built anew, over the same store and transport. What it shares with others of its
-broker's is made with the broker: holdings.py. It is one file because every phase of a life decides what the other
+One per life: a node that was fenced is built anew, over the same store and transport. What of its broker it shares with
+the others is made with the broker: holdings.py. It is one file because every phase of a life decides what the other
 methods answer.
 """
 from __future__ import annotations
@@ -65,7 +65,7 @@ REPEAT_S = 60.0  # between two lines of the log that say the same
 WHO = "who"  # method of Transport.call: which node, with which storage directory, answers there
 WHO_S = 2.0
 JOINED = Phase.SERVING, Phase.LEAVING
-CLAIMS = Phase.JOINING, Phase.SERVING  # it has its sessions, or asks others for them
+RETURNING = Phase.JOINING, Phase.SERVING  # sessions of a node that is back are given and taken (returns.py)
 CLUSTER_KEY = keys.ROOT + b"cluster"  # a name that is drawn once: a stream from another cluster is refused
 
 
@@ -84,7 +84,7 @@ class ClusterNode:
                  watch: LeaderWatch | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self.phase = Phase.NEW
         self.settings = settings
-        self.services = Cluster(self, Hops(self._joined_peers), SoloReplicator())
+        self.services = Cluster(self, Hops(self._its_peers), SoloReplicator())
         self.interest = Interest()
         self.members_connected = self.interest.members_connected  # see the port
         self.cluster = ""  # its name, when this node has joined
@@ -111,7 +111,7 @@ class ClusterNode:
                              configured=settings.configured, log=log)
         self.bans = Bans(settings.name, store, self.feed, driver, log=log)
         self.votes = Votes(self.membership, transport, settings.configured, lambda: self.cluster)
-        self.operations = NodeOperations(settings.name, transport, self._joined_peers)
+        self.operations = NodeOperations(settings.name, transport, self._its_peers)
         self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
         self.disk_hangs = False                         # that has ended its lease
 
@@ -119,7 +119,7 @@ class ClusterNode:
         """The broker that has `services`; before it is loaded from its disk."""
         self._holdings = Holdings(
             broker, settings=self.settings, membership=self.membership, feed=self.feed, writer=self.writer,
-            store=self._store, transport=self.transport, driver=self.driver, peers=self._joined_peers,
+            store=self._store, transport=self.transport, driver=self.driver, peers=self._its_peers,
             phase=lambda: self.phase, begin_leaving=self.begin_leaving, log=self.log)
         self._answers = self._calls(self._holdings)
 
@@ -135,7 +135,7 @@ class ClusterNode:
             raise UsageError("the cluster has no broker yet")
         return self._holdings
 
-    def _joined_peers(self) -> Peers | None:
+    def _its_peers(self) -> Peers | None:
         return self.peers
 
     # ------------------------------------------------------------------ life
@@ -446,7 +446,7 @@ class ClusterNode:
         return {
             TAKEOVER: (JOINED, held.takeovers.hand_over), TAIL: (JOINED, held.takeovers.take_tail),
             TAKE: ((Phase.SERVING,), lambda body: take(body, self.peers, held.owners)),
-            STORED: (CLAIMS, held.returns.give), RETURN: (CLAIMS, held.returns.take_back),
+            STORED: (RETURNING, held.returns.give), RETURN: (RETURNING, held.returns.take_back),
             COPY: (JOINED, moves.copy), REST: (JOINED, moves.rest), MOVE: (JOINED, moves.ordered),
             HERE: (JOINED, moves.here), DETOUR: (JOINED, moves.detours.answer),
             TAKE_QUEUE: ((Phase.SERVING,), moves.take)}

@@ -29,7 +29,7 @@ READS = ("GET", "HEAD")
 
 class NodeOperations:
     """Both sides: `engine.ports.operations.Operations`. node: the name of this one. peers: None before it has
-    joined."""
+    its lease."""
 
     def __init__(self, node: str, transport: Transport, peers: Callable[[], Peers | None]) -> None:
         self._name = node

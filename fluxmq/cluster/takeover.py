@@ -395,7 +395,7 @@ class Takeovers:
             self._broker.surrender(*session)
 
     def _hands_over(self, session: Session, to: str) -> bool:
-        """The feed shows another owner (None: none) of a session that this node owned. Returns whether it is being
+        """The feed shows another owner ("": none) of a session that this node owned. Returns whether it is being
         handed over, so that it must not be given up at once."""
         going = self._going.get(session)
         if going is None:

@@ -59,7 +59,6 @@ class Wills:
         self._feed = feed
         self._writer = writer
         self._driver = driver
-        self._limit_s = limit_s
         self._log = log
         self._broker, self._hub = broker, broker.hub
         self._tickets = Tickets(broker.hub.commits.open_line("wills"), limit_s)

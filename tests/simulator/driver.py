@@ -41,7 +41,7 @@ class SimWork:
         return self._done
 
     def cancelled(self) -> bool:
-        return False
+        return isinstance(self._error, asyncio.CancelledError)
 
     def cancel(self) -> None:
         """Of a coroutine: it does not go on."""
@@ -178,6 +178,9 @@ class SimDriver:
         except StopIteration as stop:
             self._coroutines.pop(coroutine, None)
             work.end(stop.value)
+        except asyncio.CancelledError as error:     # it awaited what was cancelled
+            self._coroutines.pop(coroutine, None)
+            work.end(None, error)
         except Exception as error:
             self._coroutines.pop(coroutine, None)
             self.crashed.append(error)
