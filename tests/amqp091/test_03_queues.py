@@ -185,9 +185,9 @@ def test_auto_delete_without_a_consumer_stays(connect: Connect, name: Name) -> N
 def test_expires_when_unused(connect: Connect, name: Name) -> None:
     """`x-expires`: a queue goes that nobody used for so long, with what is in it; a consumer is use."""
     keeper, publisher, other = connect().channel(), connect().channel(confirms=True), connect()
-    for role in ("kept", "left"):
-        keeper.queue_declare(name(role), arguments={"x-expires": 1000})
+    keeper.queue_declare(name("kept"), arguments={"x-expires": 3000})
     keeper.consume(name("kept"), no_ack=True)
+    keeper.queue_declare(name("left"), arguments={"x-expires": 1000})
     while publisher.publish("", name("left"), b"x", mandatory=True):
         # declaring it, even passively, would be use; publishing is not
         if publisher.was_returned():
@@ -212,11 +212,11 @@ def test_message_ttl_of_the_queue(connection: Connection, name: Name) -> None:
 
 def test_what_has_expired_while_it_was_held_does_not_come_back(channel: Channel, name: Name) -> None:
     """Its time goes on in the hands of a consumer: put back, it is gone at once, at the head of the queue."""
-    queue = channel.queue_declare(exclusive=True, arguments={"x-message-ttl": 700}).name
+    queue = channel.queue_declare(exclusive=True, arguments={"x-message-ttl": 3000}).name
     for number in range(3):
         channel.publish("", queue, b"%d" % number)
     got = [channel.get(queue, no_ack=False) for _ in range(3)]
-    sleep(0.8)
+    sleep(3.2)
     for message in got:
         assert message is not None
         channel.reject(message.tag, requeue=True)

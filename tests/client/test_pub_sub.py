@@ -47,6 +47,12 @@ def listening(address: str, *words: str) -> Started:
     return started
 
 
+def made(address: str, *words: str) -> None:
+    """The queue, group or session of a subscription, which is over."""
+    with listening(address, *words) as one:
+        assert one.interrupt().status == 0
+
+
 # ── in and out ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -105,7 +111,7 @@ def test_where_messages_come_from(pub: Callable[..., Ended], address: str, topic
 
 def test_many_lines_in_order(address: str, topic: str) -> None:
     """More than may be under way at once. A queue: a session drops what a slow subscriber is behind."""
-    fluxmq_said("sub", "--broker", address, "--queue", topic, "--timeout", "0.3")
+    made(address, "--queue", topic)
     with listening(address, "--queue", topic, "--count", "5000") as one:
         numbers = "".join(f"{n}\n" for n in range(5000)).encode()
         said = fluxmq_said("pub", "--broker", address, "--queue", topic, "--lines", "--verbose", given=numbers)
@@ -168,10 +174,10 @@ def test_the_rate_is_used(pub: Callable[..., Ended], topic: str) -> None:
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_queue(pub: Callable[..., Ended], sub: Callable[..., Ended], topic: str) -> None:
+def test_a_queue(pub: Callable[..., Ended], sub: Callable[..., Ended], address: str, topic: str) -> None:
     """It is made by the first subscription (queue_manager.auto_create)."""
     queue = ["--queue", topic]
-    sub(*queue, "--timeout", "0.3")
+    made(address, *queue)
     for number in range(4):
         pub(*queue, f"m{number}", "--partition-key", "k")
     # looked at: they stay, and count a delivery
@@ -185,10 +191,11 @@ def test_a_queue(pub: Callable[..., Ended], sub: Callable[..., Ended], topic: st
     assert sub("--queue", f"{topic}.dlq", "--format", "%p %{x-death-reason}", "--count", "1").lines == ["m1 rejected"]
 
 
-def test_groups_routing_keys_and_delays(pub: Callable[..., Ended], sub: Callable[..., Ended], topic: str) -> None:
-    sub("--queue", topic, "--group", "one", "--timeout", "0.3")
-    sub("--queue", topic, "--mqtt", "3.1.1", "--group", "two", "--timeout", "0.3")
-    sub("--queue", f"{topic}/eu/#", "--group", "three", "--timeout", "0.3")
+def test_groups_routing_keys_and_delays(pub: Callable[..., Ended], sub: Callable[..., Ended], address: str,
+                                        topic: str) -> None:
+    made(address, "--queue", topic, "--group", "one")
+    made(address, "--queue", topic, "--mqtt", "3.1.1", "--group", "two")
+    made(address, "--queue", f"{topic}/eu/#", "--group", "three")
     pub("--queue", topic, "late", "--delay", "3600")
     pub("--queue", f"{topic}/eu/west", "soon")
     one = sub("--queue", topic, "--group", "one", "--format", "%p %g", "--count", "2", "--timeout", "2")
@@ -226,7 +233,7 @@ def test_a_group_of_a_stream_goes_on(stream: str) -> None:
 
 def test_somebody_says_what_becomes_of_each(pub: Callable[..., Ended], address: str, topic: str) -> None:
     queue = ["--queue", topic]
-    fluxmq_said("sub", "--broker", address, *queue, "--timeout", "0.3")
+    made(address, *queue)
     pub(*queue, "--lines", given=b"a\nb\nc\nd\n")
     said = fluxmq_said("sub", "--broker", address, *queue, "--ack", "ask", given=b"ack\nwhat?\nr\nleave\nq\n")
     assert (said.status, said.lines) == (0, ["a", "b", "c", "d"]) and said.err.count("[a]ck") == 5
@@ -308,9 +315,10 @@ def test_a_will(address: str, topic: str) -> None:
         assert one.line() == "it broke off"
 
 
-def test_a_session_that_stays(pub: Callable[..., Ended], sub: Callable[..., Ended], topic: str, name: Name) -> None:
+def test_a_session_that_stays(pub: Callable[..., Ended], sub: Callable[..., Ended], address: str, topic: str,
+                              name: Name) -> None:
     words = [topic, "--client-id", name("c"), "--session-expiry", "600"]
-    sub(*words, "--timeout", "0.3")
+    made(address, *words)
     pub(topic, "while it was away")
     assert sub(*words, "--count", "1").lines == ["while it was away"]
 

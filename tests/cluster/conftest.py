@@ -10,7 +10,7 @@ from kit.cluster import Cluster
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes with a listener for AMQP 0-9-1."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), 3, ttl_s=4, settings={
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3, ttl_s=6, settings={
             "server.amqp091.plain.addr": "127.0.0.1:0"}) as cluster:
         yield cluster
         for broker in cluster.brokers:

@@ -10,7 +10,7 @@ from oracle.mqtt import Connack, Connect, Disconnect
 
 from fluxmq.access.users import add_user
 
-TTL_S = 4
+TTL_S = 6
 BANNED, WRONG, NOT_AUTHORIZED = 0x8A, 0x86, 0x87
 
 

@@ -12,7 +12,7 @@ from kit.faulty import Load, nobody_noticed, see_renewal
 from kit.hoppers import Publisher
 from kit.parted import PartedCluster
 
-TTL_S, LIMIT_S = 4, 5
+TTL_S, LIMIT_S = 6, 5
 NODES = 3
 
 
@@ -103,6 +103,7 @@ def test_no_node_reaches_one_under_qos_2(cluster: PartedCluster) -> None:
 
 def test_the_node_whose_member_leads_etcd_is_cut_off(cluster: PartedCluster) -> None:
     """From everything but its clients: it stops at the end of its lease, and the others have its sessions."""
+    cluster.wait(lambda: cluster.etcd_leader() != -1)
     number, epochs = cluster.etcd_leader(), cluster.epochs()
     with Load(cluster, "cut-off", [number], qos=2) as load:
         cluster.cut_off(number)
@@ -135,6 +136,7 @@ def serve_on(cluster: PartedCluster, load: Load) -> None:
 def test_what_concerns_etcds_leader_is_lost(cluster: PartedCluster, what: str) -> None:
     """It hears the others, who elect another. Or it is heard, and hears nobody: it gives up, and they elect. Its node
     uses their members."""
+    cluster.wait(lambda: cluster.etcd_leader() != -1)
     leader = cluster.etcd_leader()
     with Load(cluster, "unheard" if what == "it sends" else "deaf", qos=2) as load:
         for other in others(leader):
@@ -149,6 +151,7 @@ def test_what_concerns_etcds_leader_is_lost(cluster: PartedCluster, what: str) -
 @pytest.mark.soak
 def test_a_member_of_etcd_does_not_reach_the_leader(cluster: PartedCluster) -> None:
     """Nor is it reached by it; the third reaches both. It does not unseat the leader, and its node uses the others'."""
+    cluster.wait(lambda: cluster.etcd_leader() != -1)
     leader = cluster.etcd_leader()
     other = others(leader)[0]
     with Load(cluster, "bridge", qos=2) as load:

@@ -17,7 +17,7 @@ from kit.proxy import FROM_TARGET, TO_TARGET
 from kit.setclock import Clocks
 from oracle.mqtt import Connack, Connect, Pingreq, Publish
 
-TTL_S, LIMIT_S = 4, 5
+TTL_S, LIMIT_S = 6, 5
 HOUR, YEAR = 3600, 365 * 86400
 KEPT = {"session_expiry_interval": 1000}
 

@@ -22,7 +22,7 @@ VOTER = ("voter", True)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    with Cluster(tmp_path_factory.mktemp("names"), 3, ttl_s=4) as made:
+    with Cluster(tmp_path_factory.mktemp("names"), 3, ttl_s=6) as made:
         made.wait(made.everybody_serves)
         yield made  # type: ignore[misc]
 

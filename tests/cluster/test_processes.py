@@ -182,6 +182,7 @@ def test_the_sessions_of_a_killed_node_are_adopted_and_get_all_it_held(cluster: 
     first.connect("kept", clean_start=False, properties=kept)
     first.subscribe("kept/#", qos=1)
     first.drop()
+    publisher.timeout = 60.0        # a PUBACK waits for a lease to end, and for who takes the session
     publisher.connect("kept-publisher")
     for count in range(5):
         publisher.publish("kept/x", b"held %d" % count, 1)
@@ -191,6 +192,7 @@ def test_the_sessions_of_a_killed_node_are_adopted_and_get_all_it_held(cluster: 
         publisher.publish("kept/x", b"meanwhile %d" % count, 1)
     assert "n0" not in cluster.nodes(1)             # the first of them has waited for that
     second = cluster.client(2)
+    second.timeout = 60.0
     assert second.connect("kept", clean_start=False, properties=kept).session_present
     for count in range(5):
         second.receive("kept/x", b"meanwhile %d" % count)
@@ -242,9 +244,13 @@ def test_the_etcd_members_end_with_their_nodes(tmp_path: Path) -> None:
     with Cluster(tmp_path, 1) as cluster:
         member = f"--data-dir={cluster[0].directory}/data/etcd".encode()
 
+        def command_of(process: Path) -> bytes:
+            with contextlib.suppress(OSError):      # it has ended meanwhile
+                return (process / "cmdline").read_bytes()
+            return b""
+
         def lives() -> bool:
-            return any(member in Path(entry, "cmdline").read_bytes() for entry in Path("/proc").iterdir()
-                       if entry.name.isdigit() and Path(entry, "cmdline").exists())
+            return any(member in command_of(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
         assert lives()
         cluster[0].kill()

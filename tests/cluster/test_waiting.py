@@ -1,6 +1,7 @@
 """A node that waits for the others of its cluster: its operator can ask it what for, and can use its queues."""
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def test_a_node_that_waits_for_etcd_says_so(tmp_path: Path) -> None:
         assert "shop" not in fluxmq("namespace", "list", *socket)
         lines = [line for line in first.stderr().splitlines() if f"this node {WAITS}" in line]
         assert "It goes on trying; start the other nodes, or" in lines[0]
-        assert len(lines) == len(set(line.partition(WAITS)[2] for line in lines))     # it does not repeat itself
+        # Each of three steps says the same once in a minute, and a start of this test ends within two.
+        often = Counter(line.partition(WAITS)[2] for line in lines)
+        assert max(often.values()) <= 3 * 2
     finally:
         cluster.__exit__(None, None, None)

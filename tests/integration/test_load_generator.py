@@ -200,7 +200,7 @@ def test_subscribers_elsewhere(tmp_path: Path) -> None:
         with start_broker("fluxmq", Needs(folder=other)) as two:
             addrs = one.addresses["tcp"], two.addresses["tcp"]
             figures = run_load(LoadOptions(**SHORT | {"addr": addrs[0], "sub_addrs": addrs, "subs": 4, "window": 10,
-                                                      "drain": 0.5}))
+                                                      "drain": 5.0}))
     total = figures["total"]
     assert total["delivered"] == total["lost"] == total["expected"] / 2 > 0
 

@@ -60,7 +60,7 @@ class ThreeNodes:
     def start(self) -> ThreeNodes:
         """A cluster, or again all nodes of the one that was killed."""
         if self._cluster is None:
-            self._cluster = Cluster(self._directory / f"{next(self._starts)}", 3, ttl_s=4, settings=SETTINGS)
+            self._cluster = Cluster(self._directory / f"{next(self._starts)}", 3, ttl_s=10, settings=SETTINGS)
             self._cluster.__enter__()
         else:
             self._cluster.start()

@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -27,6 +28,18 @@ __all__ = ["Tryout", "lives", "processes_of"]
 
 PATIENCE_S = 110.0          # only a failing test needs it
 PORTS = ("mqtt", "amqp", "websocket", "health")
+
+
+def listeners_of(port: int) -> set[int]:
+    """Processes that listen at a port of 127.0.0.1 or of all addresses."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].partition(":")[2], 16) == port}
+    found = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):      # it is closed, or its process has ended
+            if os.readlink(descriptor) in sockets:
+                found.add(int(descriptor.parts[2]))
+    return found
 
 
 def processes_of(directory: Path) -> dict[int, str]:
@@ -134,8 +147,14 @@ class Tryout:
                 address = node[name].partition("://")[2].partition("/")[0] or node[name]
                 with socket.socket() as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)     # connections may be fading away
-                    probe.bind(("127.0.0.1", int(address.rpartition(":")[2])))
-                    probe.listen()
+                    port = int(address.rpartition(":")[2])
+                    try:
+                        probe.bind(("127.0.0.1", port))
+                        probe.listen()
+                    except OSError:         # another test may have drawn it meanwhile
+                        owners = listeners_of(port)
+                        assert owners and not owners & {each[key] for each in self._up["nodes"]
+                                                        for key in ("pid", "etcd_pid")}
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ HERE, OWNER = 0, 1
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), 3, ttl_s=4) as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3, ttl_s=6) as cluster:
         yield cluster
         for broker in cluster.brokers:
             broker.check()

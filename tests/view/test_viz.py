@@ -171,7 +171,7 @@ def test_a_broker_that_goes_and_comes_back(node: Node, show: Callable[..., Scree
 
 
 def test_a_session_is_recorded_for_asciinema(node: Node, show: Callable[..., Screen], tmp_path: Path) -> None:
-    screen = show("--record", str(tmp_path / "viz.cast"), "--seconds", "2", "--lanes", "emails", "--fps", "20")
+    screen = show("--record", str(tmp_path / "viz.cast"), "--seconds", "6", "--lanes", "emails", "--fps", "20")
     screen.until(r"emails +├")
     assert "orders" not in screen.text()
     assert screen.ended() == 0
