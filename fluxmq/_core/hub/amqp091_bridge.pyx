@@ -112,7 +112,7 @@ cdef class AmqTopicHop(ExchangeHop):
         if route is None:
             return 0
         for queue in route.queues:
-            if queue.passed != pub.passing and not self.hub.has_had(queue):
+            if queue.passed != pub.passing and not self.hub.has_had(pub, queue):
                 queue.passed = pub.passing
                 queue.put(&pub.body, pub.qos, pub)  # a refusal is counted, but not reported to the publisher
         return 0

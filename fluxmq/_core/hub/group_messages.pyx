@@ -12,7 +12,9 @@ from libc.string cimport memset
 from fluxmq._core.disk.record_kinds cimport RECORD_SETTLED
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
-from fluxmq._core.memory.message cimport FORMAT_MQTT, body_borrow, ids_drop, mark_of, msg_t, origin_t, pub_t, pub_own
+from fluxmq._core.memory.message cimport (
+    FORMAT_MQTT, body_borrow, ids_drop, mark_of, msg_t, once_of, once_t, origin_t, pub_own, pub_t,
+)
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.session cimport (
     SLOT_HELD, SLOT_SENT, SLOT_UNSENT, SLOT_WAITING, Session, entry_t, slot_t,
@@ -82,14 +84,12 @@ def give(Hub hub not None, ShareGroup group not None, Namespace namespace not No
     it was dropped, the node that it was forwarded to (a GroupTaker), or True: a session of this node has it. name, use:
     of the origin with which it is forwarded (hub/origins.pxd); name 0: none."""
     cdef pub_t pub
-    cdef origin_t origin = origin_t(name=name, use=use, packet_id=0, spread=False, doubtful=False, pub=&pub)
+    cdef origin_t origin = origin_t(name=name, use=use, packet_id=0, spread=False, doubtful=False)
+    cdef once_t once = once_of(&origin)
     fill(&pub, namespace, message)
-    try:
-        if name:
-            hub.origin = &origin
-        taken = hub.publish_to_group(&pub, group, here)
-    finally:
-        hub.origin = NULL
+    if name:
+        pub.once = &once
+    taken = hub.publish_to_group(&pub, group, here)
     hub.touch()
     return group.takers[taken - 2] if taken >= 2 else True if taken else None
 

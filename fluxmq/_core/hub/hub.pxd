@@ -67,12 +67,6 @@ cdef class Hub(Waiter):
     cdef list eased                             # connections that were paused because of one and are read again
     cdef PeerHop crowded                        # the last hop that took a message although it has too much
     cdef uint64_t crowded_mark                  # Commits.mark when it did
-    cdef bint narrow                            # what is published now is only for some of those who want it:
-    cdef uint64_t life                          # for sessions adopted from this life of a node; 0: others
-    cdef Use known                              # for those who have not had it; None: others
-    cdef origin_t* origin                       # of what is published now, or NULL
-    cdef list missed                            # numbers of sessions in two places that do not get it here; None: none
-    cdef list took                              # marks of share groups that this node has it for; None: of none
     # set by the engine: takes a doubtful message for a share group, until the other nodes have said who has it
     cdef public object doubt
     # the same: (virtual host, name of a queue for direct replies, topic, properties, payload, unrouted) -> whether
@@ -92,8 +86,9 @@ cdef class Hub(Waiter):
     # Whether it is certain that the queue with this identity was deleted, so that no node has it, or will have it.
     cdef bint has_ended(self, uint64_t identity) except -1
     cdef int publish(self, pub_t* pub, route_t* route) except -1
-    # Only to sessions that were adopted from this life of a node (hub/moving.pxd).
-    cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1
+    # Only to sessions that were adopted from this life of a node (hub/moving.pxd), and have not had it (None: nobody
+    # has). origin: by which they are to know it; NULL: none.
+    cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life, Use known, origin_t* origin) except -1
     cdef int spread_all(self, pub_t* pub, route_t* route, uint64_t version) except -1
     cdef int replay_topic(self, route_t* route) except -1
     # A message that may come again with the same origin: who has had it here does not get it again.
@@ -104,12 +99,11 @@ cdef class Hub(Waiter):
     cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
                                bint dup, uint16_t packet_id) except -1
     # Of a message that has come again: whether this queue of this node has it.
-    cdef bint has_had(self, Queue queue) except -1
+    cdef bint has_had(self, const pub_t* pub, Queue queue) except -1
     # The identifier may be used for another message. Gives tickets for the other nodes' knowledge of it.
     cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
-    cdef int miss(self, uint64_t session) except -1
     cdef int deliver_to_session(self, Session session, pub_t* pub, const hop_t* hop) except -1
     cdef int deliver_to_moving(self, Session session, pub_t* pub, const hop_t* hop) except -1
     # Delivers a message to one member of a group: of this node, or of any. 0: there is none, or it was dropped.

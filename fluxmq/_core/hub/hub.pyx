@@ -4,7 +4,7 @@
 It is one file because whatever is published takes the same way to the same hops, whoever it is from and for.
 """
 cimport cython
-from cpython.ref cimport Py_DECREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import UsageError
@@ -20,7 +20,9 @@ from fluxmq._core.memory.commits cimport (
 from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
-from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, pub_own
+from fluxmq._core.memory.message cimport (
+    BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, once_of, once_t, origin_of, pub_own,
+)
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_SUBSCRIPTION, read_clocks, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
@@ -53,6 +55,27 @@ cdef void drop_dirty(node_t* node) noexcept:
         link.next_dirty = NULL
         link.dirty = 0
         link_drop(link)
+
+
+cdef int note_number(void** numbers, uint64_t number) except -1:
+    """Appends to a list of once_t, which is made with the first number."""
+    cdef list found
+    if numbers[0] == NULL:
+        found = []
+        Py_INCREF(found)
+        numbers[0] = <void*>found
+    (<list>numbers[0]).append(number)
+    return 0
+
+
+cdef list let_go(void* numbers):
+    """Such a list, which once_t does not own any more; None: there is none."""
+    cdef list found
+    if numbers == NULL:
+        return None
+    found = <list>numbers
+    Py_DECREF(found)
+    return found
 
 
 # Connections and sessions point into the ledger until they are freed, even when the collector frees them all at once.
@@ -178,8 +201,8 @@ cdef class Hub(Waiter):
         cdef bint own_blob = 0
         cdef uint32_t count = route.count
         # Of another node's message the inbox retains it.
-        cdef bint retains = (pub.retain and not pub.from_peer
-                             and (self.known is None or not self.known.flags & ORIGIN_PUBLISHED))
+        cdef bint retains = pub.retain and not pub.from_peer and (
+            pub.once == NULL or pub.once.known == NULL or not (<Use>pub.once.known).flags & ORIGIN_PUBLISHED)
         cdef uint64_t version = 0
         self.node.work += 1 + WORK_HOP * <uint64_t>count
         if pub.passing == 0:
@@ -236,14 +259,16 @@ cdef class Hub(Waiter):
             self.retained.version = former_version
         return 0
 
-    cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life) except -1:
-        self.life = life
-        self.narrow = True
+    cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life, Use known, origin_t* origin) except -1:
+        cdef once_t once = once_of(origin)
+        if known is not None:
+            once.known = <void*>known
+        once.life = life
+        pub.once = &once
         try:
             return self.publish(pub, route)
         finally:
-            self.life = 0
-            self.narrow = False
+            pub.once = NULL
 
     cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1:
         cdef Use known = self.origins.find(origin)
@@ -251,22 +276,20 @@ cdef class Hub(Waiter):
         cdef uint64_t written = commits.mark - commits.tickets
         cdef int matched
         cdef list missed, took
+        cdef once_t once
         cdef bint late = known is None and pub.from_peer and self.origins.is_late(origin)
         if late:
             known = self.origins.over
-        origin.pub = pub
         origin.spread = origin.doubtful
-        self.origin = origin
-        self.known = known
-        self.narrow = known is not None
+        once = once_of(origin)
+        if known is not None:
+            once.known = <void*>known
+        pub.once = &once
         try:
             matched = self.publish(pub, route)
         finally:
-            missed, self.missed = self.missed, None
-            took, self.took = self.took, None
-            self.origin = NULL
-            self.known = None
-            self.narrow = False
+            pub.once = NULL
+            missed, took = let_go(once.missed), let_go(once.took)
         if late:
             return matched
         # That a will was published here is recorded in any case: whoever restarts must know it.
@@ -282,7 +305,7 @@ cdef class Hub(Waiter):
         cdef origin_t origin
         if self.identity_last == 0:
             return self.publish(pub, route)         # alone now
-        origin = origin_t(name=incarnation, use=0, packet_id=packet_id, spread=False, doubtful=dup or again, pub=NULL)
+        origin = origin_t(name=incarnation, use=0, packet_id=packet_id, spread=False, doubtful=dup or again)
         if origin.doubtful:
             origin.use = self.origins.use_of(incarnation, packet_id, again)
         # Without DUP it is new [MQTT-3.3.1-1], whatever this node has under that identifier.
@@ -304,29 +327,27 @@ cdef class Hub(Waiter):
         """To those who have not had it, among them all other nodes: they know themselves."""
         cdef uint32_t i
         cdef hop_t* hop
-        if self.life:
+        cdef Use known
+        if pub.once.life:
             return self.deliver_to_life(pub, route)
+        known = <Use>pub.once.known
         for i in range(route.count):
             hop = &route.hops[i]
             if hop.kind == HOP_SESSION:
-                if not self.known.had_by((<Session>hop_target(hop, HOP_SESSION)).number):
+                if not known.had_by((<Session>hop_target(hop, HOP_SESSION)).number):
                     self.deliver_hop(hop, pub)
-            elif hop.kind != HOP_QUEUE or not self.has_had(<Queue>hop_target(hop, HOP_QUEUE)):
+            elif hop.kind != HOP_QUEUE or not self.has_had(pub, <Queue>hop_target(hop, HOP_QUEUE)):
                 self.deliver_hop(hop, pub)
         return 0
 
-    cdef bint has_had(self, Queue queue) except -1:
-        if self.known is None or queue.relay is not None:
+    cdef bint has_had(self, const pub_t* pub, Queue queue) except -1:
+        cdef Use known
+        if pub.once == NULL or pub.once.known == NULL or queue.relay is not None:
             return 0                # the owner of another queue knows itself
+        known = <Use>pub.once.known
         if queue.identity == 0:
-            return self.known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) != ORIGIN_BROUGHT
-        return self.known.has_queue(queue_mark(queue.identity))
-
-    cdef int miss(self, uint64_t session) except -1:
-        if self.missed is None:
-            self.missed = []
-        self.missed.append(session)
-        return 0
+            return known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) != ORIGIN_BROUGHT
+        return known.has_queue(queue_mark(queue.identity))
 
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i
@@ -334,8 +355,8 @@ cdef class Hub(Waiter):
         for i in range(route.count):
             if route.hops[i].kind == HOP_SESSION:
                 session = <Session>hop_target(&route.hops[i], HOP_SESSION)
-                if session.moving is not None and (<MovingSession>session.moving).came_from(self.life) and (
-                        self.known is None or not self.known.had_by(session.number)):
+                if session.moving is not None and (<MovingSession>session.moving).came_from(pub.once.life) and (
+                        pub.once.known == NULL or not (<Use>pub.once.known).had_by(session.number)):
                     self.deliver_to_moving(session, pub, &route.hops[i])
         return 0
 
@@ -344,13 +365,13 @@ cdef class Hub(Waiter):
             return session.deliver_hop(pub, hop)
         if (<MovingSession>session.moving).takes(pub, hop):
             return self.deliver_to_moving(session, pub, hop)
-        return 0 if self.origin == NULL else self.miss(session.number)
+        return 0 if origin_of(pub) == NULL else note_number(&pub.once.missed, session.number)
 
     cdef int deliver_to_moving(self, Session session, pub_t* pub, const hop_t* hop) except -1:
         cdef uint64_t before = session.sequence_last
         cdef int given = session.deliver_hop(pub, hop)
-        if given and self.origin != NULL and session.sequence_last != before:       # not dropped for lack of room
-            (<MovingSession>session.moving).note(session.sequence_last, self.origin)
+        if given and origin_of(pub) != NULL and session.sequence_last != before:    # not dropped for lack of room
+            (<MovingSession>session.moving).note(session.sequence_last, pub.once.origin)
         return given
 
     cdef int publish_to_group(self, pub_t* pub, ShareGroup group, bint here) except -1:
@@ -389,7 +410,7 @@ cdef class Hub(Waiter):
         cdef int64_t written
         cdef uint64_t copied = 0
         cdef bint plain = pub.body.blob == NULL and not pub.retain
-        if self.narrow:
+        if pub.once != NULL and (pub.once.known != NULL or pub.once.life):
             return self.deliver_narrow(pub, route)
         if route.count == 1:
             hop = &route.hops[0]
@@ -441,7 +462,7 @@ cdef class Hub(Waiter):
         if hop.kind == HOP_GROUP:
             if pub.from_peer:
                 return 0            # the publisher's node chooses one member, on whatever node
-            if self.origin != NULL and self.origin.pub == pub:
+            if origin_of(pub) != NULL:
                 return self.deliver_to_group(<ShareGroup>hop_target(hop, HOP_GROUP), pub, False)
             return (<ShareGroup>hop_target(hop, HOP_GROUP)).deliver(pub)
         if hop.kind == HOP_QUEUE:
@@ -459,7 +480,7 @@ cdef class Hub(Waiter):
         elif hop.kind == HOP_SPREAD:
             if pub.from_peer:
                 return 0
-            if self.origin != NULL and self.origin.pub == pub:
+            if origin_of(pub) != NULL:
                 return self.deliver_to_group(<ShareGroup>hop_target(hop, HOP_SPREAD), pub, True)
             return (<ShareGroup>hop_target(hop, HOP_SPREAD)).spread(pub)
         elif not pub.from_peer:
@@ -470,21 +491,19 @@ cdef class Hub(Waiter):
     cdef int deliver_to_group(self, ShareGroup group, pub_t* pub, bint spread) except -1:
         """A message that may come again, or has come again. spread: the group has members on other nodes."""
         cdef Session keeper = None
+        cdef const origin_t* origin = pub.once.origin
         cdef int taken
-        if self.known is not None and self.known.has_group(group.mark):
+        if pub.once.known != NULL and (<Use>pub.once.known).has_group(group.mark):
             return 0
-        if self.origin.doubtful and pub.qos == 2 and self.doubt is not None and self.nodes:
-            keeper = self.doubt((<Topics>pub.topics).namespace, group, self.origin.name, self.origin.packet_id,
-                                self.origin.use)
+        if origin.doubtful and pub.qos == 2 and self.doubt is not None and self.nodes:
+            keeper = self.doubt((<Topics>pub.topics).namespace, group, origin.name, origin.packet_id, origin.use)
         if keeper is not None:
             taken = keeper.deliver(pub, 2 | SUB_RETAIN_AS_PUBLISHED, NULL)
         else:
             taken = group.spread(pub) if spread else group.deliver(pub)
         # On this node: a session has it, or what stands for members that will perhaps come back.
         if taken == 1 or (taken >= 2 and not isinstance(group.takers[taken - 2], PeerHop)):
-            if self.took is None:
-                self.took = []
-            self.took.append(group.mark)
+            note_number(&pub.once.took, group.mark)
         return taken
 
     cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1:
@@ -537,7 +556,7 @@ cdef class Hub(Waiter):
         pub.from_peer = from_peer
         route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
         if identity:
-            origin = origin_t(name=identity, use=1, packet_id=0, spread=False, doubtful=True, pub=NULL)
+            origin = origin_t(name=identity, use=1, packet_id=0, spread=False, doubtful=True)
             matched = self.publish_once(&pub, route, &origin)
         else:
             matched = self.publish(&pub, route)

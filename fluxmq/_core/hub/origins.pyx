@@ -295,7 +295,7 @@ cdef class Origins:
 
     def took(self, uint64_t name, uint16_t packet_id, uint64_t use, uint32_t group) -> bool:
         """Whether this node has seen to it that a member of a share group, by its mark, gets a message."""
-        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=False, doubtful=False, pub=NULL)
+        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=False, doubtful=False)
         cdef Use known = self.find(&origin)
         return known is not None and known.has_group(group)
 
@@ -330,7 +330,7 @@ cdef class Origins:
 
     def bring_group(self, uint64_t name, uint16_t packet_id, uint64_t use, uint32_t group):
         """A queue has come from another node, where it has had this."""
-        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=True, doubtful=True, pub=NULL)
+        cdef origin_t origin = origin_t(name=name, use=use, packet_id=packet_id, spread=True, doubtful=True)
         cdef set ended = self.ended.get((name, packet_id), set())
         if use not in ended and 0 not in ended and not self.overrun:
             self.note_group(&origin, group, self.ledger.active())

@@ -5,6 +5,7 @@
     msg_t    a message that must outlive its turn: counted, immutable
     blob_t   a payload too large to copy: counted, immutable; msg_t and outbound chunks point into it
     origin_t by what a node knows a message that it has had already (hub/origins.pxd)
+    once_t   what is known of a message that may come again, or is for some only, while it is published
     ids_t    the subscription identifiers that one delivery carries, and the share group it came through: counted,
              immutable
 
@@ -50,6 +51,20 @@ cdef struct msg_t:
     uint8_t qos
     uint8_t stored          # the view has it: must be deleted there with the last reference
 
+cdef struct origin_t:
+    uint64_t name           # of a session's incarnation, or of a will; not 0
+    uint64_t use            # 0: unknown
+    uint16_t packet_id
+    bint spread             # it was given to another node
+    bint doubtful           # perhaps another node has published it already
+
+cdef struct once_t:
+    origin_t* origin        # what this publish causes is to be known by it; NULL: by none
+    void* known             # a Use (hub/origins.pxd): it is for those who have not had it; NULL: nobody has
+    uint64_t life           # it is for sessions that were adopted from this life of a node; 0: for all
+    void* missed            # list of the numbers of sessions in two places that do not get it here; NULL: none
+    void* took              # list of the marks of share groups that this node has it for; NULL: of none
+
 cdef struct pub_t:
     body_t body
     void* source            # the publishing Session (No Local, [MQTT-3.8.3-3]); NULL: the broker itself
@@ -58,6 +73,7 @@ cdef struct pub_t:
     const body_t* amqp      # the message as an AMQP 0-9-1 client published it, for queues. body is its translation, or
                             # only topic and payload if nobody but queues and exchanges gets it. NULL: published by
                             # MQTT
+    once_t* once            # NULL: it does not come again, and is for all who want it
     uint64_t passing        # number of the publish, by which a queue detects duplicates; 0: Hub.publish assigns one
     uint8_t qos
     uint8_t retain
@@ -69,19 +85,22 @@ cdef enum:
     # (ShareGroup.mark). It has this bit, and is not sent to the client.
     GROUP_MARK = 0x80000000
 
-cdef struct origin_t:
-    uint64_t name           # of a session's incarnation, or of a will; not 0
-    uint64_t use            # 0: unknown
-    uint16_t packet_id
-    bint spread             # it was given to another node
-    bint doubtful           # perhaps another node has published it already
-    const pub_t* pub        # that has it, in Hub.publish_once
-
 cdef struct ids_t:
     uint32_t refs
     uint32_t count          # of items
     uint32_t shown          # those of them that are identifiers
     uint32_t* items
+
+cdef inline once_t once_of(origin_t* origin) noexcept:
+    cdef once_t once
+    once.origin = origin
+    once.known = once.missed = once.took = NULL
+    once.life = 0
+    return once
+
+# The origin of a message that is published; NULL: it has none.
+cdef inline origin_t* origin_of(const pub_t* pub) noexcept:
+    return NULL if pub == NULL or pub.once == NULL else pub.once.origin
 
 cdef live_t live            # changed under the interpreter's lock only
 

@@ -366,7 +366,7 @@ cdef class Connection(Transport):
         pub.body.format = FORMAT_MQTT
         pub.source = <void*>self.session
         pub.topics = <void*>self.topics
-        pub.owned = pub.amqp = NULL
+        pub.owned = pub.amqp = pub.once = NULL
         pub.qos = qos
         pub.retain = first & 1
         if qos:

@@ -27,7 +27,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.disk.record_kinds cimport RECORD_PEER_POSITION
 from fluxmq._core.memory.commits cimport Commits
 from fluxmq._core.hub.origins cimport Use
-from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, body_t, origin_t, pub_t
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, body_t, once_of, once_t, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_ROUTE
 from fluxmq._core.mqtt.consts cimport (
@@ -358,7 +358,7 @@ cdef class PeerInbox:
         self.hub.node.work += WORK_HOP
         if record.origin:
             origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
-                              doubtful=record.flags & PEER_REPEATED != 0, pub=NULL)
+                              doubtful=record.flags & PEER_REPEATED != 0)
         if self.queue.relay is not None:
             return self.forward(&body, record, &origin if record.origin else NULL)
         if record.origin:
@@ -406,21 +406,17 @@ cdef class PeerInbox:
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1:
         """The queue has moved, or is about to, and the sender does not know yet: the new owner gets the message."""
         cdef pub_t pub
+        cdef once_t once = once_of(origin)
         cdef list positions
         cdef int reason
         memset(&pub, 0, sizeof(pub))
-        if origin != NULL:
-            origin.pub = &pub
-            self.hub.origin = origin
-        try:
-            if record.flags & PEER_FORCED:
-                reason = self.queue.relay.publish(body, record.flags & PEER_QOS, RELAY_FORCED, &pub)
-            else:
-                reason = self.queue.relay.publish(
-                    body, record.flags & PEER_QOS,
-                    RELAY_TAKEN if record.position == 0 or record.flags & PEER_QUIET else RELAY_AWAITED, &pub)
-        finally:
-            self.hub.origin = NULL
+        pub.once = &once
+        if record.flags & PEER_FORCED:
+            reason = self.queue.relay.publish(body, record.flags & PEER_QOS, RELAY_FORCED, &pub)
+        else:
+            reason = self.queue.relay.publish(
+                body, record.flags & PEER_QOS,
+                RELAY_TAKEN if record.position == 0 or record.flags & PEER_QUIET else RELAY_AWAITED, &pub)
         # The frame is committed when the new owner has it, also if nobody waits: what the sender sends to the new owner
         # itself must not overtake it (QueueRelay.fence).
         if reason == 0:
@@ -513,7 +509,7 @@ cdef class PeerInbox:
                 taken(&record.properties), pub.qos, pub.retain != 0, pub.body.expires_at)
         if due and record.origin:
             origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
-                              doubtful=False, pub=NULL)
+                              doubtful=False)
             self.hub.origins.note_group(&origin, group_mark(name, filter) if group is None else group.mark,
                                         commits.mark - commits.tickets != written and self.hub.ledger.active())
         return 0
@@ -568,15 +564,10 @@ cdef class PeerInbox:
 
     cdef int publish_here(self, pub_t* pub, route_t* route, const peer_record_t* record) except -1:
         cdef origin_t origin
-        origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, doubtful=False,
-                          pub=NULL)
+        origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, doubtful=False)
         if record.kind == PEER_DIRECTED:
-            if record.origin:
-                self.hub.known = self.hub.origins.find(&origin)
-            try:
-                self.hub.publish_to_life(pub, route, record.life)
-            finally:
-                self.hub.known = None
+            self.hub.publish_to_life(pub, route, record.life,
+                                     self.hub.origins.find(&origin) if record.origin else None, NULL)
         elif record.origin:
             self.hub.publish_once(pub, route, &origin)
         else:
@@ -603,6 +594,7 @@ cdef class PeerInbox:
         pub.topics = <void*>self.topics
         pub.owned = NULL
         pub.amqp = NULL
+        pub.once = NULL
         pub.passing = 0
         pub.qos = qos
         pub.retain = record.flags & PEER_RETAIN != 0

@@ -11,7 +11,7 @@ from fluxmq._core.debug cimport count_live
 from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.disk.journal_format cimport peek_u32_le, peek_u64_le, put_u32_le
 from fluxmq._core.memory.commits cimport HELD_NOTIFY
-from fluxmq._core.memory.message cimport FORMAT_MQTT, body_borrow, body_t, live, origin_t
+from fluxmq._core.memory.message cimport FORMAT_MQTT, body_borrow, body_t, live, once_of, once_t, origin_of, origin_t
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.mqtt.consts cimport REASON_NO_MATCHING_SUBSCRIBERS
 from fluxmq._core.peer.frames cimport (
@@ -425,7 +425,7 @@ cdef class PeerOutbox(PeerHop):
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1:
         cdef const body_t* body = &pub.body
         cdef bint full = self.full()
-        cdef origin_t* origin = NULL
+        cdef origin_t* origin = origin_of(pub)
         cdef int64_t left_ms = -1
         cdef uint8_t flags = pub.qos | (PEER_RETAIN if pub.retain else 0)
         cdef version_t version = version_t(0, 0)
@@ -450,8 +450,7 @@ cdef class PeerOutbox(PeerHop):
         elif pub.retain and self.hub.retained.spreading == pub:
             version = version_t(self.hub.retained.version, self.hub.retained.life)
             size += VERSION_BYTES
-        if self.hub.origin != NULL and self.hub.origin.pub == pub:
-            origin = self.hub.origin
+        if origin != NULL:
             origin.spread = True
             size += ORIGIN_BYTES
         at = self.room(size)
@@ -476,14 +475,13 @@ cdef class PeerOutbox(PeerHop):
 
     cdef int retain(self, pub_t* pub) except -1:
         cdef bint full = self.full()
-        cdef origin_t* origin = NULL
+        cdef origin_t* origin = origin_of(pub)
         if pub.qos == 0 and (full or self.gone is not None):
             self.dropped += 1               # it gets it from the store
             return 0
         if self.gone is not None:
             return self.ticket(self.line)   # end_turn gives it up
-        if self.hub.origin != NULL and self.hub.origin.pub == pub:
-            origin = self.hub.origin
+        if origin != NULL:
             origin.spread = True
         if pub.qos:
             self.hub.commits.give(self.line)
@@ -545,7 +543,7 @@ cdef class PeerOutbox(PeerHop):
     cdef int take_publish(self, uint64_t queue, const body_t* body, uint8_t qos, int awaited,
                           const pub_t* pub) except -1:
         """A message for a queue of the other node."""
-        cdef origin_t* origin = NULL
+        cdef origin_t* origin = origin_of(pub)
         cdef int64_t left_ms = -1
         cdef uint64_t position = 0
         cdef bint full = self.full()
@@ -554,8 +552,7 @@ cdef class PeerOutbox(PeerHop):
             raise UsageError(f"a message with an address of {body.topic_length} bytes")
         if body.expires_at:
             left_ms = max(body.expires_at - self.hub.node.steady_ms, <int64_t>0)
-        if pub != NULL and self.hub.origin != NULL and self.hub.origin.pub == pub:
-            origin = self.hub.origin
+        if origin != NULL:
             origin.spread = True
         at = self.room(publish_bytes(body) + ORIGIN_BYTES)
         if full and awaited == RELAY_UNAWAITED:
@@ -1136,6 +1133,7 @@ cdef class PeerOutbox(PeerHop):
         cdef PeerOutbox outbox
         cdef pub_t pub
         cdef origin_t origin
+        cdef once_t once
         cdef route_t* route
         cdef int64_t left
         open_frame(<const uint8_t*><const char*>frame, <size_t>len(frame), &header, &records)
@@ -1167,18 +1165,17 @@ cdef class PeerOutbox(PeerHop):
             if record.kind == PEER_MESSAGE:
                 record.life = life
             origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False,
-                              doubtful=False, pub=&pub)
-            try:
-                self.hub.origin = &origin if record.origin else NULL
-                for outbox in outboxes:
-                    outbox.direct_one(&pub, record.life)
-                if here:
-                    self.hub.known = self.hub.origins.find(&origin) if record.origin else None
-                    route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
-                    self.hub.publish_to_life(&pub, route, record.life)
-            finally:
-                self.hub.origin = NULL
-                self.hub.known = None
+                              doubtful=False)
+            once = once_of(&origin)
+            if record.origin == 0:
+                once.origin = NULL
+            pub.once = &once
+            for outbox in outboxes:
+                outbox.direct_one(&pub, record.life)
+            if here:
+                route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
+                self.hub.publish_to_life(&pub, route, record.life,
+                                         self.hub.origins.find(&origin) if record.origin else None, once.origin)
         return 0
 
     cdef int direct_one(self, pub_t* pub, uint64_t life) except -1:
@@ -1194,7 +1191,7 @@ cdef class PeerOutbox(PeerHop):
         at = self.room(message_bytes(&pub.body) + LIFE_BYTES + ORIGIN_BYTES)
         self.ticket(self.line)
         self.put(put_directed(at, life, number, &pub.body, pub.qos | (PEER_RETAIN if pub.retain else 0), left_ms,
-                              self.hub.origin), 1)
+                              origin_of(pub)), 1)
         if self.gather_length >= SEAL_BYTES:
             self.seal()
         return 0

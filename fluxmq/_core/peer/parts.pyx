@@ -8,7 +8,7 @@ from fluxmq._core.envelope.envelope cimport options_t, read_options
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.origins cimport Use
 from fluxmq._core.memory.commits cimport Commits
-from fluxmq._core.memory.message cimport body_borrow, body_t, origin_t, pub_t
+from fluxmq._core.memory.message cimport body_borrow, body_t, origin_of, origin_t, pub_t
 from fluxmq._core.mqtt.consts cimport REASON_SERVER_UNAVAILABLE
 from fluxmq._core.peer.outbox cimport PeerOutbox
 from fluxmq._core.peer.queue_relay cimport QueueRelay, RelayMember
@@ -203,12 +203,12 @@ cdef class Parts(Relay):
         """The partition of a message: the same on every node, and when it comes again, wherever that can be."""
         cdef uint32_t count = <uint32_t>len(self.queues)
         cdef uint32_t found, tried
-        cdef origin_t* origin = self.hub.origin
+        cdef const origin_t* origin = origin_of(pub)
         if options.key != NULL:
             return hash_key(options.key, options.key_length) % count
         if options.producer != NULL and options.has_sequence:
             return hash_key(options.producer, options.producer_length) % count
-        if pub != NULL and origin != NULL and origin.pub == pub:
+        if origin != NULL:
             return (queue_mark(origin.name) + origin.packet_id) % count
         found = self.turn % count
         for tried in range(count):
@@ -253,8 +253,8 @@ cdef class Parts(Relay):
         cdef uint64_t mark = commits.mark
         cdef Use known
         cdef int reason
-        if pub != NULL and self.hub.origin != NULL and self.hub.origin.pub == pub:
-            known = self.hub.origins.find(self.hub.origin)
+        if origin_of(pub) != NULL:
+            known = self.hub.origins.find(origin_of(pub))
             if known is not None and known.has_queue(queue_mark(part.identity)):
                 self.hub.ledger.wait_for_earlier(part.line)
                 return 0

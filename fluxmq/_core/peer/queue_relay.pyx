@@ -11,7 +11,7 @@ from fluxmq._core.errors import StorageError, UsageError
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.origins cimport Use
 from fluxmq._core.memory.commits cimport HELD_CALL, Commits, ticket_t
-from fluxmq._core.memory.message cimport body_borrow, body_t, origin_t, pub_t
+from fluxmq._core.memory.message cimport body_borrow, body_t, once_of, once_t, origin_of, origin_t, pub_t
 from fluxmq._core.mqtt.consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
@@ -582,6 +582,7 @@ cdef class QueueRelay(Relay):
         cdef body_t body
         cdef pub_t pub
         cdef origin_t origin
+        cdef once_t once
         cdef Hub hub = self.hub
         cdef Commits commits = hub.commits
         cdef uint64_t since = commits.mark
@@ -589,19 +590,18 @@ cdef class QueueRelay(Relay):
         if one.refusal is None:
             memset(&pub, 0, sizeof(pub))
             body_borrow(&body, one.topic, one.properties, one.payload, one.expires_at, one.format)
-            origin = origin_t(name=one.origin, use=one.use, packet_id=one.packet_id, spread=True, doubtful=one.doubtful,
-                              pub=&pub)
+            origin = origin_t(name=one.origin, use=one.use, packet_id=one.packet_id, spread=True, doubtful=one.doubtful)
+            once = once_of(&origin)
+            if one.origin:
+                pub.once = &once
             try:
                 hub.whole = one.whole
-                if one.origin:
-                    hub.origin = &origin
                 if here:
                     reason = self.put_here(&body, one, &origin if one.origin else NULL)
                 else:
                     reason = self.publish(&body, one.qos, one.awaited, &pub)
             finally:
                 hub.whole = False
-                hub.origin = NULL
             if one.position == 0:
                 return 0
             if reason:
@@ -652,6 +652,7 @@ cdef class QueueRelay(Relay):
     cdef int keep_one(self, const body_t* body, uint8_t qos, int awaited, const pub_t* pub) except -1:
         cdef Hub hub = self.hub
         cdef KeptPublish one = KeptPublish.__new__(KeptPublish)
+        cdef origin_t* origin = origin_of(pub)
         cdef bint full = self.kept_bytes >= self.outbox.window_bytes
         if full and awaited == RELAY_UNAWAITED:
             awaited = RELAY_TAKEN           # as PeerOutbox.take_publish
@@ -664,10 +665,10 @@ cdef class QueueRelay(Relay):
         one.awaited = awaited
         one.whole = hub.whole
         one.relay = self
-        if pub != NULL and hub.origin != NULL and hub.origin.pub == pub:
-            hub.origin.spread = True
-            one.origin, one.use, one.packet_id = hub.origin.name, hub.origin.use, hub.origin.packet_id
-            one.doubtful = hub.origin.doubtful
+        if origin != NULL:
+            origin.spread = True
+            one.origin, one.use, one.packet_id = origin.name, origin.use, origin.packet_id
+            one.doubtful = origin.doubtful
         if awaited:
             if self.line is None:
                 self.line = (<Line>self.lines.pop() if self.lines else
@@ -733,18 +734,15 @@ cdef class QueueRelay(Relay):
         cdef body_t body
         cdef pub_t pub
         cdef origin_t origin
-        cdef Hub hub
+        cdef once_t once
         if not self.reaches():
             return REASON_SERVER_UNAVAILABLE
-        hub = self.outbox.hub
         memset(&pub, 0, sizeof(pub))
         body_borrow(&body, topic, properties, payload, expires_at, <uint8_t>format)
-        origin = origin_t(name=name, use=use, packet_id=0, spread=True, doubtful=True, pub=&pub)
-        hub.origin = &origin
-        try:
-            return self.publish(&body, <uint8_t>qos, RELAY_FORCED, &pub)
-        finally:
-            hub.origin = NULL
+        origin = origin_t(name=name, use=use, packet_id=0, spread=True, doubtful=True)
+        once = once_of(&origin)
+        pub.once = &once
+        return self.publish(&body, <uint8_t>qos, RELAY_FORCED, &pub)
 
     def release(self, uint64_t name, uint64_t use):
         """The message with this origin does not come again."""
