@@ -71,8 +71,8 @@ RECORDS = st.lists(st.one_of(
     st.builds(lambda message, group, filter_: (3, *message[1:], group, filter_), MESSAGE, NAME, FILTER),
     st.builds(lambda message, group, filter_, origin: (3, *message[1:], group, filter_, origin), MESSAGE, NAME, FILTER,
               ORIGIN),
-    st.builds(lambda message, life: (7, *message[1:], life), MESSAGE, LONG),
-    st.builds(lambda message, life, origin: (7, *message[1:], life, origin), MESSAGE, LONG, ORIGIN),
+    st.builds(lambda message, life: (7, *message[1:], life), MESSAGE, LONG.filter(bool)),
+    st.builds(lambda message, life, origin: (7, *message[1:], life, origin), MESSAGE, LONG.filter(bool), ORIGIN),
     st.tuples(st.just(4), NUMBERS, NUMBERS, TEXT, FILTER, st.integers(0, 1)),
     st.tuples(st.just(6), PAYLOAD)), max_size=6)
 HEADERS = st.fixed_dictionaries({

@@ -139,6 +139,26 @@ def test_it_is_evicted_meanwhile() -> None:
         end(hub, session)
 
 
+def test_what_a_hop_publishes_while_a_message_comes_again_is_no_copy_of_it() -> None:
+    """Who has had that message gets the other one."""
+    hub = new_hub()
+    hub.begin_identities(1)
+    peer, [session] = in_order(hub, 1)
+    hub.subscribe(session, b"b", 1, 0)
+    identity = hub.next_identity()
+    hub.publish_message(b"a/b", b"x", 1, identity=identity)
+    assert session.queued == 1
+
+    def more(topic: bytes) -> None:
+        peer.then = None
+        hub.publish_message(b"b", b"inner", 1)
+
+    peer.then = more
+    hub.publish_message(b"a/b", b"x", 1, identity=identity)
+    assert session.queued == 2
+    end(hub, session)
+
+
 def test_it_is_filled_again_meanwhile() -> None:
     """Somebody subscribes, and the same topic is published again by a hop."""
     hub = new_hub()

@@ -103,6 +103,7 @@ cdef class Hub(Waiter):
     # The identifier may be used for another message. Gives tickets for the other nodes' knowledge of it.
     cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1
+    cdef bint lacks(self, const pub_t* pub, const hop_t* hop) except -1
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_to_session(self, Session session, pub_t* pub, const hop_t* hop) except -1
     cdef int deliver_to_moving(self, Session session, pub_t* pub, const hop_t* hop) except -1

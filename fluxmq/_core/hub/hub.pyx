@@ -261,6 +261,7 @@ cdef class Hub(Waiter):
 
     cdef int publish_to_life(self, pub_t* pub, route_t* route, uint64_t life, Use known, origin_t* origin) except -1:
         cdef once_t once = once_of(origin)
+        cdef once_t* former = pub.once
         if known is not None:
             once.known = <void*>known
         once.life = life
@@ -268,7 +269,7 @@ cdef class Hub(Waiter):
         try:
             return self.publish(pub, route)
         finally:
-            pub.once = NULL
+            pub.once = former
 
     cdef int publish_once(self, pub_t* pub, route_t* route, origin_t* origin) except -1:
         cdef Use known = self.origins.find(origin)
@@ -326,19 +327,22 @@ cdef class Hub(Waiter):
     cdef int deliver_narrow(self, pub_t* pub, route_t* route) except -1:
         """To those who have not had it, among them all other nodes: they know themselves."""
         cdef uint32_t i
-        cdef hop_t* hop
-        cdef Use known
         if pub.once.life:
             return self.deliver_to_life(pub, route)
-        known = <Use>pub.once.known
         for i in range(route.count):
-            hop = &route.hops[i]
-            if hop.kind == HOP_SESSION:
-                if not known.had_by((<Session>hop_target(hop, HOP_SESSION)).number):
-                    self.deliver_hop(hop, pub)
-            elif hop.kind != HOP_QUEUE or not self.has_had(pub, <Queue>hop_target(hop, HOP_QUEUE)):
-                self.deliver_hop(hop, pub)
+            if self.lacks(pub, &route.hops[i]):
+                self.deliver_hop(&route.hops[i], pub)
+                if route.generation != (<Routes>route.routes).trie.generation:
+                    return self.deliver_rest(pub, route, i + 1)
         return 0
+
+    cdef bint lacks(self, const pub_t* pub, const hop_t* hop) except -1:
+        """Whether the target of a hop is to get a message: if it comes again, whoever has not had it."""
+        if pub.once == NULL or pub.once.known == NULL:
+            return 1
+        if hop.kind == HOP_SESSION:
+            return not (<Use>pub.once.known).had_by((<Session>hop_target(hop, HOP_SESSION)).number)
+        return hop.kind != HOP_QUEUE or not self.has_had(pub, <Queue>hop_target(hop, HOP_QUEUE))
 
     cdef bint has_had(self, const pub_t* pub, Queue queue) except -1:
         cdef Use known
@@ -522,7 +526,7 @@ cdef class Hub(Waiter):
                     now = routes.find(route.topic, route.topic_length)
                     route_enter(now)
                 hop = hop_to(now, route.hops[i].target)
-                if hop != NULL:
+                if hop != NULL and self.lacks(pub, hop):
                     self.deliver_hop(hop, pub)
         finally:
             if now != NULL:

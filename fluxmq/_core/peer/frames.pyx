@@ -348,6 +348,8 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
         if length < LIFE_BYTES:
             return wrong_record(record.kind)
         record.life = peek_u64_le(at)
+        if record.life == 0:
+            return wrong_record(record.kind)
         span(&record.name, at, 0)
         span(&record.filter, at, 0)
         read_message(record, at + LIFE_BYTES, end, a)

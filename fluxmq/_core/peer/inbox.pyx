@@ -567,7 +567,8 @@ cdef class PeerInbox:
         origin = origin_t(name=record.origin, use=record.use, packet_id=record.packet_id, spread=False, doubtful=False)
         if record.kind == PEER_DIRECTED:
             self.hub.publish_to_life(pub, route, record.life,
-                                     self.hub.origins.find(&origin) if record.origin else None, NULL)
+                                     self.hub.origins.find(&origin) if record.origin else None,
+                                     &origin if record.origin else NULL)
         elif record.origin:
             self.hub.publish_once(pub, route, &origin)
         else:
