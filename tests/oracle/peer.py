@@ -211,7 +211,7 @@ def _read_record(kind: int, flags: int, a: int, body: bytes) -> Record:
         message = _read_message(flags, a, rest[filter_length:])
         return kind, *message[:6], group, rest[:filter_length], *message[6:]
     if kind == 7:
-        need(len(body) >= 8)
+        need(len(body) >= 8 and any(body[:8]))      # a life is no life without a number
         message = _read_message(flags, a, body[8:])
         return kind, *message[:6], int.from_bytes(body[:8], "little"), *message[6:]
     need(flags <= (kind == 4) and (a == 0 or kind in (4, 8)))

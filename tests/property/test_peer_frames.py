@@ -173,11 +173,12 @@ def delivery(format_: int, topic: bytes, properties: bytes, qos: int = 1) -> pee
     ((9, 1, 1, 4, 0, -1, b"t", b"", b"", (1, 1, 1)), True), ((9, 1, 1, 4, 0, -1, b"t", b"", b""), False),
     ((9, 1, 1, 0, 0, -1, b"", b"\x01", b""), False), ((9, 1, 1, 0, 0, -1, b"", b"", b""), True),
     (delivery(1, b"", b"\0\0"), False), (delivery(1, b"\0", b""), False), (delivery(1, b"\0", b"\0\0"), True),
+    ((7, 1, 1, -1, b"t", b"", b"", 1), True), ((7, 1, 1, -1, b"t", b"", b"", 0), False),
     (delivery(1, b"\1", b"\0\0"), False), (delivery(1, b"\1e" + b"k" * 255, b"\0\0"), True),
     (delivery(1, b"\1e" + b"k" * 256, b"\0\0"), False), (delivery(1, b"\0", b"\0\1"), False),
     ((9, 1, 1, 1, 0, -1, b"\0k", b"\x10\0\1", b""), True), ((9, 1, 1, 1, 0, -1, b"\0k", b"\x10\0", b""), False),
 ], ids=str)
-def test_the_edges_of_what_a_record_of_queues_may_say(record: peer.Record, valid: bool) -> None:
+def test_the_edges_of_what_a_record_may_say(record: peer.Record, valid: bool) -> None:
     data = peer.build(dict.fromkeys(peer.HEADER, 1), [record])
     assert found(data) == expected(data)
     assert (found(data) is not None) == valid
