@@ -91,8 +91,8 @@ class _Shared:
         self.work = work
 
 
-class _Result:
-    """Awaited: the result of work, which goes on when who awaits it is cancelled."""
+class _End:
+    """Awaited: until it is done, whatever it ended with. It goes on when who awaits it is cancelled."""
 
     def __init__(self, work: SimWork) -> None:
         self._work = work
@@ -100,18 +100,14 @@ class _Result:
     def __await__(self) -> Generator[Any, Any, Any]:
         if not self._work.done():
             yield _Shared(self._work)
+
+
+class _Result(_End):
+    """The same, then its result."""
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield from super().__await__()
         return self._work.result()
-
-
-class _End:
-    """Awaited: until it is done, whatever it ended with."""
-
-    def __init__(self, work: SimWork) -> None:
-        self._work = work
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        if not self._work.done():
-            yield _Shared(self._work)
 
 
 class SimDriver:
