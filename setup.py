@@ -69,7 +69,7 @@ CONNECTIONS = {
     "memory": {"commits", "ledger", "namespace", "spans"},
     "net": {"amqp091_channel", "amqp091_connection", "amqp091_tag_runs", "connection", "poller", "recorded",
             "transport"},
-    "peer": {"feed", "outbox", "parts", "queue_member", "queue_relay"},
+    "peer": {"feed", "late", "outbox", "parts", "queue_member", "queue_relay", "queue_stream", "stream"},
     "pubsub": {"retained", "retained_replay", "routes", "session", "share_group", "topics"},
     "queue": {"amqp_head", "balance", "by_offset", "cache", "claim", "cursor", "delay", "due", "export", "group",
               "handover", "lanes", "lend", "line", "log", "member", "page", "pages", "queue", "relay", "session_member",

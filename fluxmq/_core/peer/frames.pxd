@@ -64,6 +64,7 @@ Flags of a frame:
 
 A frame with sequence 0 only acknowledges, if it is not BEGIN. age: for how long its first record waited in the sender.
 """
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -137,6 +138,9 @@ cdef struct frame_t:                # a header
 cdef struct span_t:
     const uint8_t* at
     uint32_t length
+
+cdef inline bytes taken(const span_t* span):
+    return PyBytes_FromStringAndSize(<const char*>span.at, span.length)
 
 cdef struct peer_record_t:          # borrows from the frame
     uint8_t kind

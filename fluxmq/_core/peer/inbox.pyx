@@ -19,7 +19,6 @@ What the cold half must provide (`handler`):
     on_refused(sequence, why)   a commit line of this node gave up what a frame caused: it is never acknowledged
 """
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -38,7 +37,7 @@ from fluxmq._core.peer.frames cimport (
     PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
     PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS, PEER_QUIET, PEER_REFUSED,
     PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE, PEER_STATE, PEER_VERB,
-    PEER_WITHDRAW, checks_t, next_record, open_frame, span_t,
+    PEER_WITHDRAW, checks_t, next_record, open_frame, taken,
 )
 from fluxmq._core.peer.queue_member cimport PeerMember
 from fluxmq._core.pubsub.routes cimport route_drop
@@ -67,10 +66,6 @@ cdef inline bint is_direct_reply(const body_t* body) noexcept:
     cdef uint32_t n = <uint32_t>len(REPLY_PREFIX)
     return (body.format == FORMAT_AMQP091 and body.topic_length > n and body.topic[0] == 0
             and memcmp(body.topic + 1, <const char*>REPLY_PREFIX, n) == 0)
-
-
-cdef inline bytes taken(const span_t* span):
-    return PyBytes_FromStringAndSize(<const char*>span.at, span.length)
 
 
 @cython.final
