@@ -26,12 +26,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def bench(broker: Broker, rabbitmq: Any = None) -> Any:
+def bench(broker: Broker, rabbitmq: Any = None, seconds: float = 0.3) -> Any:
     """A Bench whose nodes are all this broker."""
     nodes = SimpleNamespace(address=lambda _number: broker.addresses["tcp"],
                             amqp_address=lambda _number: broker.addresses["amqp"])
     return SimpleNamespace(nodes=nodes, one=broker, rabbitmq=rabbitmq, number=0,
-                           options=ClusterOptions(duration=0.3, warmup=0.1))
+                           options=ClusterOptions(duration=seconds, warmup=0.1))
 
 
 @pytest.mark.parametrize("key", ["queue", "queue-one", "stream", "queue-amqp", "queue-amqp-100"])
@@ -39,7 +39,13 @@ def test_a_row_has_the_figures_of_its_goals_and_loses_nothing(broker: Broker, ke
     row = next(row for row in queue_rows(Roles()) if row.key == key)
     # Of RabbitMQ there is a test of its own, which is skipped where it is not installed.
     stands_in = SimpleNamespace(address=lambda _number: broker.addresses["amqp"])
-    figures = row.run(bench(broker, stands_in if row.rabbitmq else None))
+    for seconds in (0.3, 3.0, 12.0):            # a machine that is too busy for one message gets a longer run
+        try:
+            figures = row.run(bench(broker, stands_in if row.rabbitmq else None, seconds))
+            break
+        except LoadError as error:
+            if "too short" not in str(error):
+                raise
     assert {goal.figure for goal in row.goals} <= set(figures)
     assert not {"lost", "duplicates", "reordered"} & set(figures)
     assert all(value > 0 for value in figures.values())
