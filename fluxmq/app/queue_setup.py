@@ -36,7 +36,6 @@ class Queues:
         self._broker, self._later, self._specs, self._say = broker, later, config.queues, notes.say
         options = config.queue_manager
         self.manager = manager = QueueManager(broker.hub, options.auto_create, notes.say, cluster=cluster)
-        manager.write_policy = config.cluster.raft.write_policy
         manager.away.publishes = config.broker.sys_interval > 0
         self.segments: SegmentStore | None = None
         self.space: QueueSpace | None = None
@@ -47,6 +46,7 @@ class Queues:
         keeper.queues = QueueKeeper(manager, self.segments, options.cache_size, keeper.driver,
                                     small_bytes=limits.QUEUE_SMALL_BYTES)
         self.consumers = broker.consumers = QueueConsumers(manager, notes.say, broker.relays, broker.hosts)
+        self.consumers.defined.write_policy = config.cluster.raft.write_policy
         broker.hub.ledger.limit_claims(options.max_unsettled_per_consumer, options.max_unsettled)
         self.limited = LimitedConsumers(manager)
         self.clock = QueueClock(manager, int(options.auto_commit_interval * 1000), keeper.clock.stamp_of_age, later)

@@ -126,7 +126,7 @@ class Holdings:
     def attach_stored(self, stored: Stored) -> None:
         """See ClusterNode.attach_stored."""
         self.stored = stored
-        self.queue_moves.attach(stored.queues)
+        self.queue_moves.attach(stored.defined)
         if self.queue_owners is not None:
             self.broker.hub.ledger.hold_queues()
 

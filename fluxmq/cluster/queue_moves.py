@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fluxmq._core.queue.handover import Reserve
     from fluxmq._core.queue.queue import Queue
     from fluxmq.engine.broker import Broker
+    from fluxmq.engine.queues.defined import DefinedQueues
     from fluxmq.engine.queues.hands import Hands
     from fluxmq.engine.queues.manager import QueueManager
     from fluxmq.engine.queues.state import QueueState
@@ -109,11 +110,13 @@ class QueueMoves:
         self.under_way: tuple[str, str] | None = None  # of move_all(): the queue that moves, and its new node
         self._closed = False
         self._manager: QueueManager | None = None
+        self._arrivals: dict[int, Arrival] = {}  # of the engine
 
-    def attach(self, manager: QueueManager) -> None:
+    def attach(self, defined: DefinedQueues) -> None:
         """The engine's queues."""
-        self._manager = manager
-        manager.on_came, manager.mover = self._on_came, self.ask
+        manager = self._manager = defined.manager
+        defined.on_came, manager.mover = self._on_came, self.ask
+        self._arrivals = defined.arrivals
         self.detours.attach(manager)
 
     def close(self) -> None:
@@ -448,7 +451,7 @@ class QueueMoves:
             self._drop(call.identity, former[0])
         arrival = Arrival(self.manager, self._hands)
         self._coming[call.identity] = arrival, peer.name, call.move
-        self.manager.arrivals[call.identity] = arrival
+        self._arrivals[call.identity] = arrival
         try:
             for method, limit_s in ((COPY, COPY_S), (REST, REST_S)):
                 if method == REST:
@@ -496,8 +499,8 @@ class QueueMoves:
             raise CallFailed("the move was given up")
 
     def _drop(self, identity: int, arrival: Arrival) -> None:
-        if self.manager.arrivals.get(identity) is arrival:
-            del self.manager.arrivals[identity]
+        if self._arrivals.get(identity) is arrival:
+            del self._arrivals[identity]
             arrival.abandon()
 
     async def here(self, body: bytes) -> AsyncIterator[bytes]:

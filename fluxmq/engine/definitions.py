@@ -16,6 +16,7 @@ class EngineDefinitions:
     """See the port."""
 
     def __init__(self, defined: DefinedQueues, exchanges: ExchangeManager) -> None:
+        self.defined = defined
         self.queues = defined.manager
         self._exchanges = exchanges
         self.learn_queue = defined.learn
@@ -24,13 +25,13 @@ class EngineDefinitions:
         self.forget_exchange = exchanges.forget_exchange
         self.learn_binding = exchanges.learn_binding
         self.forget_binding = exchanges.forget_binding
-        self.identify_queue = self.queues.identify
+        self.identify_queue = defined.identify
         self.turn_queue = defined.turn
         self.settle_copy = defined.settle_copy
-        self.node_appeared = self.queues.node_appeared
+        self.node_appeared = defined.node_appeared
 
     def set_aside_queue(self, definition: QueueDefinition, why: str) -> None:
-        self.queues.set_aside(definition.address, why)
+        self.defined.set_aside(definition.address, why)
 
     def stored_queues(self) -> list[QueueDefinition]:
         return [QueueDefinition(state.id, state.spec, state.declared) for state in self.queues.queues.values()

@@ -54,7 +54,7 @@ class FakeDefiner:
 
     def learn(self, queues: QueueManager, exchanges: ExchangeManager | None = None) -> None:
         """Who is told of changes."""
-        self._queues, self._exchanges = queues, exchanges
+        self._queues, self._exchanges = defined(queues), exchanges
 
     def hold(self) -> None:
         self._held = True
@@ -95,7 +95,7 @@ class FakeDefiner:
 
     def _define(self, queue: QueueDefinition) -> None:
         self.queues[queue.address] = queue
-        defined(self._queues).learn(queue, HERE.node)
+        self._queues.learn(queue, HERE.node)
 
     async def redefine_queue(self, spec: QueueSpec, identity: int) -> None:
         await self._begin("redefine", spec.raw, identity)
@@ -115,7 +115,7 @@ class FakeDefiner:
         if known is not None and known.id == identity:
             del self.queues[address]
             self._drop([each for each in self.bindings if each.destination_id == identity])
-            defined(self._queues).forget(known, ended=True)
+            self._queues.forget(known, ended=True)
 
     def end_queue(self, address: Address, identity: int, ending: Callable[[bool], bool]) -> None:
         if ending(True):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from kit.definer import defined
 from property.test_queue_group import SMOKE, SOAK, START_MS
 
 from fluxmq._core.errors import UsageError
@@ -127,7 +128,7 @@ class HandsMachine(RuleBasedStateMachine):
         self.leader = 0
         first, *others = self.nodes
         queue = first.manager.declare(spec, first.line)[0]
-        first.manager.identify(spec.address, IDENTITY)
+        defined(first.manager).identify(spec.address, IDENTITY)
         first.copies.lead()
         first.copies.note(first.state)
         assert hand_of(first.state) is Hand.LEADING and first.state.queue is queue

@@ -43,10 +43,10 @@ class World:
                          lambda *told: None, cluster=cluster)
         self.outboxes: dict[str, PeerOutbox] = {}
         self.node.start()
-        manager = self.node.manager
+        manager, defined = self.node.manager, self.node.broker.consumers.defined
         manager.declare(QueueSpec(name="near"))
         for number, (name, owner) in enumerate(OWNERS.items()):
-            manager.set_owner(manager.make_relay(QueueSpec(name=name), None, 1000 + number), owner)
+            defined.set_owner(manager.make_relay(QueueSpec(name=name), None, 1000 + number), owner)
         self.ways = {name: Way(outbox.queue_line) for name, outbox in self.outboxes.items()}
         self.node.exchanges.declare(b"/", b"e", b"direct")
         for key in KEYS:

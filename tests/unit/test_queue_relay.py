@@ -39,6 +39,7 @@ class QueueNode(PeerNode):
         super().__init__(name, epoch, journal, window_bytes)
         alone = solo()
         self.manager = QueueManager(self.hub, cluster=Cluster(alone.directory, _Peers(self), alone.replicator))
+        self.defined = defined(self.manager)
         self.relays = Relays()
         self.hosts = Hosts(self.hub)
         self.hosts.protocols["mqtt"] = _Host(self.manager)
@@ -46,12 +47,12 @@ class QueueNode(PeerNode):
     def own(self, **spec: Any) -> QueueState:
         queue = self.manager.declare(QueueSpec(name="q", **spec))[0]
         state = self.manager.states[queue]
-        self.manager.identify(state.queue.address, IDENTITY)
+        self.defined.identify(state.queue.address, IDENTITY)
         return state
 
     def relay(self, owner: str, **spec: Any) -> Queue:
         state = self.manager.make_relay(QueueSpec(name="q", **spec), None, IDENTITY)
-        self.manager.set_owner(state, owner)
+        self.defined.set_owner(state, owner)
         return state.queue
 
 
@@ -655,9 +656,9 @@ class Lines(Pair):
         self.owned, self.came, self.lost = list[Queue](), list[tuple[int, int]](), list[tuple[int, int]]()
         for at, line in enumerate(self.lines):
             self.owned.append(manager.declare(QueueSpec(name=f"q{at}"), line)[0])
-            manager.identify(self.owned[at].address, 100 + at)
+            self.b.defined.identify(self.owned[at].address, 100 + at)
             state = self.a.manager.make_relay(QueueSpec(name=f"q{at}"), None, 100 + at)
-            self.a.manager.set_owner(state, "b")
+            self.a.defined.set_owner(state, "b")
         self.run()
         self.decide(0)
         self.decide(1)

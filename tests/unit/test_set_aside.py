@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.definer import defined
 from kit.stored_node import StoredNode
 
 from fluxmq.model.queues import QueueSpec
@@ -15,7 +16,7 @@ def filled(directory: Path, checkpoint: bool) -> StoredNode:
     """With a queue of three messages, of which a group has settled one, and another queue."""
     node = StoredNode(directory, small=1 << 20)
     queue, _ = node.manager.declare(QueueSpec(name="q"))
-    node.manager.identify(Q, 77)
+    defined(node.manager).identify(Q, 77)
     for body in (b"one", b"two", b"three"):
         queue.publish(b"$queue/q", body)
     node.manager.group(queue, b"g")
@@ -29,7 +30,7 @@ def filled(directory: Path, checkpoint: bool) -> StoredNode:
 def test_it_has_another_name_from_the_next_start_on(tmp_path: Path, before: bool, after: bool) -> None:
     node = filled(tmp_path, before)
     assert node.hub.root.queues == 2
-    node.manager.set_aside(Q, "it was moved")
+    defined(node.manager).set_aside(Q, "it was moved")
     assert [*node.manager.queues] == [(b"/", b"other")] and node.hub.root.queues == 1
     assert "q.moved-1" in node.notes[-1][1]
     made, _ = node.manager.declare(QueueSpec(name="q"))          # another one

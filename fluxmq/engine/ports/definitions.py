@@ -186,7 +186,8 @@ class Learner(Protocol):
 class Stored(Learner, Protocol):
     """The engine with what it has from its disk. Identities are 0 of what was never defined in a cluster."""
 
-    queues: Any  # the engine's QueueManager, for moves of queues (cluster/queue_moves)
+    queues: Any  # the engine's QueueManager, for claims that are kept at a start (cluster/kept_claims)
+    defined: Any  # its DefinedQueues, for moves of queues (cluster/queue_moves)
 
     def stored_queues(self) -> list[QueueDefinition]:
         """Those that survive a restart."""

@@ -227,7 +227,7 @@ class Hands(QueueListener):
     def follow(self, state: QueueState, copy: QueueState) -> None:
         """Another node decides from now on, and this one goes on with a copy. Nothing is here any more that this node
         has decided and that one does not know. This node's consumers hold on what they hold, if it is still there. Who
-        decides is to be said by QueueManager.set_owner."""
+        decides is to be said by DefinedQueues.set_owner."""
         self._expect(state, Event.FOLLOW)
         for group in state.groups.values():
             for member in list(group.pullers):

@@ -10,14 +10,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from fluxmq._core.disk.record_kinds import RecordKind
-from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
-from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.group import Group
@@ -37,7 +33,7 @@ from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queues.records import GroupRecord, is_moving, record
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms
 from fluxmq.engine.queues.settings import QueueSettings, filters_of
-from fluxmq.engine.queues.state import Coming, QueueState
+from fluxmq.engine.queues.state import QueueState
 from fluxmq.engine.queues.streams import StreamReads
 from fluxmq.engine.queues.table import QueueTable
 from fluxmq.model.queue_arguments import Declared
@@ -46,7 +42,6 @@ from fluxmq.model.queues import QueueSpec, name_problem
 __all__ = ["KINDS", "NOTHING", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
-SET_ASIDE_CHARACTERS = 150  # of the name of a queue that gets another one
 RELAYS_FROM = 1 << 63  # numbers of queues that other nodes have: never on the disk
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
@@ -70,16 +65,12 @@ class QueueManager(QueueTable):
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
         super().__init__(hub, on_log, cluster=cluster)
         self.auto = auto_create
-        self.write_policy = "forward"  # or "reject": what comes to a publish for a queue of another node
         self.dead_names = DeadNames()
         self.forwarder = Forwarder(self)
         self._relays = 0  # made so far
         self.spare_lines: list[Line] = []  # of relays that are gone: QueueRelay
         self.away = AwayQueues(hub, self.log)
-        self._unreached: set[QueueState] = set()  # queues of nodes to which there is no way yet
         self.mover: Callable[[tuple[bytes, bytes], str], Awaitable[bool]] | None = None  # of the cluster
-        self.arrivals: dict[int, Coming] = {}  # by identity: copies of queues that may come here
-        self.on_came: Callable[[Queue, list[tuple[Group, Reserve]]], None] = lambda queue, kept: None
         self.settings = QueueSettings(self)
         self.reads = StreamReads(self)
 
@@ -240,7 +231,7 @@ class QueueManager(QueueTable):
         self.kinds[state.spec.type] += 1 if here else -1
         if here:
             self.away.discard(state)
-            self._name(state)
+            self.index_identity(state)
             if state.queue.kind == QUEUE_STREAM:
                 self.streams[state] = None
         else:
@@ -261,8 +252,8 @@ class QueueManager(QueueTable):
         state.queue.notify()
 
     def make_relay(self, spec: QueueSpec, declared: Declared | None, identity: int) -> QueueState:
-        """A queue of the cluster whose messages another node has, or nobody yet: set_owner() says who. identity: its
-        number in the cluster. Its namespace exists."""
+        """A queue of the cluster whose messages another node has, or nobody yet: DefinedQueues.set_owner says who.
+        identity: its number in the cluster. Its namespace exists."""
         ledger = self.hub.ledger
         number, logs = self.relay_logs(spec)
         queue = Queue(ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes,
@@ -282,79 +273,11 @@ class QueueManager(QueueTable):
         return RELAYS_FROM + self._relays, [Log(self.hub.ledger, at, lane=at % spec.lanes, volatile=True)
                                             for at in range(spec.partitions * spec.lanes)]
 
-    def set_owner(self, state: QueueState, node: str | None) -> None:
-        """Who serves a queue whose messages are not here. None: the node that has them is away. Its consumers are to be
-        attached anew."""
-        relay = state.queue.relay
-        assert isinstance(relay, QueueRelay)
-        hop = None
-        self._unreached.discard(state)
-        if node is not None:
-            try:
-                hop = self.peers.hop(node)
-            except UsageError:  # it is not known here yet
-                self._unreached.add(state)
-        assert hop is None or isinstance(hop, PeerOutbox)
-        if hop is not None and hop is relay.outbox and node == relay.owner and relay.reachable:
-            return  # only its settings have changed: its consumers are attached
-        if node is None and self.definer is not None:
-            node = self.definer.home_of(state.queue.address)
-        former = relay.outbox
-        has_moved = node != relay.owner and relay.reachable and hop is not None
-        relay.set_owner(node or relay.owner, hop)
-        if state.spec.type == "ephemeral" and not has_moved:  # it is made anew elsewhere, empty
-            relay.forget_held()
-        relay.refuses = self._refusal_of(relay.owner) if self.write_policy == "reject" else None
-        if hop is None:
-            self.away.add(state, relay.owner, at_once=former is not None)
-        else:
-            self.away.discard(state)
-        for listener in self.listeners:
-            listener.owner_changed(state.queue)
-
-    def _refusal_of(self, owner: str) -> str:
-        """What publishers of a queue of this node are told where they must go there."""
-        address = self.peers.reference(owner)
-        return (f"the queue is at node {owner}{f' ({address})' if address else ''}: publish there "
-                f"(cluster.raft.write_policy is reject)")
-
-    def node_appeared(self, node: str) -> None:
-        """There is a way to a node, which may serve queues already."""
-        for state in list(self._unreached):
-            relay = state.queue.relay
-            if isinstance(relay, QueueRelay) and relay.owner == node:
-                self.set_owner(state, node)
-
-    def identify(self, address: tuple[bytes, bytes], identity: int) -> None:
-        """The queue is defined in the cluster, with this identity."""
-        state = self.queues[address]
-        state.id = identity
-        self._name(state)
-        self.record_queue(state)
-
-    def _name(self, state: QueueState) -> None:
+    def index_identity(self, state: QueueState) -> None:
         """Lets other nodes name the queue by its identity."""
         state.queue.identity = state.id
         if state.id and state.here and not is_moving(state.queue.name):  # a copy is not the queue before settle_copy
             self.hub.owned[state.id] = state.queue
-
-    def set_aside(self, address: tuple[bytes, bytes], why: str) -> None:
-        """Keeps a queue of this node's disk that is not the one of its name in the cluster: under another name, by
-        which it is found from the next start on, and which no other node knows before."""
-        state = self.queues[address]
-        spec, declared = state.spec, state.declared
-        self.forget(state, kept=True)
-        base = "queue" if is_moving(state.queue.name) else spec.name[:SET_ASIDE_CHARACTERS]
-        if (part := whole_of(state.queue.name)) is not None:
-            base = f"{part.whole.decode('utf-8', 'surrogateescape')[:SET_ASIDE_CHARACTERS]}.part-{part.partition}"
-        name = f"{base}.moved-{state.queue.number}"
-        state.id, state.spec = 0, msgspec.structs.replace(spec, name=name)
-        if declared is not None:
-            state.declared = msgspec.structs.replace(declared, name=state.spec.raw)
-        self.states[state.queue] = state  # for the checkpoints
-        self.record_queue(state)
-        self.log("warning", "", f"a queue was set aside: {why}. Its messages are there again as queue {name} when this "
-                                f"node is started the next time", {"queue": spec.shown, "as": name, "why": why})
 
     def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None, identity: int = 0, *,
               here: bool = True) -> QueueState:
@@ -371,7 +294,7 @@ class QueueManager(QueueTable):
     def install(self, state: QueueState) -> None:
         """Lets the queue be found by its name."""
         queue, spec = state.queue, state.spec
-        self._name(state)
+        self.index_identity(state)
         state.idle_since_ms = now = self.hub.steady_ms
         # Spreads the checks of streams that were made together over several ticks.
         state.retention_due_ms = now + queue.number * 7919 % 5000
@@ -450,7 +373,6 @@ class QueueManager(QueueTable):
         """Removes the queue from the tables, and from the view at the next checkpoint. kept: not from the view."""
         self.queues.pop(state.queue.address, None)
         self.hub.owned.pop(state.queue.identity, None)
-        self._unreached.discard(state)
         self.away.discard(state)
         if self.states.pop(state.queue, None) is not None:
             state.queue.namespace.queues -= not is_part(state.queue.name)

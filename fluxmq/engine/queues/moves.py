@@ -433,7 +433,7 @@ class Arrival:
             self._hands.drop_copy(served)
 
     def adopt(self, state: QueueState) -> list[tuple[Group, Reserve]]:
-        """See Coming."""
+        """The queue is of this node now. state: of its relay. Returns who holds what consumers of other nodes held."""
         assert self.state is not None and self.end is not None
         contents, staged = self.contents(), self.state
         self._drop()

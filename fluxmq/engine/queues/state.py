@@ -6,14 +6,13 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, effective
 from fluxmq.model.queue_arguments import Declared, read_arguments
 from fluxmq.model.queues import QueueSpec, Retry
 
-__all__ = ["Coming", "Going", "QueueState"]
+__all__ = ["Going", "QueueState"]
 
 # Shared default for state that few queues have: there may be a hundred thousand queues.
 NONE: Mapping[object, object] = MappingProxyType({})
@@ -28,15 +27,6 @@ class Going(Protocol):
 
     def done(self) -> None:
         """The other node has the queue."""
-
-
-class Coming(Protocol):
-    """A copy of a queue of another node (moves.Arrival)."""
-
-    whole: bool
-
-    def adopt(self, state: QueueState) -> list[tuple[Group, Reserve]]:
-        """The queue is of this node now. state: of its relay. Returns who holds what consumers of other nodes held."""
 
 
 class QueueState:

@@ -206,10 +206,6 @@ class QueueTable(ABC):
             declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
         return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace, state.id)
 
-    @abstractmethod
-    def identify(self, address: tuple[bytes, bytes], identity: int) -> None:
-        """The queue is defined in the cluster, with this identity."""
-
     def read_on(self, queue: Queue) -> None:
         """Reads what is needed from disk."""
         self.disk.read_for(queue)

@@ -248,11 +248,11 @@ def test_what_a_full_queue_refuses_when_it_comes_answers_for_nothing_else() -> N
     brokers.run_for(1.0)
     brokers.network.link("two", "one").delay_ms = brokers.network.link("one", "two").delay_ms = (20, 20)
     work = move(brokers, "two", "two")
-    manager = brokers.processes["two"].node.manager
-    brokers.run_until(lambda: any(arrival.whole for arrival in manager.arrivals.values()))
+    arrivals = brokers.processes["two"].node.broker.consumers.defined.arrivals
+    brokers.run_until(lambda: any(arrival.whole for arrival in arrivals.values()))
     for client in (takes, refused):
         client.publish("$queue/q", client.name.encode(), 1)
-    brokers.run_until(lambda: not manager.arrivals)
+    brokers.run_until(lambda: not arrivals)
     brokers.processes["two"].hang()             # its disk
     brokers.run_for(2.0)
     assert work.done() and not takes.of(Puback) and not refused.of(Puback)

@@ -760,7 +760,8 @@ class History:
                 if group.held and not (name.startswith("$under-way")):
                     found.append(f"{name} at {at}: {group.held} held")
         for at in NAMES:
-            found += [f"{at} has a copy of {identity}" for identity in self.brokers.processes[at].node.manager.arrivals]
+            arrivals = self.brokers.processes[at].node.broker.consumers.defined.arrivals
+            found += [f"{at} has a copy of {identity}" for identity in arrivals]
             hub = self.brokers.processes[at].node.hub
             if hub.commits.waiting:
                 found.append(f"{at}: {hub.commits.waiting} wait for commits")

@@ -56,7 +56,7 @@ def whole(brokers: Brokers, owner: str) -> None:
         if name != owner:
             assert state.queue.relay.owner == owner
             assert state.queue.relay.reachable
-        assert not manager.arrivals
+        assert not broker.node.broker.consumers.defined.arrivals
         assert [one.queue.name for one in manager.states.values() if one.id == state.id] == [b"q"]
 
 

@@ -364,7 +364,7 @@ def test_what_expires_while_its_node_is_down_is_dead_lettered_when_the_node_know
 def test_a_node_that_rejects_names_the_owner_and_still_forwards_what_it_captures() -> None:
     brokers = serving(*NAMES)
     for at in NAMES:
-        brokers.processes[at].node.manager.write_policy = "reject"
+        brokers.processes[at].node.broker.consumers.defined.write_policy = "reject"
     share(brokers, "one", topics=("t/#",))
     reader = consumer(brokers, "three", "r")
     here, elsewhere = connected(brokers, "one", "h"), connected(brokers, "two", "e")

@@ -495,7 +495,8 @@ def test_a_stream_that_is_deleted_in_a_move_leaves_nothing() -> None:
         assert [questions(brokers, at) for at in NAMES] == [0, 0, 0], step
         for at in NAMES:
             manager = brokers.processes[at].node.manager
-            assert Q not in manager.queues and not manager.arrivals and not manager.states and not manager.streams
+            assert Q not in manager.queues and not manager.states and not manager.streams
+            assert not brokers.processes[at].node.broker.consumers.defined.arrivals
             found = manager.reads
             assert not (found._readings or found._of or found._polls or found._loads or found._untold)
 

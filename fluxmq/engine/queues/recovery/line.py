@@ -249,7 +249,7 @@ class QueueLine:
                 self._serves(served, state)
 
     def _rename(self, number: int, former: QueueState, record: QueueRecord, spec: QueueSpec) -> QueueState:
-        """The queue was set aside (QueueManager.set_aside): what was loaded of it has another name from here on."""
+        """The queue was set aside (DefinedQueues.set_aside): what was loaded of it has another name from here on."""
         state = self.queues[number] = self.manager.rename(former, spec, record.declared, record.identity,
                                                           self.line.number != 0)
         for log in state.logs:
