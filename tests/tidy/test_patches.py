@@ -1,4 +1,4 @@
-"""The planted defects of the simulator (tests/simulator/**/*defects) still fit the sources that they change."""
+"""The planted defects (tests/**/*defects) still fit the sources that they change."""
 from __future__ import annotations
 
 import subprocess
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from kit.tree import ROOT
 
-PATCHES = sorted((ROOT / "tests" / "simulator").glob("**/*defects/*.patch"))
+PATCHES = sorted((ROOT / "tests").glob("**/*defects/*.patch"))
 
 
 def test_there_are_some() -> None:
-    assert {patch.parent.parent.name for patch in PATCHES} == {"simulator", "cluster"}
+    assert {patch.parent.parent.name for patch in PATCHES} == {"simulator", "cluster", "property"}
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
