@@ -32,7 +32,8 @@ Address = tuple[bytes, bytes]
 
 
 def defined(queues: QueueManager) -> DefinedQueues:
-    """For queues that are neither divided nor made anew."""
+    """For queues that are neither divided nor made anew. Another object than the node's own, which knows nothing of
+    its arrivals, nor of queues of nodes that it has not reached."""
     nobody = cast(Any, None)
     return DefinedQueues(queues, nobody, nobody)
 

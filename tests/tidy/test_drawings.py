@@ -10,6 +10,7 @@ import pytest
 from fluxmq._core.client import session as client_session
 from fluxmq._core.client import writer
 from fluxmq._core.net import transport
+from fluxmq._core.peer import stream
 from fluxmq._core.pubsub import session
 from fluxmq._core.queue import claim
 from fluxmq.edge.amqp091 import handshake
@@ -26,6 +27,7 @@ TABLES = {
     "fluxmq/_core/client/machine.pxd": writer.TRANSITIONS,
     "fluxmq/_core/client/session.pxd": client_session.TRANSITIONS,
     "fluxmq/_core/net/transport.pxd": transport.PHASE_TRANSITIONS,
+    "fluxmq/_core/peer/stream.pxd": stream.TRANSITIONS,
     "fluxmq/_core/pubsub/session.pxd": session.TRANSITIONS,
     "fluxmq/_core/queue/claim.pxd": claim.TRANSITIONS,
     "fluxmq/edge/amqp091/handshake.py": HANDSHAKE,

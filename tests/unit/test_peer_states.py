@@ -54,17 +54,21 @@ REACHED: list[Callable[[Wire], None]] = [detached, busy, idle, lost, parked, aba
 state = pytest.mark.parametrize("reach", REACHED, ids=lambda reach: reach.__name__)
 
 
+def name(reach: Callable[[Wire], None]) -> str:
+    return reach.__name__.upper()
+
+
 def test_each_state_is_tried() -> None:
-    assert [reach.__name__ for reach in REACHED] == list(STATES)
+    assert [name(reach) for reach in REACHED] == list(STATES)
     _, wire = fresh()
-    assert wire.outbox.state_name == "detached"
+    assert wire.outbox.state_name == "DETACHED"
 
 
 @state
 def test_a_message_is_kept_or_given_up_or_dropped(reach: Callable[[Wire], None]) -> None:
     a, wire = fresh()
     reach(wire)
-    assert wire.outbox.state_name == reach.__name__
+    assert wire.outbox.state_name == name(reach)
     sent = len(wire.frames)
     a.publish(b"t/a", b"1", 1, number=1)
     a.publish(b"t/a", b"0", 0)
@@ -73,10 +77,13 @@ def test_a_message_is_kept_or_given_up_or_dropped(reach: Callable[[Wire], None])
     ended = reach is abandoned
     assert a.outcomes == ({1: WHY} if ended else {})
     assert wire.outbox.dropped == int(ended)
+    assert len(wire.frames) - sent == int(reach is idle)    # of what has gathered
     wire.outbox.cut()
     kept = b"".join(wire.outbox.unacknowledged())
     assert (b"1" in kept) != ended                          # its payload; the frame has no other
-    assert len(wire.frames) - sent == int(reach is idle)    # only this one sends at the end of a turn
+    assert (wire.outbox.unacknowledged_bytes == 0) == ended
+    a.turn()
+    assert (len(wire.frames) > sent) == (reach in (busy, idle))     # of what has become a frame
     wire.outbox.give_up_before(wire.outbox.newest_sequence + 1, WHY)
     a.turn()
     a.hub.targets.remove_peer(wire.outbox)
@@ -87,12 +94,14 @@ def test_records_of_queues_are_for_who_can_get_them(reach: Callable[[Wire], None
     a, wire = fresh()
     reach(wire)
     alive = reach in (detached, busy, idle)
+    wire.outbox.result(7, b"an answer")
+    assert (wire.outbox.unacknowledged_bytes > 0) == alive and wire.outbox.late_bytes == 0
     assert (wire.outbox.ask(7, b"how many") != 0) == alive
     assert wire.outbox.publish_to(7, b"\0", b"", b"reply", format=FORMAT_MQTT) == alive
     wire.outbox.give_up_queues(WHY)
     a.turn()
     a.turn()
-    assert wire.outbox.state_name == (reach.__name__ if reach in (parked, abandoned) else "lost")
+    assert wire.outbox.state_name == (name(reach) if reach in (parked, abandoned) else "LOST")
     a.hub.targets.remove_peer(wire.outbox)
 
 
@@ -106,10 +115,10 @@ def test_a_connection_comes_while_the_node_lives(reach: Callable[[Wire], None]) 
         assert not wire.outbox.attached
         wire.outbox.detach()                    # of the transport, which hears of it late
         wire.outbox.on_idle()
-        assert wire.outbox.state_name == reach.__name__
+        assert wire.outbox.state_name == name(reach)
     else:
         wire.dial()                             # also in place of one that has not broken yet
-        assert wire.outbox.attached and wire.outbox.state_name == "busy"
+        assert wire.outbox.attached and wire.outbox.state_name == "BUSY"
     a.hub.targets.remove_peer(wire.outbox)
 
 
@@ -133,7 +142,22 @@ def test_interest_is_kept_or_refused_or_given_up(reach: Callable[[Wire], None]) 
     a.hub.targets.remove_peer(wire.outbox)
 
 
-def test_what_is_halted_waits_in_every_state() -> None:
+@state
+def test_an_end_is_the_last(reach: Callable[[Wire], None]) -> None:
+    a, wire = fresh()
+    reach(wire)
+    if reach in (parked, abandoned):
+        for again in (wire.outbox.park, lambda: wire.outbox.abandon("again")):
+            with pytest.raises(UsageError, match=f"is {name(reach)} already: it cannot become"):
+                again()
+        assert wire.outbox.gone == (WHY if reach is abandoned else None)
+    else:
+        wire.outbox.park()
+        assert wire.outbox.parked and not wire.outbox.attached
+    a.hub.targets.remove_peer(wire.outbox)
+
+
+def test_what_is_halted_waits_over_a_connection_that_breaks() -> None:
     a, wire = fresh()
     idle(wire)
     wire.outbox.halt()

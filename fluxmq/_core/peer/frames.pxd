@@ -139,7 +139,7 @@ cdef struct span_t:
     const uint8_t* at
     uint32_t length
 
-cdef inline bytes taken(const span_t* span):
+cdef inline bytes taken(const span_t* span):     # a copy
     return PyBytes_FromStringAndSize(<const char*>span.at, span.length)
 
 cdef struct peer_record_t:          # borrows from the frame

@@ -1,8 +1,9 @@
 """Records to another node that wait for commits here: deliveries for their claims, answers for what they say is done.
 
 They wait in a queue for each commit line, in order, and gather when it has committed what they wait for: so a line that
-stands still holds back its own only. One line may have a quarter of the window waiting. When commits are given up,
-because this node does not lead the line any more, of what waited only answers are sent, as refusals.
+stands still holds back its own only. A line other than the journal may have a quarter of the window waiting. When
+commits are given up, because this node does not lead the line any more, of what waited only answers are sent, as
+refusals.
 """
 from cpython.ref cimport PyObject
 from libc.stddef cimport size_t

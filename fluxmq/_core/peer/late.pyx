@@ -124,7 +124,7 @@ cdef class Late(Waiter):
 
 
 cdef class LateStream(FrameStream):
-    """Machine. A stream some of whose records wait for commits of this node before they gather."""
+    """Machine. A stream some of whose records wait for commits of this node before they gather. A base class."""
 
     def __dealloc__(self):
         cdef Late one

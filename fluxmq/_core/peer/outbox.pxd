@@ -1,7 +1,7 @@
 """What this node sends to another one: messages for its subscribers, what this node's subscribers want, retained
 messages, and words of the cold half.
 
-It is built of four layers, each in its room: frames (stream.pxd, with the states), what waits for commits (late.pxd),
+It is built of four layers, each in a file: frames (stream.pxd, with the states), what waits for commits (late.pxd),
 what the nodes tell each other of queues (queue_stream.pxd), and this.
 
 When the other node has died, the outbox may be parked: it goes on to take messages of QoS 1 and 2, and keeps them until

@@ -25,7 +25,7 @@ __all__ = ["QueueStream"]
 
 cdef class QueueStream(LateStream):
     """Machine. A stream with what the nodes tell each other of queues: what this one publishes to the other's and has
-    delivered to its consumers, and what it asks and answers."""
+    delivered to its consumers, and what it asks and answers. A base class."""
 
     def __cinit__(self, *_, **__):
         self.unrouted = {}
@@ -166,9 +166,11 @@ cdef class QueueStream(LateStream):
             self.take_refusal(position, <uint16_t>reason, text.encode())
 
     def result(self, uint32_t number, bytes data not None, Line line=None):
-        """The answer to a call, or to a member that was attached: it leaves when what was given to a line so far is
-        committed, behind the deliveries of that line that were given before. line: of the queue that it is about; None:
-        the journal."""
+        """The answer to a call, or to a member that was attached, unless the node that asked has died meanwhile: it
+        leaves when what was given to a line so far is committed, behind the deliveries of that line that were given
+        before. line: of the queue that it is about; None: the journal."""
+        if not self.takes_queues():
+            return
         if line is None:
             line = self.hub.commits.local
         self.take_result(number, data, ticket_t(line.newest() if line.newest() > line.done() else 0, line.number, 1, 0))
@@ -210,9 +212,10 @@ cdef class QueueStream(LateStream):
 
     def give_up_queues(self, str why not None):
         """The other node has died: nobody has, for certain, what queues there were sent. What consumers have settled
-        they keep, until they are attached anew. Called before their relays hear that they have no owner."""
+        they keep, until they are attached anew. Called before their relays hear that they have no owner. The stream is
+        LOST from then on: it is not connected, and takes no connection."""
         self.keep_settlements(self.members)
-        self.lose()
+        self.mark_lost()
         self.unrouted.clear()
         self.queue_line.give_up(why)
         self.drop_late()

@@ -17,29 +17,40 @@ once: a stream that follows an abandoned one continues them (Hub.sequences).
 Bytes that are not acknowledged are bounded by `window_bytes`. Beyond it messages of QoS 0 are dropped. Others are
 taken, but their publisher's connection is not read until half is acknowledged (Hub.crowded, Transport.yield_to_peer).
 
-What becomes of a record depends on the state:
+Its states, which test_drawings holds against TRANSITIONS (stream.pyx); what is not drawn changes nothing, or is a
+UsageError:
 
-    state       queues' records  messages of QoS 1, 2; interest     frames                       left by
-    DETACHED    taken            taken                              kept                         attach, a loss
-    BUSY        taken            taken                              kept; one is on its way out  on_idle, detach, a loss
-    IDLE        taken            taken                              made when the turn ends      a frame, detach, a loss
-    LOST        refused          taken                              kept; no connection comes    park, abandon
-    PARKED      refused          taken; interest is an error        kept for direct()            abandon
-    ABANDONED   refused          given up when the turn ends        dropped                      –
+    DETACHED ──attach──► BUSY ──on_idle──► IDLE ──a frame──► BUSY ──a frame──► BUSY
+    BUSY, IDLE ──attach──► BUSY
+    BUSY, IDLE ──detach──► DETACHED
+    DETACHED ──give_up_queues──► LOST                       the other node has died; each of these detaches first
+    DETACHED, LOST ──park──► PARKED                         others adopt its sessions
+    DETACHED, LOST ──abandon──► ABANDONED                   nobody does
 
-A loss is give_up_queues(), park() or abandon(): in this order, or a later one at once. halt() is no state: it is
-counted, and holds back the frames behind it in whatever state the stream is.
+What becomes of what it is given:
+
+    state       records of queues   messages of QoS 1, 2; interest      frames
+    DETACHED    taken               taken                               kept
+    BUSY        taken               taken                               those made leave when the turn ends
+    IDLE        taken               taken                               so too, with what has gathered
+    LOST        refused             taken                               kept; no connection comes
+    PARKED      refused             taken; no ticket of interest        kept for direct()
+    ABANDONED   refused             given up when the turn ends         dropped
+
+A frame is made of what has gathered when the stream is idle, at 256 KiB, and by cut(). Two things hold frames back in
+whatever state: halt(), which is counted, those behind it; and a fence of this node, all.
 """
 from cpython.ref cimport PyObject
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.peer.frames cimport frame_t
 
-cdef enum stream_state:         # see above; in the order in which they can follow a loss
+cdef enum stream_state:         # see above
     STREAM_DETACHED
     STREAM_BUSY
     STREAM_IDLE
@@ -57,7 +68,10 @@ cdef struct kept_t:
     uint64_t queues_upto        # position of the line of queues at its end
     int64_t since_ms            # steady clock: when its first record was gathered
 
+cdef bint may_follow(int state, int after) noexcept
+
 cdef class FrameStream(PeerHop):
+    """A base class."""
     cdef readonly Hub hub
     cdef readonly str node
     cdef readonly Line line             # positions are sequence numbers of frames
@@ -105,6 +119,10 @@ cdef class FrameStream(PeerHop):
     cdef readonly uint64_t frames_sent  # also those sent again and those without a number
     cdef readonly uint64_t bytes_sent
 
+    cdef inline void enter(self, stream_state state) noexcept:
+        check(may_follow(self.state, state))
+        self.state = state
+
     cdef bint is_attached(self) noexcept
     cdef bint takes_queues(self) noexcept       # whether there is somebody who may get records of queues
     # Room for n bytes behind what was gathered; `put` adds what was written. They are here so that each record does not
@@ -139,7 +157,8 @@ cdef class FrameStream(PeerHop):
     cdef int feed(self) except -1
     cdef int drop_late(self) except -1
 
-    cdef int lose(self) except -1
+    cdef int mark_lost(self) except -1
+    cdef int end_as(self, stream_state state) except -1
     cdef int ease(self) except -1
     cdef int hand_over(self) except -1
     cdef int send_one(self, bytes frame) except -1

@@ -7,9 +7,10 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 
-__all__ = ["STATES", "FrameStream"]
+__all__ = ["STATES", "TRANSITIONS", "FrameStream"]
 
 STATES: tuple[str, ...]
+TRANSITIONS: dict[tuple[str, str], str]
 
 @disjoint_base
 class FrameStream(PeerHop):

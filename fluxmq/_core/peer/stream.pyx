@@ -5,7 +5,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from fluxmq._core.debug cimport count_live
+from fluxmq._core.debug cimport count_live, is_transition
 from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.memory.message cimport live
 from fluxmq._core.memory.node cimport is_fenced
@@ -15,16 +15,36 @@ from fluxmq._core.peer.frames cimport (
 )
 from fluxmq._core.wire.sizes cimport fit_u16
 
-__all__ = ["STATES", "FrameStream"]
+__all__ = ["STATES", "TRANSITIONS", "FrameStream"]
 
-STATES = "detached", "busy", "idle", "lost", "parked", "abandoned"     # by stream_state
+STATES = ("DETACHED", "BUSY", "IDLE", "LOST", "PARKED", "ABANDONED")    # by stream_state
+TRANSITIONS = {
+    ("DETACHED", "attach"): "BUSY",
+    ("BUSY", "attach"): "BUSY",
+    ("IDLE", "attach"): "BUSY",
+    ("BUSY", "a frame"): "BUSY",
+    ("IDLE", "a frame"): "BUSY",
+    ("BUSY", "on_idle"): "IDLE",
+    ("BUSY", "detach"): "DETACHED",
+    ("IDLE", "detach"): "DETACHED",
+    ("DETACHED", "give_up_queues"): "LOST",
+    ("DETACHED", "park"): "PARKED",
+    ("LOST", "park"): "PARKED",
+    ("DETACHED", "abandon"): "ABANDONED",
+    ("LOST", "abandon"): "ABANDONED",
+}
+
+cdef bint may_follow(int state, int after) noexcept:
+    return is_transition(STATES, TRANSITIONS, state, after)
+
 
 cdef enum:
     AGE_MAX_S = 65535
 
 
 cdef class FrameStream(PeerHop):
-    """Machine. The sending end of the stream to a node, in this life of this node, without what the records mean.
+    """Machine. A base class: the sending end of the stream to a node, in this life of this node, without what the
+    records mean.
 
     node: the other node's name. epoch: this node's. window_bytes: see peer/stream.pxd.
     """
@@ -86,7 +106,7 @@ cdef class FrameStream(PeerHop):
             self.on_disk = position
         self.to_epoch = to_epoch
         self.send = send
-        self.state = STREAM_BUSY
+        self.enter(STREAM_BUSY)
         self.handed = max(position, self.acknowledged_upto)
         self.send_unnumbered(FRAME_BEGIN, self.handed)
         self.hand_over()
@@ -94,13 +114,13 @@ cdef class FrameStream(PeerHop):
     def detach(self):
         """The connection is gone: nothing is sent until attach()."""
         self.send = None
-        if self.state < STREAM_LOST:
-            self.state = STREAM_DETACHED
+        if self.is_attached():
+            self.enter(STREAM_DETACHED)
 
     def on_idle(self):
         """Everything handed to `send` has left: what has gathered becomes a frame."""
         if self.state == STREAM_BUSY:
-            self.state = STREAM_IDLE
+            self.enter(STREAM_IDLE)
         self.hand_over()
 
     def halt(self):
@@ -153,7 +173,7 @@ cdef class FrameStream(PeerHop):
         return 0
 
     cdef int send_one(self, bytes frame) except -1:
-        self.state = STREAM_BUSY
+        self.enter(STREAM_BUSY)
         self.hub.cold = True        # ends a lingering turn, so that the event loop writes the frame
         self.frames_sent += 1
         self.bytes_sent += len(frame)
@@ -298,6 +318,10 @@ cdef class FrameStream(PeerHop):
         cdef frame_t header
         cdef bytes frame = PyBytes_FromStringAndSize(NULL, FRAME_HEADER_BYTES + self.gather_length)
         cdef uint8_t* at
+        if self.state == STREAM_ABANDONED:
+            self.gather_length = self.gather_records = 0
+            self.settle_end = 0
+            return 0
         self.fill_header(&header)
         header.sequence = self.newest() + 1
         header.records = self.gather_records
@@ -422,10 +446,8 @@ cdef class FrameStream(PeerHop):
 
     def abandon(self, str why not None):
         """The other node will not come back: gives up all tickets, also of what is forwarded from now on, and drops the
-        frames. why: shown to clients."""
-        self.detach()
-        self.seal_if_any()
-        self.state = STREAM_ABANDONED
+        frames. why: shown to clients. Raises UsageError for a stream that has ended already."""
+        self.end_as(STREAM_ABANDONED)
         self.gone = why
         self.drop_kept(self.newest())
         self.line.give_up(why)
@@ -434,18 +456,26 @@ cdef class FrameStream(PeerHop):
         self.drop_late()
         self.ease()
 
-    cdef int lose(self) except -1:
+    cdef int mark_lost(self) except -1:
         """This node was told that the other one has died: no connection to that life comes any more."""
         self.detach()
         if self.state < STREAM_LOST:
-            self.state = STREAM_LOST
+            self.enter(STREAM_LOST)
+        return 0
+
+    cdef int end_as(self, stream_state state) except -1:
+        if self.state > STREAM_LOST:
+            raise UsageError(f"the stream to {self.node} is {self.state_name} already: it cannot become "
+                             f"{STATES[<int>state]}")
+        self.detach()
+        self.seal_if_any()
+        self.enter(state)
         return 0
 
     def park(self):
-        """The other node has died, and others adopt its sessions: messages for these are kept until direct()."""
-        self.detach()
-        self.seal_if_any()
-        self.state = STREAM_PARKED
+        """The other node has died, and others adopt its sessions: messages for these are kept until direct(). Raises
+        UsageError for a stream that has ended already."""
+        self.end_as(STREAM_PARKED)
         self.interest_line.commit(self.newest())
         self.interest_line.close("the node has died")
         self.queue_line.close(f"node {self.node} has died")

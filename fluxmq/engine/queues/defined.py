@@ -49,6 +49,7 @@ class DefinedQueues(QueueListener):
         manager.listeners.append(self)
 
     def queue_removed(self, queue: Queue) -> None:
+        """See QueueListener."""
         self._unreached.pop(queue, None)
 
     def learn(self, definition: QueueDefinition, owner: str | None) -> None:
