@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from faults.table import TABLE
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDatabase, ReadOnlyDatabase
 from kit.broker import WHICH, Broker
 from kit.brokers import Brokers
@@ -30,8 +30,9 @@ from kit.on_three_nodes import mark_long, may_use_nodes, parameters
 from kit.surroundings import Failures
 from kit.three_nodes import ThreeNodes
 
-# No test asserts how long something took, and examples of hypothesis do not either.
-settings.register_profile("fluxmq", parent=settings(), deadline=None, print_blob=True, database=MultiplexedDatabase(
+# No test asserts how long something took, and examples of hypothesis do not either, nor how long it takes to draw them.
+settings.register_profile("fluxmq", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow],
+                          print_blob=True, database=MultiplexedDatabase(
     DirectoryBasedExampleDatabase(".hypothesis/examples"),
     ReadOnlyDatabase(DirectoryBasedExampleDatabase(Path(__file__).with_name("examples")))))
 settings.load_profile("fluxmq")

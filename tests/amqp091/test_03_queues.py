@@ -185,7 +185,7 @@ def test_auto_delete_without_a_consumer_stays(connect: Connect, name: Name) -> N
 def test_expires_when_unused(connect: Connect, name: Name) -> None:
     """`x-expires`: a queue goes that nobody used for so long, with what is in it; a consumer is use."""
     keeper, publisher, other = connect().channel(), connect().channel(confirms=True), connect()
-    keeper.queue_declare(name("kept"), arguments={"x-expires": 3000})
+    keeper.queue_declare(name("kept"), arguments={"x-expires": 6000})
     keeper.consume(name("kept"), no_ack=True)
     keeper.queue_declare(name("left"), arguments={"x-expires": 1000})
     while publisher.publish("", name("left"), b"x", mandatory=True):

@@ -528,9 +528,10 @@ def test_heartbeats_come(login: Login) -> None:
 
 def test_a_silent_client_is_cut(login: Login, amqp_broker: Any) -> None:
     """Who agreed on heartbeats and says nothing loses the connection; what it held goes to others."""
-    wire, other = login(heartbeat=1), login()
+    other = login()
     other.call(1, "queue.declare", queue="held-by-the-silent", auto_delete=True)
     other.publish(1, "", "held-by-the-silent", b"x")
+    wire = login(heartbeat=2)
     wire.call(1, "basic.consume", queue="held-by-the-silent")
     wire.expect_content(1)
     other.call(1, "basic.consume", queue="held-by-the-silent", no_ack=True)

@@ -26,19 +26,17 @@ def test_who_is_silent_is_closed(broker: Broker, client: Open) -> None:
 
 
 def test_heartbeats_both_ways_keep_it(broker: Broker, client: Open) -> None:
-    """Six of the broker's are six seconds, longer than two intervals."""
-    one = client(broker).login(heartbeat=2)
-    for _ in range(6):
+    """Five of the broker's are twelve seconds, longer than two intervals; who is late by less than ten may be."""
+    one = client(broker).login(heartbeat=5)
+    for _ in range(5):
         assert one.read_frame().kind == HEARTBEAT
         one.send_raw(encode_frame(HEARTBEAT, 0, b""))
     one.close()
 
 
 def test_without_heartbeats_nothing_is_sent(broker: Broker, client: Open) -> None:
-    quiet, ticking = client(broker).login(heartbeat=0), client(broker).login(heartbeat=2)
-    for _ in range(3):
-        assert ticking.read_frame().kind == HEARTBEAT
-        ticking.send_raw(encode_frame(HEARTBEAT, 0, b""))
+    quiet, ticking = client(broker).login(heartbeat=0), client(broker).login(heartbeat=8)
+    assert ticking.read_frame().kind == HEARTBEAT
     quiet.send(0, "connection.close", reply_code=200)
     assert quiet.read_frame() == Frame(METHOD, 0, encode_method("connection.close-ok"))
     ticking.close()

@@ -46,12 +46,12 @@ def tight(start_broker: Start) -> Broker:
     free = start_broker({"amqp091.heartbeat": "1s"})
     mark = (resident_bytes(free) + HEADROOM) >> 20
     free.stop()
-    return start_broker({"amqp091.memory_high": f"{max(mark, 64)}MiB", "amqp091.heartbeat": "1s"})
+    return start_broker({"amqp091.memory_high": f"{max(mark, 64)}MiB", "amqp091.heartbeat": "5s"})
 
 
 def test_memory(tight: Broker, client: Open) -> None:
     """Told once each, and not read meanwhile; who does not publish, or does not know the method, hears nothing."""
-    publisher = publishing(tight, client, heartbeat=1)
+    publisher = publishing(tight, client, heartbeat=5)
     unknowing, consumer = publishing(tight, client, capabilities={}), client(tight).login()
     ballast(tight, 1_000_000, publisher)
     assert publisher.read_method() == (0, "connection.blocked", {"reason": "low on memory"})
@@ -59,7 +59,7 @@ def test_memory(tight: Broker, client: Open) -> None:
     consumer.open_channel(7)
     publisher.send(2, "channel.open")
     unknowing.send(2, "channel.open")
-    for _ in range(6):                          # three seconds, more than two of its heartbeats
+    for _ in range(5):                          # twelve seconds, more than two of its heartbeats
         assert publisher.read_frame().kind == HEARTBEAT
         publisher.send_raw(encode_frame(HEARTBEAT, 0, b""))
     ballast(tight, 0, publisher)

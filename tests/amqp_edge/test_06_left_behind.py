@@ -163,7 +163,7 @@ def test_nothing_is_left(node: Node, way: Callable[[Wire, int], None]) -> None:
     clients(0, ROUND)               # what is made once, and kept, is there now
     before, counted = left(node, queues), live_objects()
     clients(ROUND, CLIENTS // len(WAYS) // ROUND * ROUND + ROUND)
-    node.wait(lambda server: server.keeper.checkpoint())        # one comes whenever nothing happens for a while
+    node.wait(lambda server: server.keeper.checkpoint())        # a broker's comes when nothing happens for a while
     assert not grown(before, left(node, queues))
     after = live_objects()
     for name in ("links", "messages"):

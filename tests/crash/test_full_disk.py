@@ -47,9 +47,9 @@ def until_ready(broker: CrashBroker, status: int) -> dict[str, object]:
         time.sleep(0.05)
 
 
-def until_checkpoint(broker: CrashBroker) -> None:
-    """One more than there are now."""
-    before, deadline = broker.checkpoints(), time.monotonic() + WAIT_SECONDS
+def until_checkpoint(broker: CrashBroker, before: int) -> None:
+    """More than there were before."""
+    deadline = time.monotonic() + WAIT_SECONDS
     while broker.checkpoints() == before:
         assert time.monotonic() < deadline, "no checkpoint although there is space"
         time.sleep(0.05)
@@ -95,6 +95,7 @@ def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_fi
         broker.check()
         if small_files:
             wait_until(lambda: "checkpoint waits for space" in broker.stderr(), WAIT_SECONDS)
+        before = broker.checkpoints()
         ballast.unlink()
         late.timeout = publisher.timeout = other.timeout = WAIT_SECONDS
         late.expect(Connack, reason=0)
@@ -102,7 +103,7 @@ def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_fi
         other.expect(Pubrec, packet_id=77)
         until_ready(broker, 200)
         if small_files:
-            until_checkpoint(broker)
+            until_checkpoint(broker, before)
         broker.kill()
         broker.start()
         kept = Client(broker.address)

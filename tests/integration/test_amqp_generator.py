@@ -25,7 +25,8 @@ from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.options import OptionsError
 from fluxmq.bench.load.sockets import TransportError, open_socket
 
-SHORT: dict[str, Any] = {"duration": 0.2, "warmup": 0.05, "drain": 20.0, "window": 100}
+# stall: a machine that stands still for a while is no fault of the broker's.
+SHORT: dict[str, Any] = {"duration": 0.2, "warmup": 0.05, "drain": 20.0, "window": 100, "stall": 600.0}
 FAULTS = ("lost", "duplicates", "reordered", "foreign", "redelivered", "refused", "returned", "overruns", "pauses",
           "stalls")
 

@@ -23,7 +23,7 @@ from fluxmq.bench.load.cli import bench
 from fluxmq.bench.load.procinfo import children
 from fluxmq.bench.load.rabbitmq_cluster import RabbitCluster
 
-SHORT: dict[str, Any] = {"duration": 0.3, "warmup": 0.1, "drain": 20.0}
+SHORT: dict[str, Any] = {"duration": 0.3, "warmup": 0.1, "drain": 20.0, "stall": 600.0}
 
 
 def require_rabbitmq() -> tuple[str, str]:

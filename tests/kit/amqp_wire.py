@@ -40,7 +40,7 @@ from kit.readable import is_readable
 
 __all__ = ["CAPABILITIES", "TIMEOUT", "Closed", "Refused", "Wire"]
 
-TIMEOUT = 15.0          # only a failing test waits for it
+TIMEOUT = 30.0          # only a failing test waits for it
 CAPABILITIES = {name: True for name in (
     "authentication_failure_close", "basic.nack", "connection.blocked", "consumer_cancel_notify",
     "exchange_exchange_bindings", "publisher_confirms")}

@@ -46,7 +46,7 @@ from oracle.mqtt import (
 )
 
 # For what must come: generous, only a failing test waits for it
-TIMEOUT = float(os.environ.get("FLUXMQ_TEST_TIMEOUT", "10"))
+TIMEOUT = float(os.environ.get("FLUXMQ_TEST_TIMEOUT", "30"))
 SILENCE = 0.1                   # for what must not come
 
 # CONNECT with a session that outlives the connection: client("sub", **KEPT)

@@ -131,7 +131,7 @@ def test_connections_that_never_speak(start_broker: Start, connect: Connected,
 
 def test_slow_loris(start_broker: Start) -> None:
     """One byte now and then does not prolong the time for CONNECT, over TCP and WebSocket."""
-    broker = start_broker({"server.mqtt.tcp.plain.read_timeout": 0.6, "server.mqtt.websocket.plain.read_timeout": 0.6})
+    broker = start_broker({"server.mqtt.tcp.plain.read_timeout": 2, "server.mqtt.websocket.plain.read_timeout": 2})
     data = Connect(client_id="x" * 500).encode()
     request = b"GET /mqtt HTTP/1.1\r\n" + b"X-Header: x\r\n" * 100
     for address, text in ((broker.address, data), (broker.websocket, request)):
@@ -161,7 +161,7 @@ def test_half_a_packet_then_silence(start_broker: Start, connect: Connected) -> 
     clients = []
     for version in (4, 5):
         for half in (b"\x30\x64\x00\x01t", b"\x30\x80\x80\x08\x00\x01t" + bytes(100_000)):
-            client = connect(broker, version=version, keep_alive=1, will=Will(topic="will", payload=b"gone"))
+            client = connect(broker, version=version, keep_alive=3, will=Will(topic="will", payload=b"gone"))
             client.send(half)
             clients.append(client)
     for client in clients:

@@ -124,7 +124,7 @@ def test_extend_gives_time(start_broker: Start, connect: Connect) -> None:
     broker = start_broker(ORDERS)
     put(connect(broker), "orders", *names(2))
     consumer = connect(broker)
-    consume(consumer, "orders", ack="manual", visibility_timeout=2)
+    consume(consumer, "orders", ack="manual", visibility_timeout=5)
     long, short = (consumer.receive() for _ in range(2))
     order(consumer, "extend", long, lease=3_600_000)
     assert consumer.receive().payload == short.payload  # its time is over

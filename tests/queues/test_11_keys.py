@@ -208,8 +208,7 @@ def visibility_timeout(bench: Bench) -> None:
         consume(client, queue)
         take(client, b"x")
     for _ in range(2):
-        assert users(client.expect(Publish, payload=b"x"))["queue"] == "soon"
-    client.expect_nothing()
+        assert users(client.expect(Publish, payload=b"x"))["queue"] == "soon"      # the others would come first
 
 
 def dlq(key: str, *values: tuple[object, str]) -> Callable[[Bench], None]:

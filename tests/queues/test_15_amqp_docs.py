@@ -204,7 +204,7 @@ def test_groups_each_get_everything(channel: Any) -> None:
 def test_a_delay(channel: Any) -> None:
     channel.queue_declare("q")
     channel.confirm_delivery()
-    channel.basic_publish("", "q", b"late", pika.BasicProperties(headers={"x-delay": 3000}))
+    channel.basic_publish("", "q", b"late", pika.BasicProperties(headers={"x-delay": 6000}))
     channel.basic_publish("", "q", b"soon")
     assert channel.basic_get("q", auto_ack=True)[2] == b"soon"
     assert read_all(channel, "q", 1) == [b"late"]

@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def replayed(tmp_path: Path, broker: Broker) -> Callable[..., tuple[Summary, Rows]]:
     def replay(story: Story, **options: Any) -> tuple[Summary, Rows]:
         story.write(tmp_path / "recording")
-        asked = {"speed": None, "quiet_s": 0.2} | options
+        asked = {"speed": None, "quiet_s": 0.2 if options.get("speed") is None else 3.0} | options
         summary = replay_here(ReplayRequest(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
                                             broker="{}:{}".format(*broker.address), **asked))
         return summary, events_of(tmp_path / "result")

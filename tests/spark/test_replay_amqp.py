@@ -77,7 +77,7 @@ def recorded(folder: Path, work: Callable[[AmqpBroker], object], payload: str = 
 
 
 def replay(recording: Path, target: AmqpBroker, out: Path, **options: Any) -> tuple[Summary, Rows]:
-    asked = {"speed": None, "quiet_s": 0.2} | options
+    asked = {"speed": None, "quiet_s": 0.2 if options.get("speed") is None else 3.0} | options
     summary = replay_here(ReplayRequest(recording=str(recording), broker="{}:{}".format(*target.amqp), out=str(out),
                                         **asked))
     return summary, events_of(out)

@@ -141,7 +141,8 @@ def test_no_second_run(tmp_path: Path, files: dict[str, str], why: str) -> None:
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
     done = again(tmp_path, {"test_a.py": STARTS_LATE.replace("== 1", "< 3"), "test_b.py":
-                            "@pytest.mark.timeout(0.3)\ndef test_late():\n    times() == 1 and time.sleep(60)\n"})
+                            "FIRST = times() == 1\n@pytest.mark.timeout(0.3 if FIRST else 60)\n"
+                            "def test_late():\n    FIRST and time.sleep(60)\n"})
     assert done.returncode == 1, done.stdout
     assert "FAILED TWICE test_a.py (seed 1): start-up" in done.stdout
     assert "FLAKY test_b.py (seed 1): a time limit of the harness" in done.stdout

@@ -75,7 +75,7 @@ def leave(node: Node, *, expiry_s: int, delay_s: int | None = None, last: Discon
     gone(node, "c")
 
 
-@pytest.mark.parametrize("delay_s", [1, 30, 600])
+@pytest.mark.parametrize("delay_s", [20, 30, 600])
 def test_a_will_is_due_after_its_delay(node: Node, delay_s: int) -> None:
     """MQTT 5.0, section 3.1.3.2.2."""
     leave(node, expiry_s=EXPIRY_MAX_S, delay_s=delay_s)
@@ -95,7 +95,7 @@ def test_disconnect_with_will_message_delays_it_too(node: Node) -> None:
     assert after(node, "c", 6_999, 7_000) == [(0, True), (1, True)]
 
 
-@pytest.mark.parametrize(("asked_s", "granted_s"), [(1, 1), (90, 90), (EXPIRY_MAX_S, EXPIRY_MAX_S),
+@pytest.mark.parametrize(("asked_s", "granted_s"), [(20, 20), (90, 90), (EXPIRY_MAX_S, EXPIRY_MAX_S),
                                                     (DAY_S, EXPIRY_MAX_S), (0xFFFFFFFF, EXPIRY_MAX_S)])
 def test_a_session_ends_when_its_expiry_has_passed(node: Node, asked_s: int, granted_s: int) -> None:
     """MQTT 5.0, section 3.1.2.11.2; no session outlives `session.max_expiry_interval`."""
@@ -117,7 +117,7 @@ def test_a_kept_session_of_version_3_has_the_longest_expiry(node: Node) -> None:
     assert after(node, "c", 1000 * EXPIRY_MAX_S - 1, 1000 * EXPIRY_MAX_S) == [(0, True), (0, False)]
 
 
-@pytest.mark.parametrize("expiry_s", [1, 40])
+@pytest.mark.parametrize("expiry_s", [20, 40])
 def test_a_retained_message_ends_when_its_expiry_has_passed(node: Node, expiry_s: int) -> None:
     """MQTT 5.0, section 3.3.2.3.3: counted from when the broker received it."""
     client = Client(node.address, V5)

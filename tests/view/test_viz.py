@@ -171,7 +171,7 @@ def test_a_broker_that_goes_and_comes_back(node: Node, show: Callable[..., Scree
 
 
 def test_a_session_is_recorded_for_asciinema(node: Node, show: Callable[..., Screen], tmp_path: Path) -> None:
-    screen = show("--record", str(tmp_path / "viz.cast"), "--seconds", "6", "--lanes", "emails", "--fps", "20")
+    screen = show("--record", str(tmp_path / "viz.cast"), "--seconds", "12", "--lanes", "emails", "--fps", "20")
     screen.until(r"emails +├")
     assert "orders" not in screen.text()
     assert screen.ended() == 0
@@ -186,7 +186,7 @@ def test_a_session_is_recorded_for_asciinema(node: Node, show: Callable[..., Scr
 
 
 def test_a_pipe_gets_lines(node: Node, tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, "--attach", str(tmp_path / "admin.sock"), "--seconds", "2.5"], check=True,
+    done = subprocess.run([*COMMAND, "--attach", str(tmp_path / "admin.sock"), "--seconds", "6"], check=True,
                           capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL)
     lines = done.stdout.splitlines()
     assert len(lines) >= 2

@@ -25,7 +25,7 @@ import pytest
 __all__ = ["TIMEOUT", "AmqpError", "BlockingChannel", "Channel", "Client", "Connection", "Declared", "Message",
            "Publication", "Returned", "Where", "refused"]
 
-TIMEOUT = 15.0
+TIMEOUT = 30.0
 Table = dict[str, Any] | None
 
 

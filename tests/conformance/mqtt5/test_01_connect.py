@@ -349,7 +349,7 @@ def test_a_silent_client_is_closed_after_its_keep_alive(client, topic):
 @pytest.mark.normative("MQTT5-3.1.2-22")
 def test_packets_from_a_client_keep_it_alive_and_packets_to_it_do_not(client, topic):
     pub = client("pub")
-    listener, talker = client("listener", keep_alive=2), client("talker", keep_alive=2)
+    listener, talker = client("listener", keep_alive=4), client("talker", keep_alive=3)
     listener.subscribe(topic)
     alive = True
     while alive:                                    # talks all the while: the listener is closed, the talker is not

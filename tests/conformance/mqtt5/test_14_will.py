@@ -119,7 +119,7 @@ def test_a_takeover_publishes_the_will_without_delay(client, topic):
 @pytest.mark.normative("MQTT5-3.1.2-8", "MQTT5-3.1.2-7")
 def test_a_delayed_will_comes_after_its_delay(client, topic):
     watcher = watcher_of(client, topic)
-    client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 2}), **KEPT).drop()
+    client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 5}), **KEPT).drop()
     watcher.expect_nothing(0.5)
     watcher.receive(topic, b"will")
 
@@ -172,7 +172,7 @@ def test_a_takeover_with_clean_start_publishes_the_will_in_spite_of_its_delay(cl
 
 def test_disconnect_with_will_keeps_the_delay(client, topic):
     watcher = watcher_of(client, topic)
-    will = Will(topic=topic, payload=b"will", properties={"will_delay_interval": 2})
+    will = Will(topic=topic, payload=b"will", properties={"will_delay_interval": 5})
     client("c", will=will, **KEPT).disconnect(0x04)
     watcher.expect_nothing(0.5)
     watcher.receive(topic, b"will")
@@ -223,7 +223,7 @@ def test_a_will_whose_client_died_with_the_broker_is_published(client, start_bro
     gone = client("gone", where=broker, keep_alive=2, will=Will(topic=f"{topic}/gone", payload=b"will", qos=1), **KEPT)
     gone.disconnect()                               # durable with the CONNACKs that follow, at the latest
     for role, properties in (("dies", {}), ("returns", {}), ("delayed", {"will_delay_interval": 5})):
-        client(role, where=broker, keep_alive=2, **KEPT,
+        client(role, where=broker, keep_alive=10 if role == "returns" else 2, **KEPT,
                will=Will(topic=f"{topic}/{role}", payload=b"will", qos=1, retain=True, properties=properties))
     broker.kill()
     broker.start()
