@@ -157,6 +157,19 @@ def test_an_end_is_the_last(reach: Callable[[Wire], None]) -> None:
     a.hub.targets.remove_peer(wire.outbox)
 
 
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_what_is_abandoned_makes_no_frame(size: int) -> None:
+    """Neither by cut(), nor because so much has gathered."""
+    a, wire = fresh()
+    abandoned(wire)
+    wire.outbox.control(bytes(size))
+    upto = wire.outbox.newest_sequence
+    assert wire.outbox.cut() == upto + 1
+    assert not wire.outbox.unacknowledged() and wire.outbox.unacknowledged_bytes == 0
+    a.turn()
+    a.hub.targets.remove_peer(wire.outbox)
+
+
 def test_what_is_halted_waits_over_a_connection_that_breaks() -> None:
     a, wire = fresh()
     idle(wire)
