@@ -27,7 +27,9 @@ SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"
 BATCHES = 2 if SMOKE else 200
 MESSAGES = 100      # of a batch
 QUEUES = 4
-ONE_CLAIMED, ONE_SETTLED = struct.pack(">IH", 1, 1), struct.pack(">I", 1)
+ONE_SETTLED = struct.pack(">I", 1)
+# By one of two consumers of another node.
+ONE_CLAIMED = [struct.pack(">IHQQ", 1, 1, 9, member) for member in (1, 2)]
 
 
 class Leader:
@@ -66,7 +68,7 @@ class Leader:
             for at in range(MESSAGES):
                 number = at % QUEUES
                 names = struct.pack(">QQQ", self.groups[number].number, self.queues[number].logs[0].number, offset)
-                for kind, rest in ((RecordKind.CLAIM, ONE_CLAIMED), (RecordKind.SETTLE, ONE_SETTLED)):
+                for kind, rest in ((RecordKind.CLAIM, ONE_CLAIMED[offset % 2]), (RecordKind.SETTLE, ONE_SETTLED)):
                     records.append(struct.pack("<BI", kind, len(names + rest)) + names + rest)
                 offset += number == QUEUES - 1
             batches.append(b"".join(records))

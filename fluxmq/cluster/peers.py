@@ -60,6 +60,7 @@ class Peer:
         self.name = node.name
         self.node = node
         self.outbox = PeerOutbox(peers.hub, node.name, peers.epoch, peers.window_bytes)
+        self.outbox.life = node.epoch
         self.inbox = PeerInbox(peers.hub, node.name, node.epoch, peers.epoch, self, slot)
         self.inbox.outbox = self.outbox
         self.stream: StreamOut | None = None

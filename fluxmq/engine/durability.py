@@ -63,7 +63,7 @@ QUIET_MS, QUIET_EVERY_MS = 30_000, 300_000
 QUIET_BYTES = 1 << 20  # of the journal; or a queue has changed
 SPACE_RETRIES_S = 5  # RocksDB itself checks for space this often, and accepts no writes before it has found some
 
-_OF_QUEUES = range(RecordKind.APPEND, RecordKind.TRIM + 1)
+_OF_QUEUES = {*range(RecordKind.APPEND, RecordKind.TRIM + 1), RecordKind.PRODUCED}
 
 
 class _Taken:

@@ -29,7 +29,7 @@ from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, cursors_of
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchanges.records import BindingRecord, StoredExchange
 from fluxmq.engine.positions import read_position
-from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord
+from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord, origin_in, produced_in
 from fluxmq.engine.retained_revisions import read_revision
 from fluxmq.engine.sessions.parts import check_part, read_step
 from fluxmq.engine.sessions.state import Head, Link, Subscription
@@ -49,7 +49,7 @@ KINDS_OF_ROWS = {b"n": "namespace", b"m": "message", b"s": "session", b"q": "que
 # Minimum sizes.
 _SHORT: dict[int, int] = {RecordKind.SENT: 18, RecordKind.SETTLED: 16, RecordKind.RELEASED: 16, RecordKind.RECEIVED: 10,
                           RecordKind.COMPLETED: 10}
-_GROUPS = {RecordKind.CLAIM: 30, RecordKind.SETTLE: 28, RecordKind.RETURN: 34, RecordKind.CURSOR: 24}
+_GROUPS = {RecordKind.CLAIM: (30, 46), RecordKind.SETTLE: (28,), RecordKind.RETURN: (34,), RecordKind.CURSOR: (24,)}
 _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
 _ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; the last counts 4-byte fields
 _VERSION = 1
@@ -269,7 +269,7 @@ def _record(kind: int, body: bytes) -> None:
         if len(body) < _SHORT[kind]:
             raise CorruptError(f"a record of kind {kind} is too short")
     elif kind in _GROUPS:
-        if len(body) != _GROUPS[RecordKind(kind)]:
+        if len(body) not in _GROUPS[RecordKind(kind)]:
             raise CorruptError(f"a record of kind {kind} has the wrong length")
         if kind in (RecordKind.CLAIM, RecordKind.SETTLE) and int.from_bytes(body[24:28], "big") > RECORD_OFFSETS_MAX:
             raise CorruptError(f"a record of kind {kind} is about more than {RECORD_OFFSETS_MAX} messages")
@@ -279,7 +279,7 @@ def _record(kind: int, body: bytes) -> None:
         if b"producer-id" in body:
             envelope_of(body[8:]).headers()
     elif kind == RecordKind.TRIM or kind == RecordKind.CLOCK:
-        if len(body) != 16:
+        if len(body) != 16 and (kind == RecordKind.CLOCK or len(body) != 24):
             raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")
     elif kind in _BODIES:
         _BODIES[kind](body[8:])
@@ -288,7 +288,8 @@ def _record(kind: int, body: bytes) -> None:
 _BODIES: dict[int, Any] = {
     RecordKind.SESSION: head_of, RecordKind.SUBSCRIBE: subscription_of, RecordKind.UNSUBSCRIBE: unsubscribed_of,
     RecordKind.LINK: link_of, RecordKind.QUEUE: queue_of, RecordKind.GROUP: group_of,
-    RecordKind.EXCHANGE: exchange_of, RecordKind.BIND: binding_of,
+    RecordKind.EXCHANGE: exchange_of, RecordKind.BIND: binding_of, RecordKind.PRODUCED: produced_in,
+    RecordKind.QUEUE_ORIGIN: origin_in,
 }
 
 

@@ -56,6 +56,7 @@ class Node:
         self.hub = Hub(None)
         self.ahead_ms = (10, 25, 0)[number] * YEAR_MS       # its clocks, by which it is ten years ahead of the last one
         self.set_clock(START_MS)
+        self.hub.begin_identities(number + 1)
         for at in range(number):
             self.hub.namespaces.add(b"only here %d" % at)
         self.hub.namespaces.add(b"tenant")
@@ -74,6 +75,7 @@ class Node:
         self.numbers: dict[int, int] = {}       # number of a log -> which of the queue's it is
         self.members: dict[bytes, list[PyMember]] = {name: [] for name in GROUPS}
         self.held: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}     # (log in the queue, offset)
+        self.ever_held: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}    # in this life
 
     def set_clock(self, now: int) -> None:
         self.hub.set_clock(now + self.ahead_ms, now - START_MS, self.ahead_ms)
@@ -98,10 +100,12 @@ class Node:
             assert place(log, offset) not in self.held[name], f"{offset} comes to a node that holds it"
             assert not self.is_kept(name, place(log, offset)), f"{offset} is kept for another node"
             self.held[name].add(place(log, offset))
+            self.ever_held[name].add(place(log, offset))
             return True
 
         def lost(log: int, offset: int, deliveries: int) -> None:
-            self.held[name].discard(place(log, offset))
+            if log in self.numbers:     # else it is a relay's, and the node dies
+                self.held[name].discard(place(log, offset))
 
         self.members[name].append(PyMember(deliver, lost, room, 0))
         group.join(self.members[name][-1])
@@ -109,6 +113,17 @@ class Node:
     def pump(self) -> None:
         while pump_queues(self.hub):
             pass
+
+    def dies(self) -> None:
+        """And is started again, without consumers."""
+        self.hub.begin_identities(self.hub.ledger.life + NODES)
+        for members in self.members.values():
+            for member in members:
+                if member.group is not None:
+                    member.group.leave(member)
+            members.clear()
+        for places in (*self.held.values(), *self.sent.values(), *self.ever_held.values()):
+            places.clear()
 
 
 class HandsMachine(RuleBasedStateMachine):
@@ -140,6 +155,7 @@ class HandsMachine(RuleBasedStateMachine):
         self.published = self.fresh = 0     # those that are committed, and those that are not
         self.kept: list[tuple[Group, Reserve]] = []
         self.keeping = False
+        self.ended: set[int] = set()        # lives of nodes
         self.settled: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}
         self.undecided: dict[bytes, set[tuple[int, int]]] = {name: set() for name in GROUPS}
         self.turn()
@@ -228,10 +244,10 @@ class HandsMachine(RuleBasedStateMachine):
         elif by_offset.settle_at(group, log, offset) and node is self.led:
             self.undecided[name].add((index, offset))
 
-    @rule(to=st.integers(0, NODES - 1), keep=st.booleans(), undo=st.booleans(), pump=st.booleans())
-    def another_leads(self, to: int, keep: bool, undo: bool, pump: bool) -> None:
+    @rule(to=st.integers(0, NODES - 1), keep=st.booleans(), undo=st.booleans(), pump=st.booleans(), dies=st.booleans())
+    def another_leads(self, to: int, keep: bool, undo: bool, pump: bool, dies: bool = False) -> None:
         """keep: what is kept for consumers of other nodes stays so for a while. undo: what the leader has decided since
-        the last turn is not committed."""
+        the last turn is not committed. dies: the leader's life has ended, and its consumers are gone."""
         if to == self.leader:
             return
         former, new = self.led, self.nodes[to]
@@ -265,11 +281,25 @@ class HandsMachine(RuleBasedStateMachine):
                        for member in group.pullers), "what is kept for others has become a consumer"
         self.kept.clear()
         self.keeping = True
-        self.changes(new, Event.TAKE, lambda: self.kept.extend(new.copies.lead()))
+        if dies:
+            self.ended.add(former.hub.ledger.life)
+            former.dies()
+        self.changes(new, Event.TAKE, lambda: self.kept.extend(new.copies.lead(self.ended.__contains__)))
         self.leader = to
+        self.nothing_else_is_kept()
         if not keep:
             self.let_go()
         self.turn()
+
+    def nothing_else_is_kept(self) -> None:
+        """What the new leader keeps is what a consumer of another node may hold, and what was given back is ready."""
+        for name in GROUPS:
+            group = self.led.state.groups.get((name, b""))
+            claims = claims_of(group) if group is not None else {}
+            numbers = {log.number: at for at, log in enumerate(self.led.state.queue.logs)}
+            reserved = {(numbers[log], offset) for (log, offset), claim in claims.items() if claim[0] == "held"}
+            others = set().union(*(node.ever_held[name] for node in self.nodes if node is not self.led))
+            assert reserved - self.led.held[name] <= others
 
     def changes(self, node: Node, event: Event, what: Any) -> None:
         hand = hand_of(node.state)
@@ -278,6 +308,11 @@ class HandsMachine(RuleBasedStateMachine):
 
     @rule()
     def let_go(self) -> None:
+        """The leader says so by a RETURN, so the next one does not keep it either."""
+        if self.keeping:
+            for node in self.nodes:
+                for places in node.sent.values() if node is not self.led else ():
+                    places.clear()
         self.led.manager.let_go(self.kept)
         self.kept.clear()
         self.keeping = False
@@ -339,6 +374,38 @@ class HandsMachine(RuleBasedStateMachine):
 
 def test_a_queue_changes_hands() -> None:
     run_state_machine_as_test(HandsMachine, settings=settings(SMOKE, max_examples=150))
+
+
+def test_what_a_consumer_holds_on_is_its_again_for_the_next_leader() -> None:
+    """The one in between had let it go, and the line says so; the consumer has it still when its node leads again."""
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.join(0, b"a", 1)
+    machine.publish(1, 0, 0)
+    machine.turn()
+    machine.another_leads(1, keep=False, undo=False, pump=False)
+    machine.another_leads(0, keep=False, undo=False, pump=False)
+    assert machine.nodes[0].held[b"a"] == {(0, 0)}
+    machine.another_leads(2, keep=True, undo=False, pump=False)
+    machine.join(2, b"a", 1)
+    machine.turn()
+    assert not machine.nodes[2].held[b"a"] and machine.kept, "a consumer of another node holds it"
+    machine.let_go()
+    machine.turn()
+    assert machine.nodes[2].held[b"a"] == {(0, 0)}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_consumers_of_a_node_that_has_died_held_is_ready_at_once(dies: bool) -> None:
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.join(0, b"a", 2)
+    machine.publish(2, 0, 0)
+    machine.turn()
+    machine.join(1, b"a", 5)
+    machine.another_leads(1, keep=True, undo=False, pump=False, dies=dies)
+    machine.turn()
+    assert machine.led.held[b"a"] == ({(0, 0), (0, 1)} if dies else set())
 
 
 def test_what_a_consumer_settled_while_its_node_followed_is_settled_when_it_leads_again() -> None:

@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle.stored import records as records_in
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.line import LineObjects
-from fluxmq._core.queue.state import cursors_in, state_of
-from fluxmq._core.testing.probes import pump_queues
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.state import cursors_in, holders_of, state_of
+from fluxmq._core.testing.probes import holders_known, pump_queues
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.queues.recovery.snapshot import snapshot
 from fluxmq.engine.stored import WRONG_SHAPE
 from fluxmq.model.queues import QueueSpec
 
@@ -29,7 +33,7 @@ class Pair:
     def __init__(self) -> None:
         self.hub, self.there = Hub(None), Hub(None)
         self.line = self.hub.commits.open_line("group 7")
-        manager = QueueManager(self.hub, cluster=solo())
+        manager = self.manager = QueueManager(self.hub, cluster=solo())
         self.follower = QueueLine(QueueManager(self.there, cluster=solo()), self.there.commits.open_line("group 7"))
         self.queue = manager.declare(QueueSpec(name="q"), self.line)[0]
         self.group = manager.group(self.queue, b"g")
@@ -66,7 +70,7 @@ def pair() -> Pair:
 @pytest.mark.parametrize("before", range(9))
 def test_a_message_may_begin_anywhere_in_a_batch(pair: Pair, before: int) -> None:
     """Messages in memory are aligned, records are not."""
-    pair.follower.apply(record(RecordKind.CLOCK, b"x" * before) + pair.appended(b"one"))
+    pair.follower.apply(record(RecordKind.LINK, b"x" * before) + pair.appended(b"one"))
     assert pair.kept() == [b"one"]
 
 
@@ -132,6 +136,73 @@ def test_a_trim_removes_what_is_below(pair: Pair, first: int, kept: list[bytes],
     assert (pair.kept(), log.first, log.next) == (kept, first, next_)
 
 
+@pytest.mark.parametrize(("first", "next_", "kept"), [
+    (0, 2, (0, 2)), (1, 7, (1, 7)), (3, 2, (3, 3)), (0, 1 << 56, (0, 2))])
+def test_a_trim_says_where_a_log_goes_on(pair: Pair, first: int, next_: int, kept: tuple[int, int]) -> None:
+    """What was there between is not stored any more, and its offsets are not used again. Another lane's are none."""
+    pair.follower.apply(pair.appended(b"one") + pair.appended(b"two"))
+    trim = record(RecordKind.TRIM, struct.pack(">QQQ", pair.queue.logs[0].number, first, next_))
+    pair.follower.apply(trim)
+    pair.follower.apply(trim)
+    [(_, log)] = pair.follower.logs.values()
+    assert (log.first, log.next) == kept
+
+
+def test_a_claim_names_who_holds_it(pair: Pair) -> None:
+    """Each by the life of its node and its mark; what was given back or settled is nobody's."""
+    pair.hub.begin_identities(9)
+    members = []
+    for mark, life in ((5, 0), (6, 0), (6, 8)):
+        member = PyMember(lambda log, offset, deliveries: True, room=2)
+        member.mark, member.life = mark, life
+        members.append(member)
+        pair.group.join(member)
+    written = b"".join(pair.appended(b"%d" % number) for number in range(6))
+    claims = [body for kind, body in records_in(written) if kind == RecordKind.CLAIM]
+    assert {struct.unpack(">QIHQQ", body[16:]) for body in claims} == {
+        (offset, 1, 1, (9, 9, 8)[offset % 3], (5, 6, 6)[offset % 3]) for offset in range(6)}
+    pair.follower.apply(written)
+    [copy] = pair.follower.groups.values()
+    wanted = [(0, offset, 1, (9, 9, 8)[offset % 3], (5, 6, 6)[offset % 3]) for offset in range(6)]
+    assert holders_of(copy) == wanted
+    log = pair.queue.logs[0].number
+    by_offset.settle_at(pair.group, log, 1)
+    for member in members:
+        member.room = 0
+    by_offset.give_back_at(pair.group, log, 2, 0, True)
+    pair.follower.apply(pair.committed())
+    assert holders_of(copy) == [wanted[0], *wanted[3:]]
+    raw = snapshot(pair.manager, pair.manager.states[pair.queue])
+    pair.follower.clear()
+    pair.follower.restore(raw)
+    assert holders_of(next(iter(pair.follower.groups.values()))) == [wanted[0], *wanted[3:]]
+    assert holders_of(pair.group) == []
+
+
+def test_a_run_of_one_member_is_one_record(pair: Pair) -> None:
+    for number in range(4):
+        pair.queue.append_message(b"t", b"%d" % number)
+    for mark in (5, 6):
+        member = PyMember(lambda log, offset, deliveries: True, room=2)
+        member.mark = mark
+        pair.group.join(member)
+        pump_queues(pair.hub)
+    claims = [struct.unpack(">QIHQQ", body[16:]) for kind, body in records_in(pair.committed())
+              if kind == RecordKind.CLAIM]
+    assert claims == [(0, 2, 1, 0, 5), (2, 2, 1, 0, 6)]
+
+
+def test_who_holds_nothing_any_more_is_forgotten(pair: Pair) -> None:
+    """Consumers come and go for ever."""
+    written = pair.appended(b"one")
+    pair.follower.apply(written)
+    [copy] = pair.follower.groups.values()
+    for mark in range(5000):
+        pair.follower.apply(record(RecordKind.CLAIM, pair.names() + struct.pack(">QIHQQ", 0, 1, 1, 1, mark)))
+    assert holders_of(copy) == [(0, 0, 1, 1, 4999)]
+    assert holders_known(copy) <= 2000
+
+
 def test_what_is_not_there_has_ended_later(pair: Pair) -> None:
     other = (99).to_bytes(8, "big")
     pair.follower.apply(record(RecordKind.APPEND, other + b"x") + record(RecordKind.TRIM, other + bytes(8))
@@ -146,7 +217,8 @@ def test_what_is_not_about_messages_is_passed_on_in_its_order() -> None:
     batch = b"".join(record(kind, kind.to_bytes(8, "big") + b"rest") for kind in kinds)
     assert objects.apply(batch, lambda kind, number, body: seen.append((kind, number, body))) == set()
     assert seen == [(kind, kind, b"rest") for kind in (
-        RecordKind.NAMESPACE, RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP, RecordKind.GROUP_END)]
+        RecordKind.CLOCK, RecordKind.NAMESPACE, RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP,
+        RecordKind.GROUP_END, RecordKind.PRODUCED, RecordKind.QUEUE_ORIGIN)]
 
 
 def test_homes_of_groups_that_changed(pair: Pair) -> None:

@@ -41,7 +41,9 @@ Queues. QueueRecord and GroupRecord are the structs of engine/queues/records.py;
 little-endian, as in memory and in segments (queue/log.pxd).
 
    20 APPEND       u64 log, message
-   21 CLAIM        u64 group, u64 log, u64 first offset, u32 n, u16 delivery count      n messages in a row
+   21 CLAIM        u64 group, u64 log, u64 first offset, u32 n, u16 delivery count      n messages in a row;
+                   in lines other than a node's journal also u64 life of the node whose member holds them, u64 member
+                   (Member.mark)
    22 SETTLE       u64 group, u64 log, u64 first offset, u32 n
    23 RETURN       u64 group, u64 log, u64 offset, u16 delivery count, i64 not before (ms, 0 = at once; -1, -2: never)
    24 QUEUE        u64 queue, msgpack QueueRecord               declared or changed
@@ -49,7 +51,12 @@ little-endian, as in memory and in segments (queue/log.pxd).
    26 GROUP        u64 group, msgpack GroupRecord               made or changed
    27 GROUP_END    u64 group
    28 CURSOR       u64 group, u64 log, u64 next offset          seek, stream commit: what is below is settled, no more
-   29 TRIM         u64 log, u64 first offset                    retention, purge, drop-head: what is below is gone
+   29 TRIM         u64 log, u64 first offset, [u64 next]        retention, purge, drop-head: what is below is gone; no
+                                                                message below next is still to come
+   36 PRODUCED     u64 queue, u64 highest, u16 length, producer, bitmap (big-endian)    the sequences of a producer that
+                   were appended (engine/queues/deduplication.py)
+   37 QUEUE_ORIGIN u64 queue, u64 name, u16 packet id, u64 use, u8 what: of a message of QoS 2 (hub/origins.pxd)
+                   0: the queue has had it; 1: it was released, and copies may come. Not in the journal of a node
 
 Exchanges. StoredExchange and BindingRecord are the structs of engine/exchanges/records.py.
 
@@ -60,6 +67,7 @@ Exchanges. StoredExchange and BindingRecord are the structs of engine/exchanges/
 
 A namespace is named by its number in the table of the record's line (memory/commits.pxd).
 """
+from libc.stdint cimport uint8_t
 
 cdef enum:
     RECORD_SESSION = 1
@@ -97,3 +105,15 @@ cdef enum:
     RECORD_EXCHANGE_END = 33
     RECORD_BIND = 34
     RECORD_UNBIND = 35
+    RECORD_PRODUCED = 36
+    RECORD_QUEUE_ORIGIN = 37
+
+
+cdef enum:                      # what a QUEUE_ORIGIN says (engine/queues/records.py)
+    ORIGIN_OF_QUEUE_HAD = 0
+    ORIGIN_OF_QUEUE_RELEASED = 1
+
+
+# Whether records of this kind are about queues, and begin with the number of one, of a log or of a group.
+cdef inline bint is_of_queues(uint8_t kind) noexcept nogil:
+    return RECORD_APPEND <= kind <= RECORD_TRIM or RECORD_PRODUCED <= kind <= RECORD_QUEUE_ORIGIN

@@ -571,6 +571,7 @@ cdef class Hub(Waiter):
         """The node is in a cluster, in this life: next_identity() gives numbers out. No other life, of whatever node,
         gives out the same: lives begin far apart, at multiples of 2^64 divided by the golden ratio."""
         self.identity_last = epoch * <uint64_t>0x9E3779B97F4A7C15
+        self.ledger.life = epoch
 
     def next_identity(self) -> int:
         """A number that no node of the cluster gives out again; 0 if this node is alone."""

@@ -4,6 +4,7 @@ cimport cython
 
 from fluxmq._core.disk.record_kinds cimport RECORD_ORIGIN, RECORD_ORIGIN_END
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue.queue cimport Queue, queue_mark
 
 __all__ = ["Origins", "Use", "read_origin"]
 
@@ -244,6 +245,8 @@ cdef class Origins:
                     left.append(each)
                     continue
                 self.forgotten(each)
+                for queue in self.ledger.in_lines.pop((name, identifier, each.use), ()):
+                    (<Queue>queue).origin_over((name, identifier, each.use))
                 if each.recorded:
                     self.touch(name, identifier, each.use)
             if left:
@@ -312,6 +315,12 @@ cdef class Origins:
         cdef Use each
         return [(name, packet_id, (<Use>each).use) for name, of_name in self.names.items()
                 for packet_id, uses in of_name.items() for each in uses if (<Use>each).has_queue(mark)]
+
+    def lead(self, Queue queue not None, list had not None):
+        """This node leads the queue from now on, which has had these (of_queue)."""
+        for key in had:
+            self.ledger.in_lines.setdefault(key, []).append(queue)
+        self.queue_came(queue_mark(queue.identity), had)
 
     def queue_came(self, uint32_t mark, list had not None):
         """A queue has come from another node, where it has had these (of_queue). What this node has published before it

@@ -20,11 +20,11 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.disk.journal_format cimport journal_next_record
 from fluxmq._core.disk.record_kinds cimport (
-    RECORD_APPEND, RECORD_ARRIVAL, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE,
+    RECORD_ARRIVAL, RECORD_CLOCK, RECORD_COMPLETED, RECORD_EXCHANGE, RECORD_LINK, RECORD_MESSAGE,
     RECORD_NAMESPACE, RECORD_ORIGIN, RECORD_ORIGIN_END, RECORD_PEER_POSITION, RECORD_RECEIVED, RECORD_RELEASED,
     RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_RETAINED_REVISION, RECORD_RETAINED_VERSION, RECORD_SENT,
-    RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_TRIM, RECORD_UNBIND,
-    RECORD_UNSUBSCRIBE,
+    RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
+    is_of_queues,
 )
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
@@ -407,7 +407,7 @@ cdef class Loader:
             return self.apply_message(at, end)
         if kind == RECORD_RETAINED or kind == RECORD_RETAINED_NAMED or kind == RECORD_RETAINED_VERSION:
             return self.apply_retained(at, end, kind)
-        if RECORD_APPEND <= kind <= RECORD_TRIM and self.queues is not None and self.queues.take(
+        if is_of_queues(kind) and self.queues is not None and self.queues.take(
                 kind, at, <uint32_t>(end - at)):        # fits: the length of a record is a u32
             return 0
         c.at = at
@@ -420,7 +420,7 @@ cdef class Loader:
             return 0
         if (kind == RECORD_CLOCK or kind == RECORD_PEER_POSITION or kind == RECORD_RETAINED_REVISION
                 or kind == RECORD_ORIGIN or kind == RECORD_ORIGIN_END
-                or RECORD_APPEND <= kind <= RECORD_TRIM
+                or is_of_queues(kind)
                 or RECORD_EXCHANGE <= kind <= RECORD_UNBIND):           # their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0

@@ -43,6 +43,9 @@ cdef class Ledger:
     cdef uint64_t clock_batch           # batch of the last CLOCK record, and the number of its records then
     cdef uint32_t clock_records
     cdef list unpumped         # changed queues, to be pumped before the batch of this turn is submitted
+    cdef public uint64_t life  # epoch of this node's life in its cluster; 0: it is alone
+    # (name, packet identifier, use) of a message of QoS 2 -> queues of other lines than the journal that have had it.
+    cdef readonly dict in_lines
     cdef list limited          # Members, StreamReaders and Groups that got nothing because of the limits of claims
     # The node joins a cluster, and does not know yet which queues other nodes have: its own are not pumped, because
     # what dies in them may have to go to one of those. None: it knows.

@@ -44,6 +44,7 @@ cdef class Ledger:
         self.clock_dirty = []
         self.dirty_queues = {}
         self.limited = []
+        self.in_lines = {}
         self.node.member_claims_max = MEMBER_CLAIMS_MAX
         self.node.claims_max = CLAIMS_MAX
         self.node.serve_until_ms = INT64_MAX

@@ -381,6 +381,7 @@ cdef class PeerInbox:
             self.queue.pump()
             self.queue.touch()
         if record.origin:
+            self.queue.note_origin(&origin)
             self.hub.origins.note_group(&origin, mark,
                                         commits.mark - commits.tickets != written and self.hub.ledger.active())
         return 0

@@ -19,6 +19,7 @@ cdef class PeerOutbox(QueueStream):
     cdef uint32_t number
     cdef readonly uint64_t group_frame  # number of the frame with the last message for a share group
     cdef readonly uint64_t dropped      # messages of QoS 0
+    cdef public uint64_t life           # epoch of the other node's life
 
     cdef int take_message(self, pub_t* pub, bytes group, bytes filter) except -1
     # whole: with its payload, which is of `size` bytes.

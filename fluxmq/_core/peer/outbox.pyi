@@ -7,6 +7,7 @@ __all__ = ["PeerOutbox"]
 
 @final
 class PeerOutbox(QueueStream):
+    life: int
     @property
     def group_frame(self) -> int: ...
     @property

@@ -259,6 +259,8 @@ cdef class Parts(Relay):
                 self.hub.ledger.wait_for_earlier(part.line)
                 return 0
         reason = part.put_forced(body, qos) if awaited == RELAY_FORCED else part.put(body, qos, NULL)
+        if reason == 0:
+            part.note_origin(origin_of(pub))
         if reason == 0 and awaited == RELAY_UNAWAITED:
             commits.take_back(mark)         # the publisher does not wait for a capture
         return reason

@@ -34,6 +34,7 @@ cdef class PeerMember(Member):
         self.outbox = outbox
         self.queue = queue
         self.number = number
+        self.life = outbox.life
         outbox.hosted[number] = self
 
     def end(self):
@@ -76,6 +77,8 @@ cdef class PeerMember(Member):
                 <Cursor>group.cursors[log], offset, deliveries, self):
             if self.outbox.takes_queues():
                 self.outbox.take_withdrawal(self.number, log, offset, self.queue.line.number)
+        elif group.line.number:             # whoever led before may have said that nobody holds it any more
+            group.note_claim((<Cursor>group.cursors[log]).log.number, (<Cursor>group.cursors[log]).find(offset), self)
 
     def holds(self, uint32_t log, uint64_t offset, uint16_t deliveries) -> bool:
         """Whether it holds this message, in its delivery of this number. log: index in the queue."""

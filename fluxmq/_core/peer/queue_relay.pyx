@@ -646,6 +646,7 @@ cdef class QueueRelay(Relay):
                 return 0
             return reason
         if origin != NULL:
+            queue.note_origin(origin)
             hub.origins.note_group(origin, mark, commits.mark - commits.tickets != written and hub.ledger.active())
         return 0
 

@@ -52,7 +52,7 @@ cdef struct claim_t:
     claim_t* chain              # next in its bucket of the cursor's table
     uint32_t payload            # bytes of the message's body, known after a delivery; 0: unknown
     uint32_t heap_at            # 1 + place in the heap of its state; 0: in none
-    uint32_t held_since         # HELD: seconds of the monotonic clock
+    uint32_t held_since         # HELD: seconds of the monotonic clock. READY in a copy: see Group.holders
     uint16_t deliveries         # number of deliveries to members
     uint8_t state
 
@@ -109,6 +109,7 @@ cdef class Member:
     cdef public str client                  # name of the client, for messages to users
     # By which the owners of a queue's partitions know the member, on whichever node each is; 0: the queue is at one.
     cdef public uint64_t mark
+    cdef public uint64_t life               # epoch of the life of its node; 0: this node's
     cdef uint32_t number                    # in the stream to the node that has the queue; 0: it is not attached there
     cdef readonly bint absent               # it is a member without partitions, if there are others
     cdef link_t* carrier                    # counted: the link of its connection; NULL: none

@@ -18,6 +18,7 @@ class Member:
     held_max: int
     client: str | None
     mark: int
+    life: int
     @property
     def group(self) -> Any: ...
     @property

@@ -55,12 +55,20 @@ cdef class Group(Members):
     cdef uint64_t run_first
     cdef uint32_t run_count
     cdef uint16_t run_deliveries
+    cdef uint64_t run_life                  # of lines other than the journal: who holds what is claimed
+    cdef uint64_t run_member
+    # Of a copy: (life of its node, member) of those who hold messages at the leader. held_since of a claim that is
+    # READY is 1 + its index here; 0: nobody has it.
+    cdef list holders
+    cdef dict holder_numbers
 
     # Delivers messages while a member has credit; members take turns. Returns how many.
     cdef int pump(self) except -1
     cdef int settle(self, claim_t* claim) except -1
     cdef int reject(self, claim_t* claim, str reason) except -1
     cdef int write_records(self) except -1
+    # CLAIM, with who holds it where the line is not the journal's.
+    cdef int note_claim(self, uint64_t log, const claim_t* claim, Member member) except -1
     cdef int note(self, uint8_t kind, uint64_t log, uint64_t offset, uint16_t deliveries) except -1
     cdef int write_return(self, Cursor cursor, claim_t* claim) except -1
     cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1

@@ -419,7 +419,7 @@ cdef class Group(Members):
             if self.owner is not None:
                 self.owner.counts.delivered += 1
                 self.owner.counts.redelivered += claim.deliveries > 1
-            self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
+            self.note_claim(cursor.log.number, claim, member)
             self.changed()
             return 1
         member.refused_in = self.pumps
@@ -689,16 +689,30 @@ cdef class Group(Members):
         self.run_deliveries = deliveries
         return 0
 
+    cdef int note_claim(self, uint64_t log, const claim_t* claim, Member member) except -1:
+        cdef uint64_t life
+        if self.line.number:
+            life = member.life if member.life else self.ledger.life
+            if self.run_kind == RECORD_CLAIM and (self.run_life != life or self.run_member != member.mark):
+                self.write_records()
+            self.run_life, self.run_member = life, member.mark
+        return self.note(RECORD_CLAIM, log, claim.offset, claim.deliveries)
+
     cdef int write_records(self) except -1:
         """Writes the record of the open run."""
         cdef uint8_t* at
+        cdef uint32_t length = 28
         if self.run_count == 0:
             return 0
-        at = self.ledger.reserve(self.line, self.run_kind, 30 if self.run_kind == RECORD_CLAIM else 28)
+        if self.run_kind == RECORD_CLAIM:
+            length = 46 if self.line.number else 30
+        at = self.ledger.reserve(self.line, self.run_kind, length)
         at = put_u64(put_u64(put_u64(at, self.number), self.run_log), self.run_first)
         at = put_u32(at, self.run_count)
         if self.run_kind == RECORD_CLAIM:
-            put_u16(at, self.run_deliveries)
+            at = put_u16(at, self.run_deliveries)
+            if self.line.number:
+                put_u64(put_u64(at, self.run_life), self.run_member)
         self.run_count = 0
         self.ledger.recorded(self.line)
         return 0

@@ -185,6 +185,8 @@ def become_owner(Group group not None, uint64_t number, Line line not None, str 
             if claim != NULL and claim.deliveries == deliveries and due == 0:
                 kept.add((log_number, offset))
                 member = <Member>claim.member
+                if line.number:             # whoever led before may have said that nobody holds it any more
+                    group.note_claim(log_number, claim, member)
                 if member.lease_ms:
                     claim.due_ms = group.ledger.node.mono_ms + member.lease_ms
                     heap_push(&group.leases, claim)

@@ -1,6 +1,6 @@
 """The objects that the records of one commit line name by number, and the records about messages applied to them. See
 queue/line.pyx."""
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef class LineObjects:
     cdef readonly dict logs         # number -> (state of its queue, Log)
@@ -11,3 +11,10 @@ cdef class LineObjects:
     cdef int take(self, uint8_t kind, const uint8_t* body, uint32_t length) except -1
     cdef int append(self, const uint8_t* body, uint32_t length) except -1
     cdef int trim(self, const uint8_t* body, uint32_t length) except -1
+    cdef int of_group(self, uint8_t kind, const uint8_t* body, uint32_t length) except -1
+
+cdef class Incoming(LineObjects):
+    cdef public int64_t shift_ms
+    # What consumers hold at that node: Group -> [(log, first offset, count, deliveries)], with numbers of this node.
+    cdef readonly dict held
+    cdef tuple log_of(self, uint64_t number)

@@ -137,6 +137,10 @@ cdef class Log:
     # At recovery: applies the message of one APPEND, as replay() does; it need not be aligned. Raises CorruptError.
     cdef int replay_append(self, const uint8_t* message, size_t length) except -1
     cdef int take_back(self, const record_t* head, const uint8_t* message) except -1
+    # Appends a message of this log from another node, with its offset, and records it; one below `next` the log has
+    # already. shift_ms: added to its times by the steady clock, which is another one there. Raises CorruptError if the
+    # bytes are no message of this log; MemoryError, StorageError.
+    cdef int take_in(self, const uint8_t* message, size_t length, int64_t shift_ms) except -1
     # Removes everything below `first`, and chunks that contain nothing else.
     cpdef trim(self, uint64_t first)
 

@@ -414,42 +414,29 @@ cdef class Log:
             else:
                 self.flushed = next
 
-    def take_in(self, bytes messages not None, int64_t shift_ms):
-        """Appends messages of this log from another node, with their offsets, and records them. Those below `next` it
-        has already. shift_ms: added to their times by the steady clock, which is another one there. Raises CorruptError
-        if the bytes are no messages of this log; MemoryError, StorageError."""
-        cdef const uint8_t* at = <const uint8_t*><const char*>messages
-        cdef const uint8_t* end = at + len(messages)
-        cdef const record_t* record
+    cdef int take_in(self, const uint8_t* message, size_t length, int64_t shift_ms) except -1:
+        cdef record_t head
         cdef record_t* kept
         cdef chunk_t* chunk
-        while at < end:
-            record = <const record_t*>at
-            if not record_holds(at, end - at) or lane_of(record.offset) != lane_of(self.first):
-                raise CorruptError(f"log {self.number:016x}: another node sent what is no message of it")
-            at += record.size
-            if record.offset < self.next:
-                continue
-            chunk = self.tail_for(record.size)
-            kept = <record_t*>(chunk.data + chunk.used)
-            memcpy(kept, record, record.size)
-            if kept.expires_at:
-                kept.expires_at = max(kept.expires_at + shift_ms, <int64_t>1)
-            if kept.not_before:
-                kept.not_before = max(kept.not_before + shift_ms, <int64_t>1)
-            chunk_index(chunk, chunk.used)
-            if not self.volatile and self.ledger.keeps(self.line):
-                self.journal(chunk, kept)
-                self.ledger.recorded(self.line)
-            self.added(chunk, kept)
-
-    def restart(self, uint64_t first, uint64_t flushed):
-        """Empties the log: segments have everything from `first` to `flushed`, and nothing was appended since."""
-        self.trim(self.next)
-        self.first = first
-        self.next = self.flushed = flushed
-        self.sizes = Sizes()
-        self.spans.count = 0
+        memcpy(&head, message, min(length, sizeof(head)))
+        if (length < HEAD_BYTES or not head_holds(&head, length) or head.size != length
+                or lane_of(head.offset) != lane_of(self.first)):
+            raise CorruptError(f"log {self.number:016x}: another node sent what is no message of it")
+        if head.offset < self.next:
+            return 0
+        chunk = self.tail_for(head.size)
+        kept = <record_t*>(chunk.data + chunk.used)
+        memcpy(kept, message, head.size)
+        if kept.expires_at:
+            kept.expires_at = max(kept.expires_at + shift_ms, <int64_t>1)
+        if kept.not_before:
+            kept.not_before = max(kept.not_before + shift_ms, <int64_t>1)
+        chunk_index(chunk, chunk.used)
+        if not self.volatile and self.ledger.keeps(self.line):
+            self.journal(chunk, kept)
+            self.ledger.recorded(self.line)
+        self.added(chunk, kept)
+        return 0
 
     def mirror(self, uint64_t first, uint64_t next):
         """Another node has this log, with this range by now. Its messages are found here after load(), as if that node

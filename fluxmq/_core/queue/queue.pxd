@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.envelope.envelope cimport options_t
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
-from fluxmq._core.memory.message cimport FORMAT_MQTT, body_t, pub_t
+from fluxmq._core.memory.message cimport FORMAT_MQTT, body_t, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.queue.claim cimport GroupOwner, queue_counts_t
 from fluxmq._core.queue.cursor cimport Cursor
@@ -116,6 +116,11 @@ cdef class Queue(GroupOwner):
     # Takes a publish. Returns 0, or the MQTT 5 reason code of the refusal. wide: only filters that are wider than their
     # bindings match (SUB_WIDE), so the bindings must be checked.
     cdef int take(self, pub_t* pub, bint wide) except -1
+    # It has the message of QoS 2 with this origin, or NULL. Whoever leads its line next is to know that.
+    cdef int note_origin(self, const origin_t* origin) except -1
+    # This node has heard that the origin is over.
+    cdef int origin_over(self, tuple key) except -1
+    cdef int write_origin(self, tuple key, uint8_t what) except -1
     cdef int put(self, const body_t* body, uint8_t qos, const pub_t* pub) except -1
     cdef int put_forced(self, const body_t* body, uint8_t qos) except -1    # a dead letter, as it is
     cdef int relay_publish(self, const pub_t* pub, const body_t* body) except -1

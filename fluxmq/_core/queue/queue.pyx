@@ -9,7 +9,8 @@ from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.envelope.envelope cimport options_t, read_options
-from fluxmq._core.memory.message cimport body_borrow, body_bytes
+from fluxmq._core.disk.record_kinds cimport ORIGIN_OF_QUEUE_HAD, ORIGIN_OF_QUEUE_RELEASED, RECORD_QUEUE_ORIGIN
+from fluxmq._core.memory.message cimport body_borrow, body_bytes, origin_of
 from fluxmq._core.memory.namespace cimport lacks_room
 from fluxmq._core.mqtt.consts cimport (
     REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
@@ -25,6 +26,7 @@ from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
 from fluxmq._core.queue.relay cimport RELAY_AWAITED, RELAY_FORCED, RELAY_TAKEN, RELAY_UNAWAITED
 from fluxmq._core.queue.stream cimport Feed, StreamReader
 from fluxmq._core.wire.levels cimport levels_match
+from fluxmq._core.wire.primitives cimport put_u16, put_u64
 from fluxmq._core.wire.queue_address cimport PREFIX, QUEUE_PREFIX_BYTES
 
 __all__ = ["LogNeeds", "POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
@@ -348,6 +350,8 @@ cdef class Queue(GroupOwner):
             reason = self.no_space(body)
         if reason == 0:
             reason = self.append(body, pub.qos, &options)
+            if reason == 0:
+                self.note_origin(origin_of(pub))
         if addressed or self.limits.capture_confirmed or (pub.amqp != NULL and self.bindings):
             return reason
         if reason:
@@ -379,7 +383,30 @@ cdef class Queue(GroupOwner):
             self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space(body)
-        return reason if reason else self.append(body, qos, &options)
+        if reason == 0:
+            reason = self.append(body, qos, &options)
+        if reason == 0 and pub != NULL:
+            self.note_origin(origin_of(pub))
+        return reason
+
+    cdef int note_origin(self, const origin_t* origin) except -1:
+        cdef tuple key
+        if origin == NULL or origin.name == 0 or self.line.number == 0 or self.relay is not None or not self.durable:
+            return 0
+        key = origin.name, origin.packet_id, origin.use
+        self.write_origin(key, ORIGIN_OF_QUEUE_HAD)
+        self.ledger.in_lines.setdefault(key, []).append(self)
+        return 0
+
+    cdef int origin_over(self, tuple key) except -1:
+        return 0 if self.relay is not None else self.write_origin(key, ORIGIN_OF_QUEUE_RELEASED)
+
+    cdef int write_origin(self, tuple key, uint8_t what) except -1:
+        cdef uint8_t* at = self.ledger.reserve(self.line, RECORD_QUEUE_ORIGIN, 27)
+        at = put_u64(put_u64(at, self.number), key[0])
+        put_u64(put_u16(at, key[1]), key[2])[0] = what
+        self.ledger.recorded(self.line)
+        return 0
 
     cdef int put_forced(self, const body_t* body, uint8_t qos) except -1:
         cdef options_t options, asked

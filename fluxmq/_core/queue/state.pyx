@@ -14,16 +14,18 @@ from fluxmq._core.errors import CorruptError
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.disk.journal_format cimport RECORD_HEADER_BYTES, put_u32_le
 from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.queue.claim cimport (
-    CLAIM_DYING, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, claim_t, heap_push,
+    CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, Member, claim_member, claim_t, heap_push,
 )
 from fluxmq._core.queue.cursor cimport PAGE_BITS, Cursor
 from fluxmq._core.queue.group cimport RUN_MAX, Group
 from fluxmq._core.queue.lanes cimport lane_of
-from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64, put_u16, put_u32, put_u64
 
-__all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "replay", "restore_state", "state_of"]
+__all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "holders_of", "records_of", "replay",
+           "restore_state", "state_of"]
 
 cdef enum:
     AHEAD_BITS = 36             # offsets above a group's floor; more would need more than 8 MiB of pointers to pages
@@ -31,8 +33,11 @@ cdef enum:
     STATE_VERSION = 1
     CURSOR_BYTES = 32       # without its pages and claims
     CLAIM_BYTES = 18
-    # Records with these lengths alone are of their kinds (disk/record_kinds.pxd).
-    CLAIM_RECORD = 30
+    PART_BYTES = 65536
+    HOLDERS_MIN = 1000          # of a copy's group, that may hold nothing any more
+    # Records with these lengths alone are of their kinds (disk/record_kinds.pxd); GROUP_RECORD_MAX is the largest.
+    CLAIM_RECORD = 30           # or, in lines other than the journal, with who holds it
+    HELD_RECORD = 46
     SETTLE_RECORD = 28
     RETURN_RECORD = 34
     CURSOR_RECORD = 24
@@ -57,7 +62,9 @@ cdef int replay_record(Group group, int kind, const uint8_t* at, uint32_t length
     cdef uint16_t deliveries = 0
     cdef int64_t due = 0
     cdef Cursor cursor
-    if length != (CLAIM_RECORD if kind == RECORD_CLAIM else SETTLE_RECORD if kind == RECORD_SETTLE
+    cdef uint32_t holder = 0
+    if length != (HELD_RECORD if kind == RECORD_CLAIM and length == HELD_RECORD
+                  else CLAIM_RECORD if kind == RECORD_CLAIM else SETTLE_RECORD if kind == RECORD_SETTLE
                   else RETURN_RECORD if kind == RECORD_RETURN else CURSOR_RECORD):
         raise CorruptError(f"a record of kind {kind} of group {group.number:016x} has the wrong length")
     log_number, first = peek_u64(at + 8), peek_u64(at + 16)
@@ -81,7 +88,65 @@ cdef int replay_record(Group group, int kind, const uint8_t* at, uint32_t length
         return group.move(cursor, first)
     if kind == RECORD_SETTLE:
         return replay_settle(group, cursor, first, n)
-    return replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM)
+    if kind == RECORD_CLAIM and length == HELD_RECORD and group.line.number:
+        holder = holder_of(group, peek_u64(at + 30), peek_u64(at + 38))
+    return replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM, holder)
+
+
+cdef uint32_t holder_of(Group group, uint64_t life, uint64_t member) except 0:
+    """1 + the index in Group.holders."""
+    cdef tuple key = (life, member)
+    if group.holders is None:
+        group.holders, group.holder_numbers = [], {}
+    found = group.holder_numbers.get(key)
+    if found is None:
+        if len(group.holders) > 2 * group.claims + HOLDERS_MIN:
+            forget_holders(group)
+        group.holders.append(key)
+        found = group.holder_numbers[key] = <uint32_t>len(group.holders)    # fits: as many as claims
+    return found
+
+
+cdef int forget_holders(Group group) except -1:
+    """Those who hold nothing any more."""
+    cdef Cursor cursor
+    cdef claim_t* claim
+    cdef uint32_t i
+    former, group.holders, group.holder_numbers = group.holders, [], {}
+    for cursor in group.cursors:
+        for i in range(cursor.table_mask + 1 if cursor.table != NULL else 0):
+            claim = cursor.table[i]
+            while claim != NULL:
+                if claim.state == CLAIM_READY and claim.held_since:
+                    key = former[claim.held_since - 1]
+                    if key not in group.holder_numbers:
+                        group.holders.append(key)
+                        group.holder_numbers[key] = len(group.holders)
+                    claim.held_since = group.holder_numbers[key]
+                claim = claim.chain
+    return 0
+
+
+def holders_of(Group group not None) -> list:
+    """Of a copy, what its leader's members hold: [(index of the log, offset, deliveries, life of the member's node,
+    member)]; a member is known by Member.mark."""
+    cdef Cursor cursor
+    cdef claim_t* claim
+    cdef uint32_t i
+    cdef Py_ssize_t at
+    found = []
+    if group.holders is None:
+        return found
+    for at in range(len(group.cursors)):
+        cursor = group.cursors[at]
+        for i in range(cursor.table_mask + 1 if cursor.table != NULL else 0):
+            claim = cursor.table[i]
+            while claim != NULL:
+                if claim.state == CLAIM_READY and claim.held_since:
+                    found.append((at, claim.offset, claim.deliveries, *<tuple>group.holders[claim.held_since - 1]))
+                claim = claim.chain
+    found.sort()
+    return found
 
 
 cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) except -1:
@@ -99,7 +164,7 @@ cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) e
 
 
 cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, uint16_t deliveries, int64_t due,
-                      bint claimed) except -1:
+                      bint claimed, uint32_t holder) except -1:
     cdef uint64_t offset
     cdef claim_t* claim
     cdef uint16_t known
@@ -116,6 +181,7 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
                 known = claim.deliveries        # the view may be newer than this record
         claim.deliveries = max(deliveries, known)
         claim.due_ms = due
+        claim.held_since = holder
         if due < 0:
             claim.state = CLAIM_READY           # in the heap in which set_dying searches
             heap_push(&cursor.ready, claim)
@@ -129,6 +195,111 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
         if cursor.next <= offset:
             cursor.next = offset + 1
     return 0
+
+
+cdef class Written:
+    """Records one after the other, in parts of about PART_BYTES."""
+    cdef uint64_t group
+    cdef uint64_t log
+    cdef list parts
+    cdef bytearray part
+
+    cdef int put(self, uint8_t kind, uint64_t first, uint32_t count, uint16_t deliveries=0, int64_t due=0,
+                 uint64_t life=0, uint64_t member=0) except -1:
+        cdef uint8_t raw[RECORD_HEADER_BYTES + GROUP_RECORD_MAX]
+        cdef uint8_t* body = raw + RECORD_HEADER_BYTES
+        cdef uint32_t length = (HELD_RECORD if kind == RECORD_CLAIM else SETTLE_RECORD if kind == RECORD_SETTLE
+                                else RETURN_RECORD if kind == RECORD_RETURN else CURSOR_RECORD)
+        raw[0] = kind
+        put_u32_le(raw + 1, length)
+        body = put_u64(put_u64(put_u64(body, self.group), self.log), first)
+        if kind == RECORD_CLAIM or kind == RECORD_SETTLE:
+            body = put_u32(body, count)
+        if kind == RECORD_CLAIM:
+            put_u64(put_u64(put_u16(body, deliveries), life), member)
+        elif kind == RECORD_RETURN:
+            put_u64(put_u16(body, deliveries), <uint64_t>due)
+        self.part += (<const char*>raw)[:RECORD_HEADER_BYTES + length]
+        if len(self.part) >= PART_BYTES:
+            self.parts.append(bytes(self.part))
+            self.part = bytearray()
+        return 0
+
+    cdef int settled(self, Cursor cursor) except -1:
+        """SETTLE of each run of settled messages above the cursor's floor."""
+        cdef uint32_t i, at
+        cdef uint32_t count = 0
+        cdef uint64_t offset
+        cdef uint64_t first = 0
+        cdef const uint8_t* page
+        for i in range(cursor.pages_count if cursor.settled else 0):
+            page = <const uint8_t*>cursor.pages[i]
+            for at in range(1 << PAGE_BITS if page != NULL else 0):
+                if at & 7 == 0 and page[at >> 3] == 0 and count == 0:
+                    continue
+                offset = ((cursor.pages_base + i) << PAGE_BITS) + at
+                if not page[at >> 3] >> (at & 7) & 1 or offset < cursor.floor:
+                    continue
+                if count and offset == first + count and count < RUN_MAX:
+                    count += 1
+                    continue
+                if count:
+                    self.put(RECORD_SETTLE, first, count)
+                first, count = offset, 1
+        return self.put(RECORD_SETTLE, first, count) if count else 0
+
+    cdef int claims(self, Group group, Cursor cursor) except -1:
+        """RETURN of each message that was given out and is in nobody's hands, CLAIM of the others."""
+        cdef uint32_t i
+        cdef claim_t* claim
+        cdef Member member
+        held = []
+        for i in range(cursor.table_mask + 1 if cursor.table != NULL else 0):
+            claim = cursor.table[i]
+            while claim != NULL:
+                if claim.state == CLAIM_HELD:
+                    member = <Member>claim_member(claim, CLAIM_HELD)
+                    held.append((claim.offset, claim.deliveries, member.life if member.life else group.ledger.life,
+                                 member.mark))
+                elif claim.state == CLAIM_READY and claim.held_since and group.holders is not None:
+                    held.append((claim.offset, claim.deliveries, *<tuple>group.holders[claim.held_since - 1]))
+                else:
+                    self.put(RECORD_RETURN, claim.offset, 1, claim.deliveries,
+                             claim.due_ms if claim.state in (CLAIM_WAITING, CLAIM_DYING) else 0)
+                claim = claim.chain
+        held.sort()
+        return self.held(held)
+
+    cdef int held(self, list found) except -1:
+        """CLAIM of each run. found: (offset, deliveries, life, member), ascending."""
+        cdef uint32_t count = 0
+        cdef uint64_t first = 0
+        cdef tuple of_run = None
+        for one in found:
+            if count and one[0] == first + count and one[1:] == of_run and count < RUN_MAX:
+                count += 1
+                continue
+            if count:
+                self.put(RECORD_CLAIM, first, count, of_run[0], 0, of_run[1], of_run[2])
+            first, count, of_run = one[0], 1, one[1:]
+        return self.put(RECORD_CLAIM, first, count, of_run[0], 0, of_run[1], of_run[2]) if count else 0
+
+
+def records_of(Group group not None) -> list:
+    """The group's state as CURSOR, SETTLE, RETURN and, of what members hold, CLAIM records, as they are in a batch, in
+    parts of about 64 KiB. An open run of claims is recorded first (Group.flush_records)."""
+    cdef Cursor cursor
+    cdef Written written = Written.__new__(Written)
+    group.write_records()
+    written.parts, written.part, written.group = [], bytearray(), group.number
+    for cursor in group.cursors:
+        written.log = cursor.log.number
+        written.put(RECORD_CURSOR, cursor.floor, 0)
+        written.settled(cursor)
+        written.claims(group, cursor)
+    if written.part:
+        written.parts.append(bytes(written.part))
+    return written.parts
 
 
 def export_state(Group group not None) -> bytes:
@@ -191,7 +362,7 @@ def restore_state(Group group not None, bytes state not None):
         for _ in range(claims):
             if cursor is not None:
                 replay_claim(group, cursor, peek_u64(at), 1, peek_u16(at + 8),
-                             <int64_t>peek_u64(at + 10), False)
+                             <int64_t>peek_u64(at + 10), False, 0)
             at += CLAIM_BYTES
     if at != end:
         raise CorruptError(f"the state of group {group.number:016x} is longer than it says")

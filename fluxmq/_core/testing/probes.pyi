@@ -9,11 +9,12 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.stream import StreamReader
 
-__all__ = ["DEBUG_BUILD", "ReaderProbe", "claims_of", "gathered", "live_objects", "pump_queues", "retained_nodes",
-           "session_state"]
+__all__ = ["DEBUG_BUILD", "ReaderProbe", "claims_of", "gathered", "holders_known", "live_objects", "pump_queues",
+           "retained_nodes", "session_state"]
 
 DEBUG_BUILD: bool
 
+def holders_known(group: Group) -> int: ...
 def claims_of(group: Group) -> dict[tuple[int, int], tuple[str, int, int, Any]]: ...
 def gathered(journal: Journal) -> int: ...
 def live_objects() -> dict[str, int]: ...

@@ -18,8 +18,8 @@ from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_t
 from fluxmq._core.queue.stream cimport StreamReader
 
-__all__ = ["DEBUG_BUILD", "ReaderProbe", "claims_of", "gathered", "live_objects", "pump_queues", "retained_nodes",
-           "session_state"]
+__all__ = ["DEBUG_BUILD", "ReaderProbe", "claims_of", "gathered", "holders_known", "live_objects", "pump_queues",
+           "retained_nodes", "session_state"]
 
 DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 
@@ -100,6 +100,11 @@ def claims_of(Group group not None) -> dict:
                 found[cursor.log.number, claim.offset] = state, claim.deliveries, claim.due_ms, member
                 claim = claim.chain
     return found
+
+
+def holders_known(Group group not None) -> int:
+    """Of a copy's group: how many (life, member) it remembers."""
+    return 0 if group.holders is None else len(group.holders)
 
 
 @cython.final

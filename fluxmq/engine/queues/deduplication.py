@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-__all__ = ["is_repeated", "with_sequence"]
+__all__ = ["is_repeated", "together", "with_sequence"]
 
 DEDUPLICATION_WINDOW = 1024  # sequences below a producer's highest that are remembered individually
 
@@ -26,3 +26,13 @@ def with_sequence(known: tuple[int, int] | None, sequence: int) -> tuple[int, in
         shift = sequence - highest
         return sequence, (bits << shift | 1) & (1 << DEDUPLICATION_WINDOW) - 1 if shift < DEDUPLICATION_WINDOW else 1
     return highest, bits | 1 << highest - sequence
+
+
+def together(known: tuple[int, int] | None, other: tuple[int, int]) -> tuple[int, int]:
+    """What either of two knows."""
+    if known is None:
+        return other
+    lower, higher = sorted((known, other))
+    below = higher[0] - lower[0]
+    return higher[0], higher[1] | (lower[1] << below & (1 << DEDUPLICATION_WINDOW) - 1
+                                   if below < DEDUPLICATION_WINDOW else 0)

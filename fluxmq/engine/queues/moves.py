@@ -11,97 +11,52 @@ It is one file because what one side writes the other reads.
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.memory.namespace import Namespace, read_namespace
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.peer.queue_member import PeerMember
 from fluxmq._core.peer.queue_relay import QueueRelay
-from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.handover import (
-    Reserve,
-    held_of,
-    messages_from,
-    reserve,
-)
-from fluxmq._core.queue.lanes import OFFSET_MASK
+from fluxmq._core.queue.handover import Reserve, reserve
+from fluxmq._core.queue.line import Incoming, append_records
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
-from fluxmq._core.queue.state import cursors_in, replay, state_of
 from fluxmq.engine.ports.definitions import QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.deduplication import together
 from fluxmq.engine.queues.delays import adopt_delays
+from fluxmq.engine.queues.encoding import closing, described, gathered, mark_of, messages_of, opening
 from fluxmq.engine.queues.hands import Contents, Ghost, Hand, Hands, hand_of, settle_late
 from fluxmq.engine.queues.manager import KINDS, QueueManager
 from fluxmq.engine.queues.parts import is_part
-from fluxmq.engine.queues.records import MOVING, GroupRecord, is_moving, record
+from fluxmq.engine.queues.records import (
+    HAD,
+    MOVING,
+    RELEASED,
+    GroupRecord,
+    Origin,
+    QueueRecord,
+    is_moving,
+    origin_in,
+    produced_in,
+    record,
+)
 from fluxmq.engine.queues.state import QueueState
+from fluxmq.engine.stored import group_of, queue_of
 from fluxmq.model.malformed import MALFORMED
+from fluxmq.model.queues import QueueSpec
 
 __all__ = ["Arrival", "Departure", "why_it_stays"]
 
 PART_BYTES = 256 << 10
 SMALL_BYTES = 256 << 10  # when so little has come meanwhile, the queue stops
 ROUNDS_MAX = 10  # or after so many, if publishers are as fast as the way to the other node
-
-
-class GroupPart(msgspec.Struct, array_like=True, frozen=True):
-    """held: what consumers of whatever node hold: [(index of the log in the queue, offset, deliveries)]."""
-
-    name: bytes
-    pattern: bytes
-    record: GroupRecord
-    state: bytes
-    held: list[tuple[int, int, int]]
-
-
-class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """The first part. steady_ms: the old owner's clock, by which its messages expire. firsts: of its logs, when the
-    copy begins."""
-
-    definition: QueueDefinition
-    steady_ms: int
-    firsts: list[int]
-    producers: dict[bytes, tuple[int, bytes]] = {}
-
-
-class Messages(msgspec.Struct, frozen=True, kw_only=True, tag="messages"):
-    """log: index in the queue; -1: delayed messages. data: as the log has them."""
-
-    log: int
-    data: bytes
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """The last part. numbers, firsts, nexts: of the old owner's logs. delayed: number and next of the log of delayed
-    messages, and the state of its group; None: nothing was ever delayed. origins: of messages of QoS 2 that the queue
-    has had. released: of such that were released, and may come once more."""
-
-    numbers: list[int]
-    firsts: list[int]
-    nexts: list[int]
-    groups: list[GroupPart]
-    delayed: tuple[int, int, bytes] | None
-    producers: dict[bytes, tuple[int, bytes]]
-    origins: list[tuple[int, int, int]]
-    released: list[tuple[int, int, int]]
-
-
-_encode = msgspec.msgpack.encode
-
-
-def _producers(state: QueueState) -> dict[bytes, tuple[int, bytes]]:
-    return {name: (highest, bits.to_bytes(-(-bits.bit_length() // 8), "big"))
-            for name, (highest, bits) in state.producers.items()}
-
-
-def _unpacked(producers: dict[bytes, tuple[int, bytes]]) -> dict[bytes, tuple[int, int]]:
-    return {name: (highest, int.from_bytes(bits, "big")) for name, (highest, bits) in producers.items()}
 
 
 def why_it_stays(state: QueueState) -> str:
@@ -130,7 +85,7 @@ class Departure:
         self.contents: Contents | None = None  # since the instant of rest()
         self.outbox: PeerOutbox | None = None
         self._relay: QueueRelay | None = None  # keeps publishes until the new owner knows
-        self._positions: dict[int, int] = {}  # by index of the log, -1 for the delayed ones
+        self._positions: dict[Log, int] = {}
         self._ghosts: list[Ghost] = []
         self._late: list[list[Any]] = []
         self._decided = False
@@ -143,29 +98,27 @@ class Departure:
 
     # ------------------------------------------------------------------ the copy
 
-    def _logs(self) -> list[tuple[int, Log]]:
-        delays = self.state.queue.delays
-        return [*enumerate(self.state.queue.logs), *([(-1, delays.log)] if delays is not None else ())]
-
     async def parts(self) -> AsyncIterator[bytes]:
         """The messages, while the queue is served; until little is left."""
-        state, queue = self.state, self.state.queue
-        yield _encode(Begin(definition=QueueDefinition(state.id, state.spec, state.declared),
-                            steady_ms=self._manager.hub.steady_ms, firsts=[log.first for log in queue.logs],
-                            producers=_producers(state)))
+        manager, state = self._manager, self.state
+        yield opening(manager, state)
+        named = len(state.logs)
         for _ in range(ROUNDS_MAX):
             copied = 0
-            for at, log in self._logs():
+            if len(state.logs) != named:  # the first message was delayed meanwhile
+                named = len(state.logs)
+                yield described(manager, state)
+            for log in state.logs[:named]:
                 end = log.next
-                while (position := max(self._positions.get(at, 0), log.first)) < end:
-                    data, self._positions[at], missing = messages_from(log, position, PART_BYTES)
-                    if missing and not data:
-                        self._positions[at], data = await self._manager.disk.read_part(
-                            log, self._positions[at], PART_BYTES)
-                    copied += len(data)
-                    if data:
-                        yield _encode(Messages(log=at, data=data))
-                self._positions[at] = max(self._positions.get(at, 0), end)
+                while (position := max(self._positions.get(log, 0), log.first)) < end:
+                    part, self._positions[log], missing = messages_of(log, position, PART_BYTES)
+                    if missing and not part:
+                        self._positions[log], data = await manager.disk.read_part(log, self._positions[log], PART_BYTES)
+                        part = append_records(log.number, data)
+                    copied += len(part)
+                    if part:
+                        yield part
+                self._positions[log] = max(self._positions.get(log, 0), end)
             if copied <= SMALL_BYTES:
                 return
 
@@ -175,15 +128,15 @@ class Departure:
         manager, state, queue = self._manager, self.state, self.state.queue
         if manager.states.get(queue) is not state or queue.relay is not None or queue.damage is not None:
             raise QueueRefused("unavailable", f"queue {state.spec.shown} has changed meanwhile")
-        parts = []
-        for at, log in self._logs():
-            position = self._positions.get(at, 0)
+        parts = [described(manager, state)]
+        for log in state.logs:
+            position = self._positions.get(log, 0)
             while position < log.next:
-                data, position, missing = messages_from(log, position, PART_BYTES)
+                part, position, missing = messages_of(log, position, PART_BYTES)
                 if missing:
                     raise QueueRefused("unavailable",
                                        f"queue {state.spec.shown} got more than could be copied: try again")
-                parts += [_encode(Messages(log=at, data=data))] if data else []
+                parts.append(part)
         for group in state.groups.values():
             for member in list(group.pullers):
                 if isinstance(member, Reserve):
@@ -194,18 +147,13 @@ class Departure:
         for name, packet_id, use in had:
             origins.bring_group(name, packet_id, use, mark)
         contents = self.contents = Contents.of(manager, state)
-        delays = queue.delays
-        parts.append(_encode(End(
-            numbers=[log.number for log in queue.logs], firsts=[log.first for log in queue.logs],
-            nexts=[log.next for log in queue.logs],
-            groups=[GroupPart(*key, record_, kept, held_of(state.groups[key], queue.lanes))
-                    for key, (_, record_, kept) in contents.groups.items()],
-            delayed=(delays.log.number, delays.log.next, state_of(delays.group)) if delays is not None else None,
-            producers=_producers(state), origins=had, released=origins.released_of(mark))))
+        parts += closing(manager, state, ((state.groups[key], record_)
+                                          for key, (_, record_, _) in contents.groups.items()),
+                         had, origins.released_of(mark))
         self.outbox = outbox
         outbox.halt()
         self._relay, self._ghosts = self._hands.rest(state, to, outbox, self._settled_late)
-        return parts
+        return gathered(parts, PART_BYTES)
 
     def _settled_late(self, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int, log: int,
                       first: int, count: int, ms: int, counts: bool, reason: str) -> None:
@@ -255,12 +203,6 @@ class Departure:
         self.resume()
 
 
-def mark_of(identity: int) -> int:
-    """Stands for a queue among the groups that have had a message with an origin: queue_mark of _core/queue/queue."""
-    mixed = (identity ^ identity >> 32) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
-    return max(mixed >> 32, 1)
-
-
 class Arrival:
     """Machine. The new owner's side: a copy that is not the queue yet. It is on the disk like a queue, under a name by
     which a start knows what it is."""
@@ -271,58 +213,90 @@ class Arrival:
         self.definition: QueueDefinition | None = None
         self.state: QueueState | None = None
         self.whole = False
-        self._shift_ms = 0
+        self._objects = Incoming(lambda state, message: None)
+        self._namespaces: dict[int, Namespace] = {0: manager.hub.root}  # by their numbers at the old owner
+        self._clock: int | None = None
+        self._origins: dict[int, list[Origin]] = {HAD: [], RELEASED: []}
         self._relay: QueueRelay | None = None  # see keep()
         self._kept = False
-        self.end: End | None = None
 
     def feed(self, part: bytes) -> None:
-        """The next part. Raises CorruptError, QueueRefused, StorageError."""
+        """The next records of the queue (encoding.py). Raises CorruptError, QueueRefused, StorageError."""
         try:
-            # A decoder of the module would cost every start a millisecond, also of a node alone.
-            read: Begin | Messages | End = msgspec.msgpack.decode(part, type=Begin | Messages | End)
+            self._objects.apply(part, self._apply)
         except MALFORMED as error:
-            raise CorruptError(f"not a part of a queue: {error}") from None
-        if isinstance(read, Begin):
-            self._begin(read)
+            raise CorruptError(f"a record of a queue is not what a broker writes: {error}") from None
+
+    def _apply(self, kind: int, number: int, body: bytes) -> None:
+        """A record that is not about messages. What is applied is also recorded here."""
+        if kind == RecordKind.CLOCK:
+            self._hear(number)
+        elif kind == RecordKind.NAMESPACE:
+            name, _ = read_namespace(body)
+            if name is None:
+                raise CorruptError("the namespace of a queue has ended")
+            self._namespaces[number] = self._manager.hub.namespaces.add(name)
+        elif kind == RecordKind.QUEUE:
+            found, spec = queue_of(body)
+            if self.state is None:
+                self._begin(found, spec)
+            self._adopt_delays(found)
         elif self.state is None:
             raise CorruptError("a queue that has not begun")
-        elif isinstance(read, Messages):
-            if not -1 <= read.log < len(self.state.queue.logs):
-                raise CorruptError(f"the queue has no log {read.log}")
-            log = self._delayed().log if read.log < 0 else self.state.queue.logs[read.log]
-            log.take_in(read.data, self._shift_ms)
-            self.state.queue.mark_dirty()
+        elif kind == RecordKind.GROUP:
+            self._adopt_group(number, group_of(body))
+        elif kind == RecordKind.PRODUCED:
+            name, known = produced_in(body)
+            self.state.note_produced(name, together(self.state.producers.get(name), known))
+            self._record(RecordKind.PRODUCED, self.state.queue.number, body)
+        elif kind == RecordKind.QUEUE_ORIGIN:
+            origin, what = origin_in(body)
+            self._origins[what].append(origin)
         else:
-            self._finish(read)
+            raise CorruptError(f"a record of kind {kind} does not say what a queue has")
 
-    def _begin(self, begin: Begin) -> None:
-        manager, definition = self._manager, begin.definition
-        if self.state is not None:
-            raise CorruptError("a queue begins twice")
-        self.definition = definition
-        self._shift_ms = manager.hub.steady_ms - begin.steady_ms
-        spec, declared = definition.spec, definition.declared
+    def _hear(self, steady_ms: int) -> None:
+        """The old owner's clock: that of its queue before all else, or behind all else."""
+        if self._clock is None:
+            self._clock = steady_ms
+            return
+        if self.state is None:
+            raise CorruptError("a queue that has not begun")
+        origins = self._manager.hub.origins
+        origins.queue_came(mark_of(self.state.id), self._origins[HAD])
+        origins.bring_released(mark_of(self.state.id), self._origins[RELEASED])
+        self._manager.note_changed(self.state)
+        self.whole = True
+
+    def _record(self, kind: RecordKind, number: int, body: object) -> None:
+        assert self.state is not None
+        if self.state.queue.durable:
+            record(self._manager.hub.ledger, kind, number, body, self.state.queue.line)
+
+    def _begin(self, found: QueueRecord, spec: QueueSpec) -> None:
+        manager, declared = self._manager, found.declared
+        namespace = self._namespaces.get(found.namespace)
+        if self._clock is None or namespace is None:
+            raise CorruptError("a queue begins without its clock, or its namespace")
         volatile = spec.type == "ephemeral"
-        namespace = manager.hub.namespaces.add(definition.address[0])
-        name = f"{MOVING}{definition.id:x}"
+        name = f"{MOVING}{found.identity:x}"
+        if namespace is not manager.hub.root:
+            spec = msgspec.structs.replace(spec, namespace=namespace.text)
+            declared = msgspec.structs.replace(declared, vhost=namespace.name) if declared is not None else None
+        definition = self.definition = QueueDefinition(found.identity, spec, declared)
         spec = msgspec.structs.replace(spec, name=name)
         if declared is not None:
             declared = msgspec.structs.replace(declared, name=name.encode())
         line = (manager.replicator.line_of_queue(namespace.name, name.encode(), not volatile)
                 or manager.hub.commits.local)
-        ledger = manager.hub.ledger
-        number = manager.number(line)
-        if len(begin.firsts) != spec.partitions * spec.lanes:
-            raise CorruptError(f"a queue with {len(begin.firsts)} logs")
-        logs = [Log(ledger, manager.number(line), lane=at % spec.lanes, first=first, next=first, volatile=volatile,
-                    line=line)
-                for at, first in enumerate(begin.firsts)]
-        queue = Queue(ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
+        self._objects.shift_ms = manager.hub.steady_ms + line.shift_ms - self._clock
+        ledger, own = manager.hub.ledger, manager.number(line)
+        logs = [Log(ledger, manager.number(line), lane=one.lane, volatile=volatile, line=line) for one in found.logs]
+        queue = Queue(ledger, own, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
         queue.following = True  # it gives nothing out
         state = self.state = QueueState(spec, queue, declared)
         state.id = definition.id
-        state.producers = _unpacked(begin.producers)
+        self._objects.logs.update((one.number, (state, log)) for one, log in zip(found.logs, logs, strict=True))
         manager.settings.configure(state)
         manager.states[queue] = state  # for the checkpoints
         manager.record_queue(state)
@@ -330,57 +304,26 @@ class Arrival:
         if served is not None and served.id == definition.id and hand_of(served) is Hand.RELAY:
             self._hands.begin_copy(served, state)
 
-    def _delayed(self) -> Delays:
+    def _adopt_delays(self, found: QueueRecord) -> None:
         assert self.state is not None
         queue = self.state.queue
-        if queue.delays is None:
+        if found.delay and queue.delays is None:
             log = Log(self._manager.hub.ledger, self._manager.number(queue.line), volatile=not queue.durable,
                       line=queue.line)
-            adopt_delays(self._manager, self.state, log, self._manager.number(queue.line))
+            delays = adopt_delays(self._manager, self.state, log, self._manager.number(queue.line))
+            self._objects.logs[found.delay] = self.state, log
+            self._objects.groups[found.delay_group] = delays.group
             self._manager.record_queue(self.state)
-        assert queue.delays is not None
-        return queue.delays
 
-    def _finish(self, end: End) -> None:
-        manager, state = self._manager, self.state
-        assert state is not None
-        queue = state.queue
-        numbers = dict(zip(end.numbers, (log.number for log in queue.logs), strict=True))
-        for part in end.groups:
-            number = manager.number(queue.line)
-            record_ = msgspec.structs.replace(part.record, queue=queue.number)
-            group = manager.adopt_group(state, number, record_)
-            if queue.durable:
-                record(manager.hub.ledger, RecordKind.GROUP, number, record_, queue.line)
-            self._group_state(group, part.state, numbers)
-        for log, first, next_ in zip(queue.logs, end.firsts, end.nexts, strict=True):
-            _reach(log, next_)
-            self._trim(log, first)
-        if end.delayed is not None:
-            delays = self._delayed()
-            self._group_state(delays.group, end.delayed[2], {end.delayed[0]: delays.log.number})
-            _reach(delays.log, end.delayed[1])
-        state.producers = _unpacked(end.producers)
-        manager.hub.origins.queue_came(mark_of(state.id), end.origins)
-        manager.hub.origins.bring_released(mark_of(state.id), end.released)
-        manager.note_changed(state)
-        self.end = end
-        self.whole = True
-
-    def _trim(self, log: Log, first: int) -> None:
-        """What the old owner has removed meanwhile: by its retention, as the oldest of a full queue, or by a purge. The
-        groups may not know it yet, since a queue that rests is not pumped. Recorded in any case: a start knows by it
-        that the log does not begin with the first of all offsets, also if no message is left."""
-        log.trim(first)
-        if first & OFFSET_MASK and not log.volatile:
-            record(self._manager.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"), log.line)
-
-    def _group_state(self, group: Group, state: bytes, numbers: dict[int, int]) -> None:
-        """Applies it, by records of the journal."""
-        for kind, body in _records(group.number, state, numbers, self._shift_ms):
-            if not group.volatile:
-                self._manager.hub.ledger.write(kind, body, group.line)
-            replay(group, kind, body)
+    def _adopt_group(self, number: int, found: GroupRecord) -> None:
+        assert self.state is not None
+        queue = self.state.queue
+        if (found.name, found.pattern) in self.state.groups:
+            raise CorruptError(f"group {found.name!r} of a queue comes twice")
+        found = msgspec.structs.replace(found, queue=queue.number)
+        group = self._manager.adopt_group(self.state, self._manager.number(queue.line), found)
+        self._objects.groups[number] = group
+        self._record(RecordKind.GROUP, group.number, found)
 
     def keep(self) -> None:
         """What this node's clients publish from now on waits here: to the old owner it would go the longer way, behind
@@ -434,7 +377,7 @@ class Arrival:
 
     def adopt(self, state: QueueState) -> list[tuple[Group, Reserve]]:
         """The queue is of this node now. state: of its relay. Returns who holds what consumers of other nodes held."""
-        assert self.state is not None and self.end is not None
+        assert self.state is not None and self.whole
         contents, staged = self.contents(), self.state
         self._drop()
         self.state = None
@@ -444,50 +387,22 @@ class Arrival:
         for group in staged.groups.values():
             group.end()
         found = []
-        for part in self.end.groups:
-            served = state.groups.get((part.name, part.pattern))
-            if served is None or not part.held:
-                continue
-            one = Reserve()
-            served.attach(one)
-            for log, offset, deliveries in part.held:
-                reserve(served, one, log, offset, deliveries)
-            if one.held:
+        for key, group in staged.groups.items():
+            served = state.groups.get(key)
+            if served is not None and (one := self._keep(served, self._objects.held.get(group, []))) is not None:
                 found.append((served, one))
-            else:
-                served.leave(one)
         self._hands.settle_kept(state.queue, settled)
         return found
 
-
-def _reach(log: Log, next_: int) -> None:
-    """No offset is given out twice."""
-    if next_ > log.next:
-        log.replay(b"", next_)
-
-
-def _records(number: int, state: bytes, numbers: dict[int, int], shift_ms: int) -> Iterator[tuple[RecordKind, bytes]]:
-    own = number.to_bytes(8, "big")
-    for log, _, floor, pages, claims in cursors_in(state):
-        of_log = own + numbers[log].to_bytes(8, "big")
-        yield RecordKind.CURSOR, of_log + floor.to_bytes(8, "big")
-        for base, bits in pages:
-            for first, count in _runs(bits):
-                low = max(base + first, floor)
-                if base + first + count > low:
-                    yield RecordKind.SETTLE, (of_log + low.to_bytes(8, "big")
-                                              + (base + first + count - low).to_bytes(4, "big"))
-        for offset, deliveries, due in claims:
-            due = max(due + shift_ms, 1) if due > 0 else due
-            yield RecordKind.RETURN, (of_log + offset.to_bytes(8, "big") + deliveries.to_bytes(2, "big")
-                                      + due.to_bytes(8, "big", signed=True))
-
-
-def _runs(bits: int) -> Iterator[tuple[int, int]]:
-    """Of set bits: (first, how many)."""
-    text, at = f"{bits:b}"[::-1], 0
-    while (first := text.find("1", at)) >= 0:
-        at = text.find("0", first)
-        if at < 0:
-            at = len(text)
-        yield first, at - first
+    @staticmethod
+    def _keep(group: Group, held: list[tuple[int, int, int, int]]) -> Reserve | None:
+        """What consumers of other nodes held."""
+        one, at = Reserve(), {cursor.log.number: index for index, cursor in enumerate(group.cursors)}
+        group.attach(one)
+        for log, first, count, deliveries in held:
+            for offset in range(first, first + count):
+                reserve(group, one, at[log], offset, deliveries)
+        if one.held:
+            return one
+        group.leave(one)
+        return None

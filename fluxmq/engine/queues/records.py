@@ -1,6 +1,7 @@
 """Records of the cold operations of queues in journal and view (docs/internals/queues.md, Records)."""
 from __future__ import annotations
 
+import struct
 from typing import Annotated
 
 import msgspec
@@ -14,8 +15,8 @@ from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["MOVING", "GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "is_moving", "record"]
-
+__all__ = ["HAD", "MOVING", "RELEASED", "GroupRecord", "LogMeta", "LogRecord", "Origin", "QueueRecord", "is_moving",
+           "origin_body", "origin_in", "produced_body", "produced_in", "record"]
 
 MOVING = "$moving-"  # and the identity of the queue, in hex: the name of a copy that is not the queue yet
 _MOVING = MOVING.encode()
@@ -25,6 +26,12 @@ def is_moving(name: bytes) -> bool:
     """Whether a queue of this name is a copy that has come from another node, or a part of one (moves.py)."""
     return name.startswith(_MOVING)
 
+
+# What a QUEUE_ORIGIN says of a message of QoS 2, by (name, packet identifier, use): _core/hub/origins.
+HAD = 0
+RELEASED = 1
+Origin = tuple[int, int, int]
+_ORIGIN = struct.Struct(">QHQB")
 
 # Fields that cannot be negative are checked by their decoder, at no cost; msgpack has nothing above a u64.
 Count = Annotated[int, Meta(ge=0)]
@@ -89,3 +96,33 @@ def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None, l
     is unique; None: the journal."""
     more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
     ledger.write(kind, number.to_bytes(8, "big") + more, line)
+
+
+# Bodies of records, behind the number of their queue.
+
+def produced_body(name: bytes, known: tuple[int, int]) -> bytes:
+    """Of a PRODUCED; known: (highest, bitmap), as in deduplication.py."""
+    highest, bits = known
+    return (highest.to_bytes(8, "big") + len(name).to_bytes(2, "big") + name
+            + bits.to_bytes(-(-bits.bit_length() // 8), "big"))
+
+
+def produced_in(body: bytes) -> tuple[bytes, tuple[int, int]]:
+    """Decodes produced_body(). Raises CorruptError."""
+    end = 10 + int.from_bytes(body[8:10], "big")
+    if len(body) < max(end, 10):
+        raise CorruptError(f"what a producer has sent has {len(body)} bytes, and is shorter than it says")
+    return body[10:end], (int.from_bytes(body[:8], "big"), int.from_bytes(body[end:], "big"))
+
+
+def origin_body(origin: Origin, what: int) -> bytes:
+    """Of a QUEUE_ORIGIN; what: HAD or RELEASED."""
+    return _ORIGIN.pack(*origin, what)
+
+
+def origin_in(body: bytes) -> tuple[Origin, int]:
+    """Decodes origin_body(). Raises CorruptError."""
+    if len(body) != _ORIGIN.size or body[-1] > RELEASED:
+        raise CorruptError(f"the origin of a queue's message has {len(body)} bytes, or says what nobody knows")
+    name, packet_id, use, what = _ORIGIN.unpack(body)
+    return (name, packet_id, use), what

@@ -26,18 +26,19 @@ from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.handover import Reserve, reserve_claimed
+from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.queue.lend import give_back, lend, mirror_of, release, retain, undo
 from fluxmq._core.queue.line import LineObjects
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.state import restore_state, state_of
-from fluxmq.engine.queues.deduplication import with_sequence
+from fluxmq.engine.queues.deduplication import together, with_sequence
 from fluxmq.engine.queues.delays import DELAY_GROUP, adopt_delays
 from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hands, hand_of
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
-from fluxmq.engine.queues.records import GroupRecord, QueueRecord
-from fluxmq.engine.queues.recovery.snapshot import read_snapshot, rebuild
+from fluxmq.engine.queues.records import GroupRecord, QueueRecord, produced_in
+from fluxmq.engine.queues.recovery.followed import CopyOrigins, keep_held
+from fluxmq.engine.queues.recovery.snapshot import queue_in
 from fluxmq.engine.stored import group_of, queue_of
 from fluxmq.model.queues import QueueSpec
 
@@ -63,6 +64,7 @@ class QueueLine:
         self.logs: dict[int, tuple[QueueState, Log]] = self.objects.logs
         self.passed_over: set[int] = set()  # logs of queues that had ended before the first record that was read
         self._served: dict[int, QueueState] = {}  # the queue of each copy, while this instance leads
+        self._origins = CopyOrigins()
         self._declared: dict[int, QueueState] = {}  # those that it has declared, and that have no copy yet
         self._make_log = make_log or self._new_log
 
@@ -135,21 +137,23 @@ class QueueLine:
             restore_state(group, copied)
 
     def restore(self, raw: bytes) -> QueueState:
-        """Replaces the queue's state by a snapshot of its leader; records committed later are applied to it. Raises
-        CorruptError; UsageError when this instance leads."""
+        """Makes the copy of a queue anew from a snapshot of its leader; records committed later are applied to it.
+        Raises CorruptError: without changing anything, if it is no snapshot, else without a copy; UsageError when this
+        instance leads."""
         if not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
-        found = read_snapshot(raw)
-        self.manager.hub.namespaces.learn(self.line, found.record.namespace, found.namespace)
-        state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.declaration())
+        number = queue_in(raw)
+        former = self.queues.pop(number, None)
+        if former is not None:
+            self._forget(former)
+        self.apply(raw)
+        state = self.queues.get(number)
         if state is None:
-            raise CorruptError(f"the namespace of queue {found.number:016x} has ended")
-        rebuild(self.manager, state, found)
-        for number in [number for number, group in self.groups.items() if group.home is state.queue]:
-            del self.groups[number]
-        delays = state.queue.delays
-        for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
-            self.groups[group.number] = group
+            raise CorruptError(f"the namespace of queue {number:016x} has ended")
+        served = self.manager.queues.get(state.queue.address)
+        if self._hands is not None and former is not None and served is not None and served.copy is former:
+            self._hands.drop_copy(served)
+            self._hands.begin_copy(served, state)
         return state
 
     def clear(self) -> None:
@@ -166,6 +170,7 @@ class QueueLine:
         self.groups.clear()
         self.logs.clear()
         self.passed_over.clear()
+        self._origins.forget()
 
     # ------------------------------------------------------------------ records
 
@@ -212,6 +217,14 @@ class QueueLine:
             self._replay_group_end(number)
         elif kind == RecordKind.NAMESPACE:
             self.manager.hub.namespaces.learn(self.line, number, body)
+        elif kind == RecordKind.PRODUCED:
+            self._replay_produced(number, body)
+        elif kind == RecordKind.QUEUE_ORIGIN and self.line.number:
+            if number in self.queues:
+                self._origins.apply(number, body)
+        elif kind == RecordKind.CLOCK and self.line.number:
+            if self.following:
+                self.line.hear(number, self.manager.hub.steady_ms)
         else:
             raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
 
@@ -221,6 +234,12 @@ class QueueLine:
         if b"producer-id" in headers and sequence.isdigit():
             producer = headers[b"producer-id"]
             state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
+            self.manager.note_changed(state)
+
+    def _replay_produced(self, number: int, body: bytes) -> None:
+        state, (producer, known) = self.queues.get(number), produced_in(body)
+        if state is not None:
+            state.note_produced(producer, together(state.producers.get(producer), known))
             self.manager.note_changed(state)
 
     def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
@@ -278,6 +297,7 @@ class QueueLine:
                 self._release(state.queue.number)
 
     def _forget(self, state: QueueState) -> None:
+        self._origins.forget(state.queue.number)
         delays = state.queue.delays
         for log in state.logs:
             self.logs.pop(log.number, None)
@@ -290,11 +310,11 @@ class QueueLine:
 
     # ------------------------------------------------------------------ another leads, this one leads
 
-    def lead(self) -> list[tuple[Group, Reserve]]:
+    def lead(self, has_ended: Callable[[int], bool] = lambda life: False) -> list[tuple[Group, Reserve]]:
         """From now on this instance decides, and records its decisions for the line: the relay of each queue becomes
-        the queue, with what its copy has. What was given out is kept for consumers of other nodes, which may hold it:
-        returns what QueueManager.let_go takes. Raises UsageError, without changing anything, when a queue of the same
-        name is here already."""
+        the queue, with what its copy has. has_ended: whether a life of a node has, by its epoch: what its consumers
+        held is ready. What those of other nodes hold is kept for them: returns what QueueManager.let_go takes. Raises
+        UsageError, without changing anything, when a queue of the same name is here already."""
         if self._hands is None or not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
         for copy in self.queues.values():
@@ -309,10 +329,11 @@ class QueueLine:
             served = self.manager.queues.get(copy.queue.address)
             if served is None:
                 served = self.manager.make_relay(copy.spec, copy.declared, copy.id)
-            kept += self._take(self._hands, served, copy)
+            kept += self._take(self._hands, served, copy, has_ended)
         return kept
 
-    def _take(self, hands: Hands, served: QueueState, copy: QueueState) -> list[tuple[Group, Reserve]]:
+    def _take(self, hands: Hands, served: QueueState, copy: QueueState,
+              has_ended: Callable[[int], bool]) -> list[tuple[Group, Reserve]]:
         contents, delays = Contents.of(self.manager, copy), copy.queue.delays
         contents.logs = [lend(log) for log in copy.queue.logs]
         if delays is not None:
@@ -321,10 +342,12 @@ class QueueLine:
             restore_state(group, state_of(delays.group))
         settled = hands.take(served, contents)
         served.producers = dict(copy.producers)
+        self._origins.hand_over(copy.queue.number, served.queue, self.manager.hub.origins)
         self._serves(served, copy)
         hands.settle_kept(served.queue, settled)
-        kept = [(group, reserve_claimed(group)) for group in served.groups.values()]
-        return [(group, one) for group, one in kept if one is not None]
+        here = self.manager.hub.ledger.life
+        return [found for key, group in copy.groups.items()
+                for found in keep_held(served.groups[key], group, here, has_ended)]
 
     def note(self, state: QueueState) -> None:
         """This instance, which leads, has declared a queue for the line: what it decides of it can be taken back."""

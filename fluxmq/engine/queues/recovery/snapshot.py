@@ -1,120 +1,46 @@
-"""Snapshots of a whole queue: to bytes, restored in place, and compared between two instances."""
+"""Snapshots of a whole queue, and what compares two instances."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
 
 import msgspec
 
-from fluxmq._core.errors import CorruptError
+from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.queue.export import unflushed
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.state import cursors_in, restore_state, state_of
+from fluxmq._core.queue.state import cursors_in, state_of
+from fluxmq.engine.queues.encoding import closing, mark_of, messages_of, opening
 from fluxmq.engine.queues.manager import QueueManager, QueueState
-from fluxmq.engine.queues.records import GroupRecord, LogRecord, QueueRecord
+from fluxmq.engine.queues.records import LogRecord, produced_body
 
-__all__ = ["Snapshot", "derive", "digest", "read_snapshot", "rebuild", "snapshot"]
-
-
-class Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """A queue's state at one moment, without what its segments have: a new instance begins with it and applies later
-    records.
-
-    namespace: `Namespace.record`. groups: number, record, state. logs: number, first offset, end of its segments, its
-    end, messages behind the segments.
-    """
-
-    number: int
-    record: QueueRecord
-    namespace: bytes
-    producers: dict[bytes, tuple[int, int]]
-    groups: list[tuple[int, GroupRecord, bytes]]
-    delayed: bytes
-    logs: list[tuple[int, int, int, int, bytes]]
+__all__ = ["digest", "queue_in", "snapshot"]
 
 
 def snapshot(manager: QueueManager, state: QueueState) -> bytes:
-    """The queue's present state. Changes nothing, but writes open runs of claims as records."""
-    queue, delays = state.queue, state.queue.delays
-    for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
-        group.flush_records()
-    return msgspec.msgpack.encode(Snapshot(
-        queue.number, manager.queue_record(state), queue.namespace.record, dict(state.producers),
-        [(group.number, manager.group_record(state, group, pattern), state_of(group))
-         for (_, pattern), group in state.groups.items()],
-        state_of(delays.group) if delays is not None else b"",
-        # Includes messages that every group has settled, as long as they are in memory: a later group begins there.
-        [(log.number, log.first, log.flushed, log.next, unflushed(log, None)) for log in state.logs]))
+    """The queue's present state as records of its line (encoding.py): a new instance begins with it and applies later
+    ones. Changes nothing, but writes open runs of claims as records. Raises UsageError if a message is on disk only."""
+    parts = [opening(manager, state)]
+    for log in state.logs:
+        # With those that every group has settled, as long as they are in memory: a later group begins there.
+        messages, _, missing = messages_of(log, log.first, 1 << 62)
+        if missing:
+            raise UsageError(f"queue {state.spec.shown} has messages on disk only, which a snapshot has not")
+        parts.append(messages)
+    groups = ((group, manager.group_record(state, group, pattern)) for (_, pattern), group in state.groups.items())
+    mark, origins = mark_of(state.id), manager.hub.origins
+    had, released = (origins.of_queue(mark), origins.released_of(mark)) if state.id else ([], [])
+    return b"".join((*parts, *closing(manager, state, groups, had, released)))
 
 
-_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
-
-
-def read_snapshot(raw: bytes) -> Snapshot:
-    """Decodes a snapshot. Raises CorruptError."""
-    try:
-        return _snapshot(raw)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise CorruptError(f"that is no snapshot of a queue: {error}") from error
-
-
-def rebuild(manager: QueueManager, state: QueueState, found: Snapshot,
-            due_pairs: Callable[[int], Iterable[bytes]] = lambda log: ()) -> None:
-    """Replaces the queue's contents by those of a snapshot; bindings, consumers and settings stay. Claimed messages are
-    ready again, as after a restart; the consumers stay members, and their later settlements of these messages have no
-    effect. due_pairs: of a delay log's segments (SegmentFiles). Raises CorruptError for a snapshot of another queue,
-    without changing anything."""
-    queue, delays = state.queue, state.queue.delays
-    logs = {log.number: log for log in state.logs}
-    if found.number != queue.number or {one[0] for one in found.logs} != logs.keys():
-        raise CorruptError(f"the snapshot is of queue {found.number:016x}, not of {queue.number:016x}, or of "
-                           f"other logs")
-    members = {group: (list(group.members), list(group.pullers)) for group in state.groups.values()}
-    for group in state.groups.values():
-        group.disband()
-    for number, first, flushed, end, messages in found.logs:
-        logs[number].restart(first, flushed)
-        if end != flushed:
-            logs[number].replay(messages, end)
-    _same_groups(manager, state, found)
-    if delays is not None:
-        restore_state(delays.group, found.delayed)
-    state.producers = found.producers
-    manager.note_changed(state)
-    if not queue.following:
-        derive(manager, state, due_pairs)
-    for group, (joined, pullers) in members.items():
-        if group in state.groups.values():
-            for member in joined:
-                group.join(member)
-            for member in pullers:
-                group.attach(member)
-
-
-def _same_groups(manager: QueueManager, state: QueueState, found: Snapshot) -> None:
-    """Gives the queue the groups of the snapshot, each with its state."""
-    known = {group.number: (name, group) for name, group in state.groups.items()}
-    for number in known.keys() - {one[0] for one in found.groups}:
-        manager.drop_quietly(state, known[number][0])
-    for number, record, copied in found.groups:
-        group = known[number][1] if number in known else manager.adopt_group(state, number, record)
-        group.set_mode(record.mode)
-        manager.set_retry_policy(state, group, record.retry_policy)
-        restore_state(group, copied)
-
-
-def derive(manager: QueueManager, state: QueueState,
-           due_pairs: Callable[[int], Iterable[bytes]] = lambda log: ()) -> None:
-    """Rebuilds derived state from messages and groups, because the queue is led here from now on."""
-    queue, delays = state.queue, state.queue.delays
-    if delays is not None:
-        delays.restart()
-        for pairs in due_pairs(delays.log.number):
-            delays.restore_pairs(pairs)
-        delays.restored()
-    queue.derive()
-    manager.sums.measure(queue, state.groups.values())
-    queue.notify()
+def queue_in(raw: bytes) -> int:
+    """The number of the queue of a whole snapshot. Raises CorruptError."""
+    records = iter_records(raw)
+    numbers = {body[:8] for kind, body in records if kind == RecordKind.QUEUE}
+    if len(numbers) != 1 or records[0][0] != RecordKind.CLOCK or records[-1][0] != RecordKind.CLOCK:
+        raise CorruptError(f"{len(records)} records are no snapshot of a queue")
+    return int.from_bytes(numbers.pop(), "big")
 
 
 def _known(group: Group, now_ms: int) -> list[object]:
@@ -143,7 +69,8 @@ def digest(manager: QueueManager, state: QueueState) -> str:
     queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms + state.queue.line.shift_ms
     state_hash = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)
-    state_hash.update(msgspec.msgpack.encode((queue.number, record, sorted(state.producers.items()))))
+    state_hash.update(msgspec.msgpack.encode((
+        queue.number, record, sorted(produced_body(*one) for one in state.producers.items()))))
     for (name, pattern), group in sorted(state.groups.items()):
         group.flush_records()
         record_of_group = manager.group_record(state, group, pattern)

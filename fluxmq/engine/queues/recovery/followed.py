@@ -1,0 +1,63 @@
+"""What a copy of a queue knows besides its messages and groups, for the instance that leads next: which messages of
+QoS 2 the queue has had (QUEUE_ORIGIN), and who holds what was given out (CLAIM)."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq._core.hub.origins import Origins
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.handover import Reserve, reserve
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.queue.state import holders_of
+from fluxmq.engine.queues.encoding import mark_of
+from fluxmq.engine.queues.records import HAD, Origin, origin_in
+
+__all__ = ["CopyOrigins", "keep_held"]
+
+RELEASED_MAX = 1000  # of one queue: a message that is published again after that comes twice
+
+
+class CopyOrigins:
+    """Machine. By number of the queue: origins that are not released, and those that are, of which copies may come."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[dict[Origin, None], dict[Origin, None]]] = {}
+
+    def apply(self, number: int, body: bytes) -> None:
+        """Applies a QUEUE_ORIGIN record; body: behind the queue's number. Raises CorruptError."""
+        origin, what = origin_in(body)
+        had, released = self._known.setdefault(number, ({}, {}))
+        had.pop(origin, None)
+        (had if what == HAD else released)[origin] = None
+        if len(released) > RELEASED_MAX:
+            del released[next(iter(released))]
+
+    def forget(self, number: int | None = None) -> None:
+        """What is known of a queue; None: of all."""
+        if number is None:
+            self._known.clear()
+        else:
+            self._known.pop(number, None)
+
+    def hand_over(self, number: int, queue: Queue, origins: Origins) -> None:
+        """This node leads the queue from now on. origins: what the node knows."""
+        if queue.identity:
+            had, released = self._known.get(number, ({}, {}))
+            origins.lead(queue, list(had))
+            origins.bring_released(mark_of(queue.identity), list(released))
+
+
+def keep_held(group: Group, copy: Group, here: int, has_ended: Callable[[int], bool]) -> list[tuple[Group, Reserve]]:
+    """Keeps what consumers of other nodes hold for them; by the copy of the group, which this node leads from now on.
+    here: this node's life; has_ended: as of QueueLine.lead. Returns what keeps it, as QueueManager.let_go takes it."""
+    kept: dict[int, Reserve] = {}  # by the life of their node
+    for log, offset, deliveries, life, _ in holders_of(copy):
+        if life and (life == here or has_ended(life)):  # this node's hold on what they hold
+            continue
+        if life not in kept:
+            group.attach(kept.setdefault(life, Reserve()))
+        reserve(group, kept[life], log, offset, deliveries)
+    for one in kept.values():
+        if not one.held:
+            group.leave(one)
+    return [(group, one) for one in kept.values() if one.held]
