@@ -49,7 +49,8 @@ KINDS_OF_ROWS = {b"n": "namespace", b"m": "message", b"s": "session", b"q": "que
 # Minimum sizes.
 _SHORT: dict[int, int] = {RecordKind.SENT: 18, RecordKind.SETTLED: 16, RecordKind.RELEASED: 16, RecordKind.RECEIVED: 10,
                           RecordKind.COMPLETED: 10}
-_GROUPS = {RecordKind.CLAIM: (30, 46), RecordKind.SETTLE: (28,), RecordKind.RETURN: (34,), RecordKind.CURSOR: (24,)}
+_GROUPS = {RecordKind.CLAIM: (30, 46), RecordKind.SETTLE: (28,), RecordKind.RETURN: (34,), RecordKind.CURSOR: (24,),
+           RecordKind.OWNER: (28,)}
 _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
 _ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; the last counts 4-byte fields
 _VERSION = 1

@@ -57,6 +57,8 @@ little-endian, as in memory and in segments (queue/log.pxd).
                    were appended (engine/queues/deduplication.py)
    37 QUEUE_ORIGIN u64 queue, u64 name, u16 packet id, u64 use, u8 what: of a message of QoS 2 (hub/origins.pxd)
                    0: the queue has had it; 1: it was released, and copies may come. Not in the journal of a node
+   38 OWNER        u64 group, u32 partition, u64 life, u64 member     of an exclusive or single group: who gets the
+                   messages of a partition, as in a CLAIM; 0 and 0: nobody. Not in the journal of a node
 
 Exchanges. StoredExchange and BindingRecord are the structs of engine/exchanges/records.py.
 
@@ -107,6 +109,7 @@ cdef enum:
     RECORD_UNBIND = 35
     RECORD_PRODUCED = 36
     RECORD_QUEUE_ORIGIN = 37
+    RECORD_OWNER = 38
 
 
 cdef enum:                      # what a QUEUE_ORIGIN says (engine/queues/records.py)
@@ -116,4 +119,4 @@ cdef enum:                      # what a QUEUE_ORIGIN says (engine/queues/record
 
 # Whether records of this kind are about queues, and begin with the number of one, of a log or of a group.
 cdef inline bint is_of_queues(uint8_t kind) noexcept nogil:
-    return RECORD_APPEND <= kind <= RECORD_TRIM or RECORD_PRODUCED <= kind <= RECORD_QUEUE_ORIGIN
+    return RECORD_APPEND <= kind <= RECORD_TRIM or RECORD_PRODUCED <= kind <= RECORD_OWNER

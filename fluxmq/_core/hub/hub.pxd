@@ -79,7 +79,6 @@ cdef class Hub(Waiter):
     cdef readonly dict owned                    # Queue.identity -> Queue: those of the cluster that this node owns
     cdef dict ended                             # identity -> None: queues of the cluster that were deleted, in order
     cdef public uint64_t session_number_last    # of a session in the journal
-    cdef uint64_t identity_last                 # 0: the node is alone, and gives out none
     cdef readonly dict positions                # node -> (epoch, sequence): frames of it applied here, as recorded
     cdef dict sequences                         # node -> the last frame that was made for it
 

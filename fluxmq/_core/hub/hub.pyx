@@ -304,15 +304,14 @@ cdef class Hub(Waiter):
     cdef int publish_of_client(self, pub_t* pub, route_t* route, uint64_t incarnation, bint counted, bint again,
                                bint dup, uint16_t packet_id) except -1:
         cdef origin_t origin
-        if self.identity_last == 0:
+        if self.ledger.identity_last == 0:
             return self.publish(pub, route)         # alone now
         origin = origin_t(name=incarnation, use=0, packet_id=packet_id, spread=False, doubtful=dup or again)
         if origin.doubtful:
             origin.use = self.origins.use_of(incarnation, packet_id, again)
         # Without DUP it is new [MQTT-3.3.1-1], whatever this node has under that identifier.
         if origin.use == 0 and not again and (counted or not dup):
-            self.identity_last += 1
-            origin.use = self.identity_last
+            origin.use = self.ledger.next_identity()
         return self.publish_once(pub, route, &origin)
 
     cdef int release_of_client(self, uint64_t incarnation, uint16_t packet_id) except -1:
@@ -570,14 +569,12 @@ cdef class Hub(Waiter):
     def begin_identities(self, uint64_t epoch):
         """The node is in a cluster, in this life: next_identity() gives numbers out. No other life, of whatever node,
         gives out the same: lives begin far apart, at multiples of 2^64 divided by the golden ratio."""
-        self.identity_last = epoch * <uint64_t>0x9E3779B97F4A7C15
+        self.ledger.identity_last = epoch * <uint64_t>0x9E3779B97F4A7C15
         self.ledger.life = epoch
 
     def next_identity(self) -> int:
         """A number that no node of the cluster gives out again; 0 if this node is alone."""
-        if self.identity_last:
-            self.identity_last += 1
-        return self.identity_last
+        return self.ledger.next_identity()
 
     def note_ended(self, uint64_t identity):
         """The queue of the cluster with this identity was deleted, for all nodes. What another node has sent to it

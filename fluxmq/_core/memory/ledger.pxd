@@ -44,6 +44,7 @@ cdef class Ledger:
     cdef uint32_t clock_records
     cdef list unpumped         # changed queues, to be pumped before the batch of this turn is submitted
     cdef public uint64_t life  # epoch of this node's life in its cluster; 0: it is alone
+    cdef public uint64_t identity_last      # see Hub.next_identity; 0: the node is alone, and gives out none
     # (name, packet identifier, use) of a message of QoS 2 -> queues of other lines than the journal that have had it.
     cdef readonly dict in_lines
     cdef list limited          # Members, StreamReaders and Groups that got nothing because of the limits of claims
@@ -55,6 +56,7 @@ cdef class Ledger:
     cdef cache_t cache         # chunks of logs that may be evicted
     cdef readonly list dead             # numbers of messages that are in the view but no longer in use
 
+    cdef uint64_t next_identity(self) noexcept
     cdef bint active(self) noexcept
     cdef uint64_t batch(self) noexcept
     # Whether records of a line are kept: false only for the journal's line on a node without a journal.

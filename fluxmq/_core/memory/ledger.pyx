@@ -54,6 +54,11 @@ cdef class Ledger:
     def __dealloc__(self):
         free(self.targets)
 
+    cdef uint64_t next_identity(self) noexcept:
+        if self.identity_last:
+            self.identity_last += 1
+        return self.identity_last
+
     cdef bint active(self) noexcept:
         return self.journal is not None
 

@@ -821,6 +821,8 @@ cdef class QueueRelay(Relay):
 
     cdef int joined(self, object group, Member member, bint pulls) except -1:
         cdef RelayMember one = RelayMember.__new__(RelayMember)
+        if member.mark == 0:
+            member.mark = self.queue.ledger.next_identity()
         one.member = member
         one.group = <Group>group
         one.relay = self

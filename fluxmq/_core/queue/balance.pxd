@@ -26,6 +26,16 @@ cdef class Members:
     cdef public uint32_t part
     cdef public uint32_t parts
 
+    # Of lines other than the journal: partition -> (life, member) of its owner, as recorded; of a copy, as heard. None:
+    # of none.
+    cdef readonly dict said
+    # The same, of owners at other nodes before this one had the queue, which are still to come: until they do, or
+    # expect_nobody(), nobody gets messages of these partitions. None: none are.
+    cdef readonly dict expected
+
+    # Records who owns what, if that has changed.
+    cdef int say_owners(self) except -1
+    cdef int write_owner(self, uint32_t partition, tuple owner) except -1
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef void admit(self, Member member) noexcept
     cdef int add_puller(self, Member member) except -1
@@ -33,6 +43,7 @@ cdef class Members:
     cdef int left(self, Member member) except -1
     cdef int rank(self) except -1
     cdef int balance(self) except -1
+    cdef int welcome(self, list members) except -1
 
     # what Group adds
     # Makes a message ready again: at once (delay_ms 0) or later. counts: the delivery counts (it reached a consumer).

@@ -108,6 +108,8 @@ cdef class Members:
         member.refused_in = 0
         if member.held_max == 0:
             member.held_max = self.ledger.node.member_claims_max
+        if member.mark == 0 and self.mode != "shared":
+            member.mark = self.ledger.next_identity()
 
     def rest(self, Member member not None):
         """Cancelled consumer (basic.cancel): no push delivery any more; it keeps its claims until they are settled."""
@@ -169,8 +171,10 @@ cdef class Members:
         if not members:
             for cursor in self.cursors:
                 cursor.owner = None
-            return 0
-        partitions = sorted({cursor.partition for cursor in self.cursors})
+            return self.say_owners()
+        if self.expected is not None:
+            self.welcome(members)
+        partitions = sorted({cursor.partition for cursor in self.cursors} - (self.expected or {}).keys())
         owners = {}
         if self.mode == "single":
             for cursor in self.cursors:
@@ -200,7 +204,52 @@ cdef class Members:
                     loads[id(least)] += 1
         for cursor in self.cursors:
             cursor.owner = owners.get(cursor.partition)
+        return self.say_owners()
+
+    cdef int welcome(self, list members) except -1:
+        """Gives partitions to those of the members who are expected."""
+        cdef Cursor cursor
+        cdef Member member
+        cdef dict known = {(member.life if member.life else self.ledger.life, member.mark): member
+                           for member in members}
+        for cursor in self.cursors:
+            cursor.owner = known.get(self.expected.get(cursor.partition), cursor.owner)
+        # Of this node's members all are here.
+        self.expected = {partition: owner for partition, owner in self.expected.items()
+                         if owner not in known and (owner[0] == 0 or owner[0] != self.ledger.life)} or None
         return 0
+
+    def expect(self, dict owners not None):
+        """The group is about to be this node's: these were the owners of partitions (owners_said). Members that are
+        none of them get no messages of these before expect_nobody()."""
+        self.said = dict(owners) if owners else None
+        self.expected = self.said
+
+    def expect_none_of(self, has_ended not None):
+        """has_ended: called with the life of a node; its members do not come any more."""
+        if self.expected is not None:
+            self.expected = {partition: owner for partition, owner in self.expected.items()
+                             if not has_ended(owner[0])} or None
+            self.balance()
+            self.touch()
+
+    def expect_nobody(self):
+        """Whoever owned partitions has had time to come."""
+        if self.expected is not None:
+            self.expected = None
+            self.balance()
+            self.touch()
+
+    def owners_said(self) -> dict:
+        """Who owns which partition: partition -> (life, member); of a copy, as heard."""
+        cdef Cursor cursor
+        if self.mode == "shared" or self.parts:
+            return {}
+        if not self.members:
+            return dict(self.said or {})
+        return {**(self.expected or {}), **{
+            cursor.partition: (cursor.owner.life if cursor.owner.life else self.ledger.life, cursor.owner.mark)
+            for cursor in self.cursors if cursor.owner is not None}}
 
     def set_mode(self, str mode not None):
         """Sets the mode of a group without members; of another node's queue, what the owner says. Raises UsageError for
@@ -231,6 +280,12 @@ cdef class Members:
         raise NotImplementedError
 
     cdef int drop_held(self, claim_t* claim) except -1:
+        raise NotImplementedError
+
+    cdef int say_owners(self) except -1:
+        raise NotImplementedError
+
+    cdef int write_owner(self, uint32_t partition, tuple owner) except -1:
         raise NotImplementedError
 
     cdef int touch(self) except -1:

@@ -12,7 +12,7 @@ from libc.stdlib cimport free
 
 from fluxmq._core.errors import UsageError
 
-from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_RETURN, RECORD_SETTLE
+from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_OWNER, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
@@ -697,6 +697,27 @@ cdef class Group(Members):
                 self.write_records()
             self.run_life, self.run_member = life, member.mark
         return self.note(RECORD_CLAIM, log, claim.offset, claim.deliveries)
+
+    cdef int say_owners(self) except -1:
+        cdef dict owners, said
+        if self.mode == "shared" or self.parts or self.volatile or self.relay is not None or self.line.number == 0:
+            return 0
+        owners = self.owners_said() if self.members else dict(self.expected or {})
+        said = self.said or {}
+        for partition, owner in owners.items():
+            if said.get(partition) != owner:
+                self.write_owner(partition, owner)
+        for partition in said.keys() - owners.keys():
+            self.write_owner(partition, (0, 0))
+        self.said = owners
+        return 0
+
+    cdef int write_owner(self, uint32_t partition, tuple owner) except -1:
+        cdef uint8_t* at = self.ledger.reserve(self.line, RECORD_OWNER, 28)
+        at = put_u32(put_u64(at, self.number), partition)
+        put_u64(put_u64(at, owner[0]), owner[1])
+        self.ledger.recorded(self.line)
+        return 0
 
     cdef int write_records(self) except -1:
         """Writes the record of the open run."""

@@ -130,6 +130,7 @@ def become_relay(Group group not None, Relay relay not None, list logs not None)
         cursor.log = <Log?>logs[at]
         cursor.start_at(cursor.log.first)
     group.number = 0
+    group.said = group.expected = None
     group.volatile = True
     group.dirty = False
     group.home = None

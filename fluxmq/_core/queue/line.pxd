@@ -2,6 +2,8 @@
 queue/line.pyx."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fluxmq._core.queue.group cimport Group
+
 cdef class LineObjects:
     cdef readonly dict logs         # number -> (state of its queue, Log)
     cdef readonly dict groups       # number -> Group
@@ -17,4 +19,6 @@ cdef class Incoming(LineObjects):
     cdef public int64_t shift_ms
     # What consumers hold at that node: Group -> [(log, first offset, count, deliveries)], with numbers of this node.
     cdef readonly dict held
+    cdef int of_owner(self, const uint8_t* body, uint32_t length) except -1
+    cdef Group group_of(self, uint8_t kind, const uint8_t* body)
     cdef tuple log_of(self, uint64_t number)

@@ -16,8 +16,8 @@ from libc.string cimport memcpy
 
 from fluxmq._core.disk.journal_format cimport RECORD_HEADER_BYTES, journal_next_record, put_u32_le
 from fluxmq._core.disk.record_kinds cimport (
-    RECORD_APPEND, RECORD_CLAIM, RECORD_CLOCK, RECORD_CURSOR, RECORD_NAMESPACE, RECORD_RETURN, RECORD_SETTLE,
-    RECORD_TRIM, is_of_queues,
+    RECORD_APPEND, RECORD_CLAIM, RECORD_CLOCK, RECORD_CURSOR, RECORD_NAMESPACE, RECORD_OWNER, RECORD_RETURN,
+    RECORD_SETTLE, RECORD_TRIM, is_of_queues,
 )
 from fluxmq._core.errors import CorruptError
 
@@ -38,7 +38,8 @@ cdef size_t PRODUCER_LENGTH = 11
 
 
 cdef inline bint is_of_group(uint8_t kind) noexcept nogil:
-    return kind == RECORD_CLAIM or kind == RECORD_SETTLE or kind == RECORD_RETURN or kind == RECORD_CURSOR
+    return kind == RECORD_CLAIM or kind == RECORD_SETTLE or kind == RECORD_RETURN or kind == RECORD_CURSOR \
+        or kind == RECORD_OWNER
 
 
 cdef class LineObjects:
@@ -172,12 +173,11 @@ cdef class Incoming(LineObjects):
         cdef int64_t due
         cdef Group group
         cdef Log log
+        if kind == RECORD_OWNER:
+            return self.of_owner(body, length)
         if length < 24 or length > GROUP_RECORD_MAX:
             raise CorruptError(f"a record of kind {kind} has {length} bytes")
-        found = self.groups.get(peek_u64(body))
-        if found is None:
-            raise CorruptError(f"a record of kind {kind} names a group {peek_u64(body):016x} that was not sent")
-        group = <Group>found
+        group = self.group_of(kind, body)
         log = <Log>self.log_of(peek_u64(body + 8))[1]
         memcpy(own, body, length)
         put_u64(own, group.number)
@@ -196,6 +196,22 @@ cdef class Incoming(LineObjects):
             memcpy(group.ledger.reserve(group.line, kind, length), own, length)
             group.ledger.recorded(group.line)
         return 0
+
+    cdef int of_owner(self, const uint8_t* body, uint32_t length) except -1:
+        cdef Group group = self.group_of(RECORD_OWNER, body)
+        cdef uint8_t* at
+        replay_record(group, RECORD_OWNER, body, length)
+        if group.line.number and not group.volatile:        # the journal does not say who
+            at = group.ledger.reserve(group.line, RECORD_OWNER, length)
+            memcpy(put_u64(at, group.number), body + 8, length - 8)
+            group.ledger.recorded(group.line)
+        return 0
+
+    cdef Group group_of(self, uint8_t kind, const uint8_t* body):
+        found = self.groups.get(peek_u64(body))
+        if found is None:
+            raise CorruptError(f"a record of kind {kind} names a group {peek_u64(body):016x} that was not sent")
+        return <Group>found
 
     cdef tuple log_of(self, uint64_t number):
         found = self.logs.get(number)

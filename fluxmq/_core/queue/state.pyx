@@ -15,7 +15,7 @@ from fluxmq._core.errors import CorruptError
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.disk.journal_format cimport RECORD_HEADER_BYTES, put_u32_le
-from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_RETURN, RECORD_SETTLE
+from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_OWNER, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, Member, claim_member, claim_t, heap_push,
 )
@@ -41,6 +41,7 @@ cdef enum:
     SETTLE_RECORD = 28
     RETURN_RECORD = 34
     CURSOR_RECORD = 24
+    OWNER_RECORD = 28
 
 # Maximum number of offsets in one CLAIM or SETTLE.
 RECORD_OFFSETS_MAX = RUN_MAX
@@ -63,6 +64,8 @@ cdef int replay_record(Group group, int kind, const uint8_t* at, uint32_t length
     cdef int64_t due = 0
     cdef Cursor cursor
     cdef uint32_t holder = 0
+    if kind == RECORD_OWNER:
+        return replay_owner(group, at, length)
     if length != (HELD_RECORD if kind == RECORD_CLAIM and length == HELD_RECORD
                   else CLAIM_RECORD if kind == RECORD_CLAIM else SETTLE_RECORD if kind == RECORD_SETTLE
                   else RETURN_RECORD if kind == RECORD_RETURN else CURSOR_RECORD):
@@ -91,6 +94,17 @@ cdef int replay_record(Group group, int kind, const uint8_t* at, uint32_t length
     if kind == RECORD_CLAIM and length == HELD_RECORD and group.line.number:
         holder = holder_of(group, peek_u64(at + 30), peek_u64(at + 38))
     return replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM, holder)
+
+
+cdef int replay_owner(Group group, const uint8_t* at, uint32_t length) except -1:
+    if length != OWNER_RECORD:
+        raise CorruptError(f"a record of kind {<int>RECORD_OWNER} of group {group.number:016x} has the wrong length")
+    if group.said is None:
+        group.said = {}
+    group.said.pop(peek_u32(at + 8), None)
+    if peek_u64(at + 12) or peek_u64(at + 20):
+        group.said[peek_u32(at + 8)] = peek_u64(at + 12), peek_u64(at + 20)
+    return 0
 
 
 cdef uint32_t holder_of(Group group, uint64_t life, uint64_t member) except 0:
@@ -286,8 +300,8 @@ cdef class Written:
 
 
 def records_of(Group group not None) -> list:
-    """The group's state as CURSOR, SETTLE, RETURN and, of what members hold, CLAIM records, as they are in a batch, in
-    parts of about 64 KiB. An open run of claims is recorded first (Group.flush_records)."""
+    """The group's state as CURSOR, SETTLE, RETURN, OWNER and, of what members hold, CLAIM records, as they are in a
+    batch, in parts of about 64 KiB. An open run of claims is recorded first (Group.flush_records)."""
     cdef Cursor cursor
     cdef Written written = Written.__new__(Written)
     group.write_records()
@@ -297,6 +311,9 @@ def records_of(Group group not None) -> list:
         written.put(RECORD_CURSOR, cursor.floor, 0)
         written.settled(cursor)
         written.claims(group, cursor)
+    for partition, (life, member) in group.owners_said().items():
+        written.part += struct.pack("<BI", <int>RECORD_OWNER, <int>OWNER_RECORD) + struct.pack(
+            ">QIQQ", group.number, partition, life, member)
     if written.part:
         written.parts.append(bytes(written.part))
     return written.parts

@@ -2,7 +2,7 @@
 
     opening()    CLOCK, NAMESPACE, QUEUE, TRIM of each log              numbers and deadlines in all of them are those
     messages     APPEND                                                 of the queue's line, as in its own records
-    closing()    TRIM to each log's end, GROUP, CURSOR, SETTLE, RETURN, CLAIM, PRODUCED, QUEUE_ORIGIN, CLOCK
+    closing()    TRIM to each log's end, GROUP, CURSOR, SETTLE, RETURN, CLAIM, OWNER, PRODUCED, QUEUE_ORIGIN, CLOCK
 
 The records are those of the journal, so what applies them at a start, at a follower and at a new owner is the same
 (_core/queue/line). The first CLOCK is the line's clock; the last one says that the queue is whole.

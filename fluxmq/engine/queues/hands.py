@@ -94,16 +94,19 @@ def hand_of(state: QueueState) -> Hand:
 
 
 class Contents:
-    """What a queue has here besides its name. groups: (name, pattern) -> (number, record, state)."""
+    """What a queue has here besides its name. groups: (name, pattern) -> (number, record, state). owners: the same ->
+    Members.owners_said."""
 
     def __init__(self, number: int, logs: list[Log], delays: Delays | None, line: Line, durable: bool,
-                 groups: dict[tuple[bytes, bytes], tuple[int, GroupRecord, bytes]]) -> None:
+                 groups: dict[tuple[bytes, bytes], tuple[int, GroupRecord, bytes]],
+                 owners: dict[tuple[bytes, bytes], dict[int, tuple[int, int]]]) -> None:
         self.number = number
         self.logs = logs
         self.delays = delays
         self.line = line
         self.durable = durable
         self.groups = groups
+        self.owners = owners
 
     @classmethod
     def of(cls, manager: QueueManager, state: QueueState) -> Contents:
@@ -113,7 +116,7 @@ class Contents:
             group.flush_records()
         return cls(queue.number, queue.logs, queue.delays, queue.line, queue.durable, {
             key: (group.number, manager.group_record(state, group, key[1]), state_of(group))
-            for key, group in state.groups.items()})
+            for key, group in state.groups.items()}, {key: group.owners_said() for key, group in state.groups.items()})
 
     def end(self, manager: QueueManager) -> None:
         """The messages are not needed any more: they go from the disk, too."""
@@ -332,7 +335,7 @@ class Hands(QueueListener):
         number = manager.number(line)
         logs = [Log(manager.hub.ledger, manager.number(line), lane=at % state.spec.lanes, volatile=True, line=line)
                 for at in range(state.spec.partitions * state.spec.lanes)]
-        self.take(state, Contents(number, logs, None, logs[0].line, False, {}))
+        self.take(state, Contents(number, logs, None, logs[0].line, False, {}, {}))
         for listener in manager.listeners:
             listener.queue_made(queue)
 
@@ -356,10 +359,12 @@ class Hands(QueueListener):
                 self._begin_group(state, (name, pattern), group)
             else:
                 number, record_, kept = known
+                group.expect(contents.owners[name, pattern])
                 self._set_group(state, group, number, record_, kept)
         for (name, pattern), (number, record_, kept) in contents.groups.items():
             if (name, pattern) not in state.groups:
                 group = manager.adopt_group(state, number, record_)
+                group.expect(contents.owners[name, pattern])
                 restore_state(group, kept)
         state.idle_since_ms = manager.hub.steady_ms  # its consumers on other nodes are still to come
         manager.count_here(state, True)

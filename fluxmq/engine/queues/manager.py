@@ -540,8 +540,10 @@ class QueueManager(QueueTable):
 
     @staticmethod
     def let_go(kept: list[tuple[Group, Reserve]]) -> None:
-        """What is kept for consumers and was not named by them is ready."""
+        """What is kept for consumers and was not named by them is ready, and so are partitions of those who have not
+        come."""
         for group, one in kept:
+            group.expect_nobody()
             if one.group is group:
                 group.leave(one)
                 if isinstance(group.home, Queue):

@@ -200,6 +200,8 @@ class Departure:
         for what in self._late:
             settle_late(manager, state.queue, *what)
         self._hands.settle_kept(state.queue, settled)
+        for group in state.groups.values():
+            group.expect_nobody()
         self.resume()
 
 
@@ -396,13 +398,13 @@ class Arrival:
 
     @staticmethod
     def _keep(group: Group, held: list[tuple[int, int, int, int]]) -> Reserve | None:
-        """What consumers of other nodes held."""
+        """What consumers of other nodes held, and partitions that they owned."""
         one, at = Reserve(), {cursor.log.number: index for index, cursor in enumerate(group.cursors)}
         group.attach(one)
         for log, first, count, deliveries in held:
             for offset in range(first, first + count):
                 reserve(group, one, at[log], offset, deliveries)
-        if one.held:
+        if one.held or group.expected:
             return one
         group.leave(one)
         return None

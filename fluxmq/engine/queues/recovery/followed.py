@@ -48,16 +48,23 @@ class CopyOrigins:
 
 
 def keep_held(group: Group, copy: Group, here: int, has_ended: Callable[[int], bool]) -> list[tuple[Group, Reserve]]:
-    """Keeps what consumers of other nodes hold for them; by the copy of the group, which this node leads from now on.
-    here: this node's life; has_ended: as of QueueLine.lead. Returns what keeps it, as QueueManager.let_go takes it."""
+    """Keeps what consumers of other nodes hold, and partitions that they own, for them; by the copy of the group, which
+    this node leads from now on. here: this node's life; has_ended: as of QueueLine.lead. Returns what keeps it, as
+    QueueManager.let_go takes it."""
     kept: dict[int, Reserve] = {}  # by the life of their node
+    group.expect_none_of(has_ended)
+    if group.expected:
+        group.attach(kept.setdefault(0, Reserve()))
     for log, offset, deliveries, life, _ in holders_of(copy):
         if life and (life == here or has_ended(life)):  # this node's hold on what they hold
             continue
         if life not in kept:
             group.attach(kept.setdefault(life, Reserve()))
         reserve(group, kept[life], log, offset, deliveries)
-    for one in kept.values():
-        if not one.held:
+    found = []
+    for life, one in kept.items():
+        if one.held or (life == 0 and group.expected):
+            found.append((group, one))
+        else:
             group.leave(one)
-    return [(group, one) for one in kept.values() if one.held]
+    return found
