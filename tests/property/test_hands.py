@@ -15,9 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from kit.definer import defined
+from oracle.stored import journal_record
+from oracle.stored import records as records_in
 from property.test_queue_group import SMOKE, SOAK, START_MS
 
-from fluxmq._core.errors import UsageError
+from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
@@ -374,6 +377,26 @@ class HandsMachine(RuleBasedStateMachine):
 
 def test_a_queue_changes_hands() -> None:
     run_state_machine_as_test(HandsMachine, settings=settings(SMOKE, max_examples=150))
+
+
+def test_a_copy_that_could_not_be_made_is_made_the_next_time() -> None:
+    machine = HandsMachine()
+    machine.make(lanes=0, partitions=1, kind="classic")
+    machine.another_leads(1, keep=False, undo=False, pump=False)        # so that the first one's relay has a copy
+    machine.publish(2, 0, 0)
+    machine.turn()
+    node, raw = machine.nodes[0], snapshot(machine.led.manager, machine.led.state)
+    assert hand_of(node.state) is Hand.FOLLOWING
+    torn = b"".join(journal_record(kind, body[:20] if kind == RecordKind.APPEND else body)
+                    for kind, body in records_in(raw))
+    with pytest.raises(CorruptError):
+        node.copies.restore(torn)
+    assert hand_of(node.state) is Hand.RELAY
+    with pytest.raises(CorruptError, match="no snapshot"):
+        node.copies.restore(raw[:-1])
+    node.copies.restore(raw)
+    machine.turn()
+    machine.another_leads(0, keep=False, undo=False, pump=False)
 
 
 def test_what_a_consumer_holds_on_is_its_again_for_the_next_leader() -> None:

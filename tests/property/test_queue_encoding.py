@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
-from oracle.stored import journal_record
+from oracle.stored import journal_record, message
 from oracle.stored import records as records_in
 from property.test_queue_group import SMOKE, SOAK, QueueMachine
 
@@ -20,6 +20,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.queue.export import unflushed
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.line import append_records
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.state import cursors_in, state_of
 from fluxmq.cluster.solo import SoloReplicator, solo
@@ -209,6 +210,28 @@ def test_a_record_that_says_nothing_of_a_queue_is_refused() -> None:
     there = NewOwner(machine.wall, machine.mono)
     with pytest.raises(CorruptError, match="does not say what a queue has"):
         there.arrival.feed(b"".join(journal_record(*one) for one in [*records[:-1], (RecordKind.GROUP_END, bytes(8))]))
+
+
+def test_a_claim_on_a_delayed_message_is_refused() -> None:
+    """The group of a queue has nothing to do with its delay log. It would fail when the queue is this node's."""
+    machine, raw = moving()
+    records = records_in(raw)
+    delays = machine.queue.delays
+    assert delays is not None
+    group = next(body[:8] for kind, body in records if kind == RecordKind.GROUP)
+    claim = group + delays.log.number.to_bytes(8, "big") + bytes(8) + b"\x00\x00\x00\x01\x00\x01"
+    there = NewOwner(machine.wall, machine.mono)
+    with pytest.raises(CorruptError, match="a log that its group does not read"):
+        there.arrival.feed(b"".join(journal_record(*one) for one in [*records[:-1], (RecordKind.CLAIM, claim)]))
+
+
+@pytest.mark.parametrize("damaged", [bytes(48), b"\xff" * 48, b"x", (64).to_bytes(4, "little") + bytes(44)])
+def test_what_is_no_message_is_not_sent(damaged: bytes) -> None:
+    """As a segment has it whose damage nobody has found yet."""
+    whole = message(0, 1, b"t", b"payload")
+    assert append_records(5, whole) == journal_record(RecordKind.APPEND, (5).to_bytes(8, "big") + whole)
+    with pytest.raises(CorruptError, match="has what is no message"):
+        append_records(5, whole + damaged)
 
 
 def test_who_holds_what_is_kept_for_them() -> None:

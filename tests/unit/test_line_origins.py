@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from oracle.stored import records as records_in
+from property.test_queue_encoding import NewOwner
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
@@ -132,6 +133,14 @@ def test_who_leads_again_knows_what_the_other_one_has_taken() -> None:
     assert first.payloads == [b"here", b"there", b"again"], "given up is not had"
 
 
+def test_a_queue_that_moves_into_a_line_brings_its_origins_there() -> None:
+    former, there = leader(), NewOwner(1_000_000, 1)
+    name = former.hub.next_identity()
+    former.publish(name)
+    there.arrival.feed(snapshot(former.manager, former.state))
+    assert origins_in(there.line.submit()[1]) == [((name, 0, 1), records.HAD)]
+
+
 def test_of_what_is_over_the_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed, "RELEASED_MAX", 2)
     origins, found = followed.CopyOrigins(), Node(1)
@@ -157,7 +166,7 @@ def test_an_origin_that_is_none(body: bytes) -> None:
         records.origin_in(body)
 
 
-@pytest.mark.parametrize("body", [b"", bytes(9), bytes(8) + b"\x00\x02x"])
+@pytest.mark.parametrize("body", [b"", bytes(11), bytes(8) + b"\x00\x00\x00\x02x"])
 def test_a_producer_that_is_none(body: bytes) -> None:
     with pytest.raises(CorruptError, match="shorter than it says"):
         records.produced_in(body)
@@ -165,4 +174,5 @@ def test_a_producer_that_is_none(body: bytes) -> None:
 
 @pytest.mark.parametrize("known", [(0, 0), (1, 1), (1 << 63, 1), (5, (1 << 1024) - 1)])
 def test_what_a_producer_has_sent_is_read_as_written(known: tuple[int, int]) -> None:
-    assert records.produced_in(records.produced_body(b"p\xff", known)) == (b"p\xff", known)
+    for name in (b"", b"p\xff", bytes(100_000)):
+        assert records.produced_in(records.produced_body(name, known)) == (name, known)

@@ -22,6 +22,7 @@ from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.snapshot import snapshot
 from fluxmq.engine.queues.relays import Hosts, Relays
+from fluxmq.engine.queues.retry import RetryPolicy
 from fluxmq.model.queues import QueueSpec
 
 IDENTITY = 77
@@ -220,6 +221,62 @@ def test_a_queue_that_moves_brings_its_owners() -> None:
     [staged] = there.state.groups.values()
     assert staged.owners_said() == {0: (1, first.mark)}
     assert owners_in(there.line.submit()[1]) == [(0, 1, first.mark)]
+
+
+def test_a_group_that_is_recorded_again_keeps_its_owners() -> None:
+    """Its retry policy was changed."""
+    node = leader()
+    new = follower(node)
+    first = node.member("first")
+    node.group().join(first)
+    node.committed()
+    queue = node.manager.queues[node.spec.address].queue
+    node.manager.update_retry_policy(queue, b"g", b"", RetryPolicy(max_retries=3))
+    written = node.committed()
+    assert [kind for kind, _ in records_in(written)] == [RecordKind.GROUP]
+    assert said(node) == {0: (1, first.mark)} and owners_in(node.committed()) == []
+    new.copies.apply(written)
+    assert new.line.submit() == (0, b""), "a copy records nothing"
+
+
+def test_what_nobody_records_is_known_all_the_same() -> None:
+    """Of a queue of the journal, which moves on without its consumers."""
+    node = Node(1, QueueSpec(name="q"))
+    queue = node.manager.declare(node.spec)[0]
+    group = node.manager.group(queue, b"g", mode="single")
+    group.expect({0: (8, 5)})
+    member = node.member("first", life=8, mark=5)
+    group.join(member)
+    assert group.expected is None and group.owners_said() == {0: (8, 5)}
+    group.leave(member)
+    assert group.owners_said() == {}
+
+
+def test_while_a_queue_rests_nothing_is_said() -> None:
+    """Its members leave because it moves, and come back if it does not."""
+    node = leader()
+    group, queue = node.group(), node.manager.queues[node.spec.address].queue
+    first, second = node.member("first"), node.member("second", life=8, mark=5)
+    group.join(first)
+    group.join(second)
+    node.committed()
+    queue.resting = True
+    group.leave(first)
+    assert owners_in(node.committed()) == [] and group.said == {0: (1, first.mark)}
+    queue.resting = False
+    group.join(node.member("third", mark=9))
+    assert owners_in(node.committed()) == [(0, 8, 5)]
+
+
+def test_the_time_of_an_earlier_move_is_not_that_of_the_next_one() -> None:
+    former = leader()
+    new = follower(former)
+    former.group().join(former.member("ours"))
+    kept = changes(former, new)
+    [(group, one)] = kept                       # type: ignore[misc]
+    group.leave(one)                            # as when it moved on, and came back
+    new.manager.let_go(kept)                    # type: ignore[arg-type]
+    assert group.expected == {0: (1, said(new)[0][1])}
 
 
 def test_a_record_of_another_length_is_refused() -> None:

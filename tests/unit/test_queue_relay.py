@@ -174,6 +174,16 @@ def settle(member: PyMember, offset: int, log: int = 0) -> None:
     assert by_offset.settle_at(member.group, log, offset)
 
 
+def test_the_owner_knows_a_consumer_by_its_mark() -> None:
+    """So does whoever owns the queue next."""
+    pair = Pair()
+    pair.a.hub.begin_identities(1)
+    pair.b.hub.begin_identities(2)
+    member = pair.join("one")
+    [there] = pair.group.members
+    assert member.mark and there.mark == member.mark
+
+
 def test_a_publish_is_acknowledged_when_the_owner_has_it() -> None:
     pair = Pair()
     pair.publish(1)

@@ -53,7 +53,7 @@ little-endian, as in memory and in segments (queue/log.pxd).
    28 CURSOR       u64 group, u64 log, u64 next offset          seek, stream commit: what is below is settled, no more
    29 TRIM         u64 log, u64 first offset, [u64 next]        retention, purge, drop-head: what is below is gone; no
                                                                 message below next is still to come
-   36 PRODUCED     u64 queue, u64 highest, u16 length, producer, bitmap (big-endian)    the sequences of a producer that
+   36 PRODUCED     u64 queue, u64 highest, u32 length, producer, bitmap (big-endian)    the sequences of a producer that
                    were appended (engine/queues/deduplication.py)
    37 QUEUE_ORIGIN u64 queue, u64 name, u16 packet id, u64 use, u8 what: of a message of QoS 2 (hub/origins.pxd)
                    0: the queue has had it; 1: it was released, and copies may come. Not in the journal of a node

@@ -319,7 +319,7 @@ cdef class Origins:
     def lead(self, Queue queue not None, list had not None):
         """This node leads the queue from now on, which has had these (of_queue)."""
         for key in had:
-            self.ledger.in_lines.setdefault(key, []).append(queue)
+            self.ledger.in_lines.setdefault(key, {})[queue] = None
         self.queue_came(queue_mark(queue.identity), had)
 
     def queue_came(self, uint32_t mark, list had not None):

@@ -21,6 +21,7 @@ A message for a share group goes to one of this node's members. If there is none
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
 from fluxmq._core.peer.outbox cimport PeerOutbox
@@ -51,6 +52,8 @@ cdef class PeerInbox:
     cdef readonly uint64_t asked                 # the last position of the next frame, and of those behind `committed`
     cdef dict positions                 # frame -> its last position
     cdef dict forwarded                 # frame -> its positions that wait for a queue's new owner, with the reason
+    # frame -> what it has for queues of other lines than the journal: [(line, position in it, [its positions])]
+    cdef dict lined
     cdef list settled                   # groups that the next frame has changed
     cdef Queue queue                    # of the last message for one; None: it is to be looked up
     cdef RelayMember member             # of the last delivery
@@ -84,7 +87,9 @@ cdef class PeerInbox:
     cdef int publish_to_queue(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int miss(self, const body_t* body, const peer_record_t* record) except -1
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1
-    cdef bint refuse_forwarded(self, uint64_t sequence, str why) except -1
+    cdef int note_line(self, Line line, uint64_t position) except -1
+    cdef bint refuse_frame(self, uint64_t sequence, str why) except -1
+    cdef int refuse_all(self, list positions, str why) except -1
     cdef int settle(self, const peer_record_t* record) except -1
     cdef int arrive(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef bint begin(self, pub_t* pub, const frame_t* frame, const peer_record_t* record) except -1

@@ -24,7 +24,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.disk.record_kinds cimport RECORD_PEER_POSITION
-from fluxmq._core.memory.commits cimport Commits
+from fluxmq._core.memory.commits cimport Commits, Line
 from fluxmq._core.hub.origins cimport Use
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, body_t, once_of, once_t, origin_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
@@ -79,7 +79,7 @@ cdef class FrameWait:
             (<PeerInbox>self.inbox).decide(self.sequence)
 
     def refused(self, str why not None):
-        if self.inbox != NULL and not (<PeerInbox>self.inbox).refuse_forwarded(self.sequence, why) \
+        if self.inbox != NULL and not (<PeerInbox>self.inbox).refuse_frame(self.sequence, why) \
                 and (<PeerInbox>self.inbox).handler is not None:
             (<PeerInbox>self.inbox).handler.on_refused(self.sequence, why)
 
@@ -107,6 +107,7 @@ cdef class PeerInbox:
         self.waits = {}
         self.positions = {}
         self.forwarded = {}
+        self.lined = {}
         self.settled = []
         self.fresh = True
         known = hub.positions.get(node)
@@ -380,6 +381,7 @@ cdef class PeerInbox:
             # Now: by the end of the turn the clock may have moved, and the message would have expired.
             self.queue.pump()
             self.queue.touch()
+        self.note_line(self.queue.line, 0 if record.flags & PEER_QUIET else record.position)
         if record.origin:
             self.queue.note_origin(&origin)
             self.hub.origins.note_group(&origin, mark,
@@ -423,17 +425,45 @@ cdef class PeerInbox:
             self.outbox.take_refusal(record.position, <uint16_t>reason, b"")
         return 0
 
-    cdef bint refuse_forwarded(self, uint64_t sequence, str why) except -1:
-        """What a frame has caused at another node is not certain: its publishers hear that. Returns whether there was
-        such a thing."""
-        cdef list positions = self.forwarded.pop(sequence, None)
-        if positions is None:
+    cdef int note_line(self, Line line, uint64_t position) except -1:
+        """The next frame has something for a queue of this line, which may be led by another node before it has
+        committed that. position: for which a publisher waits; 0: nobody does."""
+        cdef list lines
+        cdef tuple last
+        if line.number == 0:
             return 0
+        lines = self.lined.setdefault(self.position + 1, [])
+        last = lines[len(lines) - 1] if lines else None
+        if last is None or last[0] is not line or last[1] != line.gathering():
+            last = (line, line.gathering(), [])
+            lines.append(last)
+        if position:
+            last[2].append(position)
+        return 0
+
+    cdef bint refuse_frame(self, uint64_t sequence, str why) except -1:
+        """What a frame has caused at another node, or in a line that another node leads by now, is not certain, or not
+        so: its publishers hear that. Returns whether there was such a thing."""
+        cdef list forwarded = self.forwarded.pop(sequence, None)
+        cdef list lines = self.lined.pop(sequence, None)
+        cdef uint16_t code = 0
+        cdef str text
+        if forwarded is None and lines is None:
+            return 0
+        if forwarded is not None:
+            self.refuse_all(forwarded, why)
+        for line, at, positions in lines or ():
+            text = (<Line>line).refusal(at, 0, &code)
+            if text is not None:
+                self.refuse_all(positions, text)
+        self.decide(sequence)
+        return 1
+
+    cdef int refuse_all(self, list positions, str why) except -1:
         for position in positions:
             if self.outbox is not None and self.outbox.takes_queues():
                 self.outbox.take_refusal(position, REASON_UNSPECIFIED_ERROR, why.encode())
-        self.decide(sequence)
-        return 1
+        return 0
 
     cdef int settle(self, const peer_record_t* record) except -1:
         cdef PeerMember member = None
@@ -447,6 +477,7 @@ cdef class PeerInbox:
             return 0
         if member is None or member.group is None:
             return 0                        # it has left, and so have its claims
+        self.note_line(member.queue.line, 0)
         if member.group not in self.settled:
             self.settled.append(member.group)
         self.hub.node.work += record.count
@@ -623,6 +654,7 @@ cdef class PeerInbox:
         cdef uint64_t asked = 0
         del self.waits[sequence]
         self.forwarded.pop(sequence, None)
+        self.lined.pop(sequence, None)
         if sequence != self.committed + 1:
             return 0
         while self.committed < self.position and self.committed + 1 not in self.waits:

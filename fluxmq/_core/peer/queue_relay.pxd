@@ -97,6 +97,7 @@ cdef class KeptPublish:
     cdef Line line                  # for which its publisher waits
     cdef uint64_t position          # of it; 0: nobody waits
     cdef str refusal                # why it goes nowhere; None: it is published
+    cdef bint decided               # what becomes of it is certain
     cdef QueueRelay relay
 
     cdef int refuse(self, uint16_t code, str why) except -1
@@ -118,6 +119,7 @@ cdef class QueueRelay(Relay):
     cdef list kept                      # KeptPublish
     cdef uint64_t kept_bytes
     cdef Line line                      # for which their publishers wait; None: there was nothing yet
+    cdef object waits                   # deque: KeptPublish whose positions are not decided, in their order
     cdef list lines
     cdef bint settled                   # a consumer may have settled messages that the owner does not know of yet
     cdef PeerOutbox crowded             # whose window was taken for what is kept here, so that publishers wait; or None
@@ -126,6 +128,9 @@ cdef class QueueRelay(Relay):
     cdef int keep_settled(self, Member member, tuple what) except -1
     cdef int may_flush(self) except -1
     cdef int refuse_kept(self, str why) except -1
+    # Decides the positions in front of the first that is not certain: what is kept may go to several owners in turn,
+    # and a later one may be committed first.
+    cdef int decide_kept(self) except -1
     cdef int give_line_back(self) except -1
     cdef int settle_kept(self, KeptPublish one, uint64_t began, bint here) except -1
     cdef int put_here(self, const body_t* body, KeptPublish one, origin_t* origin) except -1

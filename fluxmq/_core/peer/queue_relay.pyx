@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. A queue that another node owns. See peer/queue_relay.pxd. The relay and its consumers are one file, because
 each pump and each settlement goes through both, and calls are direct only within a file."""
+from collections import deque
+
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -393,8 +395,8 @@ cdef class KeptPublish:
     """Value. See peer/queue_relay.pxd. Called when it is committed."""
 
     def __call__(self):
-        self.line.decide(self.position)
-        self.relay.give_line_back()
+        self.decided = True
+        self.relay.decide_kept()
 
     def refused(self, str why not None):
         """It was given up, or the owner refuses it."""
@@ -439,6 +441,7 @@ cdef class QueueRelay(Relay):
         self.owner = ""
         self.consumers = []
         self.kept = []
+        self.waits = deque()
         self.lines = lines
         queue.forward_to(self)
 
@@ -568,6 +571,15 @@ cdef class QueueRelay(Relay):
             self.on_flushed(self.queue)
         self.give_line_back()
 
+    cdef int decide_kept(self) except -1:
+        cdef KeptPublish last = None
+        while self.waits and (<KeptPublish>self.waits[0]).decided:
+            last = self.waits.popleft()
+        if last is not None:
+            last.line.decide(last.position)
+            self.give_line_back()
+        return 0
+
     cdef int give_line_back(self) except -1:
         """If the relay is not used any more, and nobody waits for its line."""
         if self.ended and self.line is not None and self.line.decided + 1 == self.line.at:
@@ -676,6 +688,7 @@ cdef class QueueRelay(Relay):
                              hub.commits.open_line("publishes that wait for the owner of their queue"))
             one.line = self.line
             one.position = self.line.give_one()
+            self.waits.append(one)
         if full:
             hub.crowded = self.crowded = self.outbox
             hub.crowded_mark = hub.commits.mark

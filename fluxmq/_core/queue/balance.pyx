@@ -256,6 +256,8 @@ cdef class Members:
         an unknown mode, or if there are members."""
         if (self.members and self.relay is None) or mode not in ("shared", "exclusive", "single"):
             raise UsageError("a group becomes shared, exclusive or single while it has no members")
+        if mode == self.mode:
+            return
         self.mode = mode
         self.balance()
         self.touch()

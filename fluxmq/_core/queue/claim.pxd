@@ -91,6 +91,9 @@ cdef class GroupOwner:
     cdef uint32_t busy_lanes
     cdef uint64_t[4] busy
     cdef int touch(self) except -1
+    # Whether another instance decides, and whether nobody does, because the queue is about to move.
+    cdef bint is_copy(self) noexcept
+    cdef bint rests(self) noexcept
     # State changed that the next checkpoint must write.
     cdef int note_change(self) except -1
 
@@ -107,7 +110,8 @@ cdef class Member:
     cdef uint32_t limited_at                # `held` when it became `limited`
     cdef readonly bint limited              # it has credit, but as many claims as allowed: see may_hold
     cdef public str client                  # name of the client, for messages to users
-    # By which the owners of a queue's partitions know the member, on whichever node each is; 0: the queue is at one.
+    # By which owners know the member, on whichever node each is (Hub.next_identity): of a queue of another node, and of
+    # an exclusive or single group. 0: it needs none.
     cdef public uint64_t mark
     cdef public uint64_t life               # epoch of the life of its node; 0: this node's
     cdef uint32_t number                    # in the stream to the node that has the queue; 0: it is not attached there

@@ -147,6 +147,12 @@ cdef class GroupOwner:
     cdef int note_change(self) except -1:
         return 0
 
+    cdef bint is_copy(self) noexcept:
+        return 0
+
+    cdef bint rests(self) noexcept:
+        return 0
+
 
 cdef class Filter:
     """Machine. See queue/claim.pxd."""

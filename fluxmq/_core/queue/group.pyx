@@ -700,16 +700,18 @@ cdef class Group(Members):
 
     cdef int say_owners(self) except -1:
         cdef dict owners, said
-        if self.mode == "shared" or self.parts or self.volatile or self.relay is not None or self.line.number == 0:
+        if (self.mode == "shared" or self.parts or self.relay is not None
+                or (self.home is not None and (self.home.is_copy() or self.home.rests()))):
             return 0
         owners = self.owners_said() if self.members else dict(self.expected or {})
-        said = self.said or {}
+        said, self.said = self.said or {}, owners
+        if self.volatile or self.line.number == 0:
+            return 0
         for partition, owner in owners.items():
             if said.get(partition) != owner:
                 self.write_owner(partition, owner)
         for partition in said.keys() - owners.keys():
             self.write_owner(partition, (0, 0))
-        self.said = owners
         return 0
 
     cdef int write_owner(self, uint32_t partition, tuple owner) except -1:

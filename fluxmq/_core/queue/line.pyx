@@ -23,7 +23,7 @@ from fluxmq._core.errors import CorruptError
 
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.lanes cimport lane_of
-from fluxmq._core.queue.log cimport Log, record_t
+from fluxmq._core.queue.log cimport Log, record_holds, record_t
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.queue.state cimport GROUP_RECORD_MAX, replay_record
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64, put_u64
@@ -179,6 +179,8 @@ cdef class Incoming(LineObjects):
             raise CorruptError(f"a record of kind {kind} has {length} bytes")
         group = self.group_of(kind, body)
         log = <Log>self.log_of(peek_u64(body + 8))[1]
+        if group.cursor_of(log.number) is None:
+            raise CorruptError(f"a record of kind {kind} names a log that its group does not read")
         memcpy(own, body, length)
         put_u64(own, group.number)
         put_u64(own + 8, log.number)
@@ -221,7 +223,7 @@ cdef class Incoming(LineObjects):
 
 
 def append_records(uint64_t log, bytes messages not None) -> bytes:
-    """APPEND records of messages as a log has them."""
+    """APPEND records of messages as a log has them. Raises CorruptError if they are none."""
     cdef const uint8_t* at = <const uint8_t*><const char*>messages
     cdef const uint8_t* end = at + len(messages)
     cdef const uint8_t* here = at
@@ -229,6 +231,8 @@ def append_records(uint64_t log, bytes messages not None) -> bytes:
     cdef uint32_t count = 0
     cdef uint8_t* out
     while here < end:
+        if not record_holds(here, end - here):
+            raise CorruptError(f"log {log:016x} has what is no message")
         here += (<const record_t*>here).size
         count += 1
     found = PyBytes_FromStringAndSize(NULL, len(messages) + <Py_ssize_t>count * (RECORD_HEADER_BYTES + 8))

@@ -162,3 +162,6 @@ cdef void record_body(const record_t* record, int64_t shift_ms, body_t* out) noe
 # A deadline by the clock of a line with this shift; 0 (never) stays.
 cdef inline int64_t shifted(int64_t deadline, int64_t shift_ms) noexcept:
     return max(deadline + shift_ms, <int64_t>1) if deadline else 0
+
+# Whether a message begins at `at`, which has `n` bytes behind it, and ends within these.
+cdef bint record_holds(const uint8_t* at, size_t n) noexcept

@@ -395,8 +395,14 @@ cdef class Queue(GroupOwner):
             return 0
         key = origin.name, origin.packet_id, origin.use
         self.write_origin(key, ORIGIN_OF_QUEUE_HAD)
-        self.ledger.in_lines.setdefault(key, []).append(self)
+        self.ledger.in_lines.setdefault(key, {})[self] = None
         return 0
+
+    cdef bint is_copy(self) noexcept:
+        return self.following
+
+    cdef bint rests(self) noexcept:
+        return self.resting
 
     cdef int origin_over(self, tuple key) except -1:
         return 0 if self.relay is not None else self.write_origin(key, ORIGIN_OF_QUEUE_RELEASED)

@@ -212,31 +212,38 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
 
 
 cdef class Written:
-    """Records one after the other, in parts of about PART_BYTES."""
+    """Records one after the other, in parts of at most PART_BYTES."""
     cdef uint64_t group
     cdef uint64_t log
     cdef list parts
-    cdef bytearray part
+    cdef bytearray room
+    cdef uint32_t used
+
+    cdef int end_part(self) except -1:
+        if self.used:
+            self.parts.append(bytes(self.room[:self.used]))
+            self.used = 0
+        return 0
 
     cdef int put(self, uint8_t kind, uint64_t first, uint32_t count, uint16_t deliveries=0, int64_t due=0,
                  uint64_t life=0, uint64_t member=0) except -1:
-        cdef uint8_t raw[RECORD_HEADER_BYTES + GROUP_RECORD_MAX]
-        cdef uint8_t* body = raw + RECORD_HEADER_BYTES
+        cdef uint8_t* raw
+        cdef uint8_t* body
         cdef uint32_t length = (HELD_RECORD if kind == RECORD_CLAIM else SETTLE_RECORD if kind == RECORD_SETTLE
                                 else RETURN_RECORD if kind == RECORD_RETURN else CURSOR_RECORD)
+        if self.used + RECORD_HEADER_BYTES + length > PART_BYTES:
+            self.end_part()
+        raw = <uint8_t*><char*>self.room + self.used
+        self.used += RECORD_HEADER_BYTES + length
         raw[0] = kind
         put_u32_le(raw + 1, length)
-        body = put_u64(put_u64(put_u64(body, self.group), self.log), first)
+        body = put_u64(put_u64(put_u64(raw + RECORD_HEADER_BYTES, self.group), self.log), first)
         if kind == RECORD_CLAIM or kind == RECORD_SETTLE:
             body = put_u32(body, count)
         if kind == RECORD_CLAIM:
             put_u64(put_u64(put_u16(body, deliveries), life), member)
         elif kind == RECORD_RETURN:
             put_u64(put_u16(body, deliveries), <uint64_t>due)
-        self.part += (<const char*>raw)[:RECORD_HEADER_BYTES + length]
-        if len(self.part) >= PART_BYTES:
-            self.parts.append(bytes(self.part))
-            self.part = bytearray()
         return 0
 
     cdef int settled(self, Cursor cursor) except -1:
@@ -305,17 +312,16 @@ def records_of(Group group not None) -> list:
     cdef Cursor cursor
     cdef Written written = Written.__new__(Written)
     group.write_records()
-    written.parts, written.part, written.group = [], bytearray(), group.number
+    written.parts, written.room, written.group = [], bytearray(PART_BYTES), group.number
     for cursor in group.cursors:
         written.log = cursor.log.number
         written.put(RECORD_CURSOR, cursor.floor, 0)
         written.settled(cursor)
         written.claims(group, cursor)
+    written.end_part()
     for partition, (life, member) in group.owners_said().items():
-        written.part += struct.pack("<BI", <int>RECORD_OWNER, <int>OWNER_RECORD) + struct.pack(
-            ">QIQQ", group.number, partition, life, member)
-    if written.part:
-        written.parts.append(bytes(written.part))
+        written.parts.append(struct.pack("<BI", <int>RECORD_OWNER, <int>OWNER_RECORD) + struct.pack(
+            ">QIQQ", group.number, partition, life, member))
     return written.parts
 
 

@@ -543,8 +543,8 @@ class QueueManager(QueueTable):
         """What is kept for consumers and was not named by them is ready, and so are partitions of those who have not
         come."""
         for group, one in kept:
-            group.expect_nobody()
             if one.group is group:
+                group.expect_nobody()
                 group.leave(one)
                 if isinstance(group.home, Queue):
                     group.home.notify()

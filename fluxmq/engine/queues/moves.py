@@ -146,10 +146,11 @@ class Departure:
         had = origins.of_queue(mark)
         for name, packet_id, use in had:
             origins.bring_group(name, packet_id, use, mark)
-        contents = self.contents = Contents.of(manager, state)
+        contents = Contents.of(manager, state)
         parts += closing(manager, state, ((state.groups[key], record_)
                                           for key, (_, record_, _) in contents.groups.items()),
                          had, origins.released_of(mark))
+        self.contents = contents
         self.outbox = outbox
         outbox.halt()
         self._relay, self._ghosts = self._hands.rest(state, to, outbox, self._settled_late)
@@ -251,9 +252,12 @@ class Arrival:
             name, known = produced_in(body)
             self.state.note_produced(name, together(self.state.producers.get(name), known))
             self._record(RecordKind.PRODUCED, self.state.queue.number, body)
+            self._manager.note_changed(self.state)
         elif kind == RecordKind.QUEUE_ORIGIN:
             origin, what = origin_in(body)
             self._origins[what].append(origin)
+            if self.state.queue.line.number:  # the journal has them of the whole node
+                self._record(RecordKind.QUEUE_ORIGIN, self.state.queue.number, body)
         else:
             raise CorruptError(f"a record of kind {kind} does not say what a queue has")
 
@@ -385,6 +389,8 @@ class Arrival:
         self.state = None
         self._manager.hub.origins.watch(False)
         state.producers = staged.producers
+        if contents.line.number:
+            self._manager.hub.origins.lead(state.queue, self._origins[HAD])
         settled = self._hands.take(state, contents)
         for group in staged.groups.values():
             group.end()

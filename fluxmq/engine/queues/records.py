@@ -103,16 +103,16 @@ def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None, l
 def produced_body(name: bytes, known: tuple[int, int]) -> bytes:
     """Of a PRODUCED; known: (highest, bitmap), as in deduplication.py."""
     highest, bits = known
-    return (highest.to_bytes(8, "big") + len(name).to_bytes(2, "big") + name
+    return (highest.to_bytes(8, "big") + len(name).to_bytes(4, "big") + name
             + bits.to_bytes(-(-bits.bit_length() // 8), "big"))
 
 
 def produced_in(body: bytes) -> tuple[bytes, tuple[int, int]]:
     """Decodes produced_body(). Raises CorruptError."""
-    end = 10 + int.from_bytes(body[8:10], "big")
-    if len(body) < max(end, 10):
+    end = 12 + int.from_bytes(body[8:12], "big")
+    if len(body) < end:
         raise CorruptError(f"what a producer has sent has {len(body)} bytes, and is shorter than it says")
-    return body[10:end], (int.from_bytes(body[:8], "big"), int.from_bytes(body[end:], "big"))
+    return body[12:end], (int.from_bytes(body[:8], "big"), int.from_bytes(body[end:], "big"))
 
 
 def origin_body(origin: Origin, what: int) -> bytes:

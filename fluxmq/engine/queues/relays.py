@@ -215,7 +215,8 @@ class Relays(QueueListener):
     def _attach(self, relay: QueueRelay, one: RelayMember, then: Callable[[Answer, int], None]) -> None:
         """then: called with the answer, and the number of the question."""
         room = relay.room_of(one.member)
-        asked = msgspec.structs.replace(one.asked, held=one.held(), pulls=one.pulls or one.rests, room=room)
+        asked = msgspec.structs.replace(one.asked, held=one.held(), pulls=one.pulls or one.rests, room=room,
+                                      mark=one.member.mark)
         number = relay.attach(one.member, msgspec.msgpack.encode(asked), room)
 
         def answered(answer: Answer) -> None:

@@ -144,15 +144,18 @@ class QueueLine:
             raise UsageError(f"line {self.line.name!r} is led here")
         number = queue_in(raw)
         former = self.queues.pop(number, None)
+        served = self.manager.queues.get(former.queue.address) if former is not None else None
         if former is not None:
             self._forget(former)
+        if self._hands is not None and served is not None and served.copy is former:
+            self._hands.drop_copy(served)
+        else:
+            served = None
         self.apply(raw)
         state = self.queues.get(number)
         if state is None:
             raise CorruptError(f"the namespace of queue {number:016x} has ended")
-        served = self.manager.queues.get(state.queue.address)
-        if self._hands is not None and former is not None and served is not None and served.copy is former:
-            self._hands.drop_copy(served)
+        if self._hands is not None and served is not None:
             self._hands.begin_copy(served, state)
         return state
 
@@ -340,9 +343,10 @@ class QueueLine:
             group = Group(self.manager.hub.ledger, delays.group.number, DELAY_GROUP, line=self.line)
             contents.delays = Delays(lend(delays.log), group)
             restore_state(group, state_of(delays.group))
+        # Before its relay gives it what was kept: that may be what the queue has had.
+        self._origins.hand_over(copy.queue.number, served.queue, self.manager.hub.origins)
         settled = hands.take(served, contents)
         served.producers = dict(copy.producers)
-        self._origins.hand_over(copy.queue.number, served.queue, self.manager.hub.origins)
         self._serves(served, copy)
         hands.settle_kept(served.queue, settled)
         here = self.manager.hub.ledger.life

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import msgspec
 
-from fluxmq._core.disk.journal_format import iter_records
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.queue.export import unflushed
@@ -16,6 +16,8 @@ from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.records import LogRecord, produced_body
 
 __all__ = ["digest", "queue_in", "snapshot"]
+
+_HEAD = struct.Struct("<BI")  # of a record
 
 
 def snapshot(manager: QueueManager, state: QueueState) -> bytes:
@@ -36,11 +38,17 @@ def snapshot(manager: QueueManager, state: QueueState) -> bytes:
 
 def queue_in(raw: bytes) -> int:
     """The number of the queue of a whole snapshot. Raises CorruptError."""
-    records = iter_records(raw)
-    numbers = {body[:8] for kind, body in records if kind == RecordKind.QUEUE}
-    if len(numbers) != 1 or records[0][0] != RecordKind.CLOCK or records[-1][0] != RecordKind.CLOCK:
-        raise CorruptError(f"{len(records)} records are no snapshot of a queue")
-    return int.from_bytes(numbers.pop(), "big")
+    clock, at = _HEAD.pack(RecordKind.CLOCK, 16), 0
+    if raw.startswith(clock) and raw[-_HEAD.size - 16:].startswith(clock):
+        while at + _HEAD.size + 8 <= len(raw):
+            kind, length = _HEAD.unpack_from(raw, at)
+            at += _HEAD.size
+            if kind == RecordKind.QUEUE:
+                return int.from_bytes(raw[at:at + 8], "big")
+            if kind not in (RecordKind.CLOCK, RecordKind.NAMESPACE):
+                break
+            at += length
+    raise CorruptError(f"{len(raw)} bytes are no snapshot of a queue")
 
 
 def _known(group: Group, now_ms: int) -> list[object]:
