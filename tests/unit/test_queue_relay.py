@@ -21,6 +21,7 @@ from fluxmq._core.testing.frames_probe import decode
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.definitions import QueueDefinition
+from fluxmq.engine.queues.hands import Hands
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.relays import Answer, Attach, Hosts, Relays
 from fluxmq.model.queues import QueueSpec
@@ -172,6 +173,26 @@ def _ear(node: PeerNode, sender: str) -> Any:
 
 def settle(member: PyMember, offset: int, log: int = 0) -> None:
     assert by_offset.settle_at(member.group, log, offset)
+
+
+def test_what_was_kept_is_not_confirmed_with_what_came_later() -> None:
+    """The first went to an owner that has not answered, and dies; the second to the next one, which is this node."""
+    pair = Pair(type="ephemeral")
+    relay = pair.queue.relay
+    assert isinstance(relay, QueueRelay)
+    relay.keep()
+    pair.publish(1)
+    relay.let_go()
+    pair.a.turn()
+    relay.keep()
+    pair.publish(2)
+    pair.a.turn()
+    Hands(pair.a.manager, pair.a.relays, pair.a.hosts.protocols).make_anew(pair.a.manager.states[pair.queue])
+    pair.a.turn()
+    assert pair.outcomes == {}, "the first is not decided, and the second behind it"
+    pair.a.to("b").give_up_queues("node b is gone")
+    pair.a.turn()
+    assert pair.outcomes == {1: "node b is gone", 2: None}
 
 
 def test_the_owner_knows_a_consumer_by_its_mark() -> None:

@@ -350,7 +350,11 @@ cdef class Hub(Waiter):
         known = <Use>pub.once.known
         if queue.identity == 0:
             return known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) != ORIGIN_BROUGHT
-        return known.has_queue(queue_mark(queue.identity))
+        if not known.has_queue(queue_mark(queue.identity)):
+            return 0
+        if queue.line.number:           # what it has may not be committed, and be given up
+            self.ledger.wait_for_earlier(queue.line)
+        return 1
 
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i

@@ -88,6 +88,7 @@ cdef class PeerInbox:
     cdef int miss(self, const body_t* body, const peer_record_t* record) except -1
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1
     cdef int note_line(self, Line line, uint64_t position) except -1
+    cdef int note_lines(self) except -1
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1
     cdef int refuse_all(self, list positions, str why) except -1
     cdef int settle(self, const peer_record_t* record) except -1

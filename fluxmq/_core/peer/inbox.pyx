@@ -169,6 +169,7 @@ cdef class PeerInbox:
             for group in self.settled:
                 (<Group>group).write_records()      # else its acknowledgement would not wait for them
         finally:
+            self.note_lines()
             self.hub.touch()
         self.settled.clear()
         self.position = header.sequence
@@ -362,6 +363,7 @@ cdef class PeerInbox:
             if known is not None and known.has_queue(mark):
                 known.again = True
                 self.hub.ledger.wait_for_earlier(self.queue.line)
+                self.note_line(self.queue.line, record.position)
                 return 0
             if self.hub.origins.is_late(&origin):
                 return 0
@@ -381,7 +383,7 @@ cdef class PeerInbox:
             # Now: by the end of the turn the clock may have moved, and the message would have expired.
             self.queue.pump()
             self.queue.touch()
-        self.note_line(self.queue.line, 0 if record.flags & PEER_QUIET else record.position)
+        self.note_line(self.queue.line, record.position)
         if record.origin:
             self.queue.note_origin(&origin)
             self.hub.origins.note_group(&origin, mark,
@@ -427,7 +429,7 @@ cdef class PeerInbox:
 
     cdef int note_line(self, Line line, uint64_t position) except -1:
         """The next frame has something for a queue of this line, which may be led by another node before it has
-        committed that. position: for which a publisher waits; 0: nobody does."""
+        committed that. position: for which a publisher may wait; 0: it is no publish."""
         cdef list lines
         cdef tuple last
         if line.number == 0:
@@ -441,21 +443,29 @@ cdef class PeerInbox:
             last[2].append(position)
         return 0
 
+    cdef int note_lines(self) except -1:
+        """The same of what the next frame has recorded in such lines besides: consumers that came or went, and what
+        they got."""
+        cdef Commits commits = self.hub.commits
+        cdef uint32_t i
+        cdef uint32_t last = 0
+        cdef Line line
+        for i in range(commits.given_count):
+            if commits.given[i].mark > self.since and commits.given[i].line != last:
+                last = commits.given[i].line
+                line = commits.lines[last]
+                if line.gather_length:          # lines between nodes have no records
+                    self.note_line(line, 0)
+        return 0
+
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1:
         """What a frame has caused at another node, or in a line that another node leads by now, is not certain, or not
         so: its publishers hear that. Returns whether there was such a thing."""
         cdef list forwarded = self.forwarded.pop(sequence, None)
-        cdef list lines = self.lined.pop(sequence, None)
-        cdef uint16_t code = 0
-        cdef str text
-        if forwarded is None and lines is None:
+        if forwarded is None and sequence not in self.lined:
             return 0
         if forwarded is not None:
             self.refuse_all(forwarded, why)
-        for line, at, positions in lines or ():
-            text = (<Line>line).refusal(at, 0, &code)
-            if text is not None:
-                self.refuse_all(positions, text)
         self.decide(sequence)
         return 1
 
@@ -650,11 +660,16 @@ cdef class PeerInbox:
         return 0
 
     cdef int decide(self, uint64_t sequence) except -1:
-        """What a frame caused is committed. Frames are reported in order, although lines commit in any."""
+        """What a frame caused is decided. Frames are reported in order, although lines commit in any."""
         cdef uint64_t asked = 0
+        cdef uint16_t code = 0
+        cdef str why
         del self.waits[sequence]
         self.forwarded.pop(sequence, None)
-        self.lined.pop(sequence, None)
+        for line, at, positions in self.lined.pop(sequence, ()):
+            why = (<Line>line).refusal(at, 0, &code)
+            if why is not None:
+                self.refuse_all(positions, why)
         if sequence != self.committed + 1:
             return 0
         while self.committed < self.position and self.committed + 1 not in self.waits:

@@ -26,8 +26,8 @@ cdef class Members:
     cdef public uint32_t part
     cdef public uint32_t parts
 
-    # Of lines other than the journal: partition -> (life, member) of its owner, as recorded; of a copy, as heard. None:
-    # of none.
+    # Exclusive and single groups: partition -> (life, member) of its owner; of a copy, as heard. None: there is none.
+    # It is recorded in lines other than the journal.
     cdef readonly dict said
     # The same, of owners at other nodes before this one had the queue, which are still to come: until they do, or
     # expect_nobody(), nobody gets messages of these partitions. None: none are.

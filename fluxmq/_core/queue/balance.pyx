@@ -235,10 +235,9 @@ cdef class Members:
 
     def expect_nobody(self):
         """Whoever owned partitions has had time to come."""
-        if self.expected is not None:
-            self.expected = None
-            self.balance()
-            self.touch()
+        self.expected = None
+        self.balance()
+        self.touch()
 
     def owners_said(self) -> dict:
         """Who owns which partition: partition -> (life, member); of a copy, as heard."""

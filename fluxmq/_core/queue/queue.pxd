@@ -116,9 +116,9 @@ cdef class Queue(GroupOwner):
     # Takes a publish. Returns 0, or the MQTT 5 reason code of the refusal. wide: only filters that are wider than their
     # bindings match (SUB_WIDE), so the bindings must be checked.
     cdef int take(self, pub_t* pub, bint wide) except -1
-    # It has the message of QoS 2 with this origin, or NULL. Whoever leads its line next is to know that.
     cdef bint is_copy(self) noexcept
     cdef bint rests(self) noexcept
+    # It has the message of QoS 2 with this origin, or NULL. Whoever leads its line next is to know that.
     cdef int note_origin(self, const origin_t* origin) except -1
     # This node has heard that the origin is over.
     cdef int origin_over(self, tuple key) except -1

@@ -190,6 +190,8 @@ class Departure:
             return
         settled = self._hands.take_back(state, contents)
         if contents is None:
+            for group in state.groups.values():
+                group.expect_nobody()
             return
         for ghost in self._ghosts:
             ghost.member.late = None
@@ -387,10 +389,10 @@ class Arrival:
         contents, staged = self.contents(), self.state
         self._drop()
         self.state = None
+        if contents.line.number:  # what was released since is not brought: watch()
+            self._manager.hub.origins.lead(state.queue, self._origins[HAD])
         self._manager.hub.origins.watch(False)
         state.producers = staged.producers
-        if contents.line.number:
-            self._manager.hub.origins.lead(state.queue, self._origins[HAD])
         settled = self._hands.take(state, contents)
         for group in staged.groups.values():
             group.end()

@@ -34,7 +34,7 @@ from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.state import restore_state, state_of
 from fluxmq.engine.queues.deduplication import together, with_sequence
 from fluxmq.engine.queues.delays import DELAY_GROUP, adopt_delays
-from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hands, hand_of
+from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hand, Hands, hand_of
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
 from fluxmq.engine.queues.records import GroupRecord, QueueRecord, produced_in
 from fluxmq.engine.queues.recovery.followed import CopyOrigins, keep_held
@@ -143,19 +143,22 @@ class QueueLine:
         if not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
         number = queue_in(raw)
-        former = self.queues.pop(number, None)
-        served = self.manager.queues.get(former.queue.address) if former is not None else None
+        served, former = None, self.queues.pop(number, None)
         if former is not None:
+            served = self.manager.queues.get(former.queue.address)
             self._forget(former)
         if self._hands is not None and served is not None and served.copy is former:
             self._hands.drop_copy(served)
-        else:
-            served = None
-        self.apply(raw)
+        try:
+            self.apply(raw)
+        except BaseException:
+            if (torn := self.queues.pop(number, None)) is not None:
+                self._forget(torn)
+            raise
         state = self.queues.get(number)
         if state is None:
             raise CorruptError(f"the namespace of queue {number:016x} has ended")
-        if self._hands is not None and served is not None:
+        if self._hands is not None and served is not None and hand_of(served) is Hand.RELAY:
             self._hands.begin_copy(served, state)
         return state
 
