@@ -395,6 +395,7 @@ def test_a_copy_that_could_not_be_made_is_made_the_next_time() -> None:
     with pytest.raises(CorruptError, match="no snapshot"):
         node.copies.restore(raw[:-1])
     node.copies.restore(raw)
+    assert hand_of(node.state) is Hand.FOLLOWING
     machine.turn()
     machine.another_leads(0, keep=False, undo=False, pump=False)
 

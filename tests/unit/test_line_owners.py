@@ -263,6 +263,9 @@ def test_while_a_queue_rests_nothing_is_said() -> None:
     queue.resting = True
     group.leave(first)
     assert owners_in(node.committed()) == [] and group.said == {0: (1, first.mark)}
+    group.leave(second)
+    assert group.owners_said() == {}, "who has left does not come to the next owner"
+    group.join(second)
     queue.resting = False
     group.join(node.member("third", mark=9))
     assert owners_in(node.committed()) == [(0, 8, 5)]

@@ -352,8 +352,8 @@ cdef class Hub(Waiter):
             return known.flags & (ORIGIN_PUBLISHED | ORIGIN_BROUGHT) != ORIGIN_BROUGHT
         if not known.has_queue(queue_mark(queue.identity)):
             return 0
-        if queue.line.number:           # what it has may not be committed, and be given up
-            self.ledger.wait_for_earlier(queue.line)
+        if queue.line.number and not pub.from_peer and queue.is_awaited(pub):
+            self.ledger.wait_for_earlier(queue.line)    # what it has may not be committed, and be given up
         return 1
 
     cdef int deliver_to_life(self, pub_t* pub, route_t* route) except -1:

@@ -447,14 +447,15 @@ cdef class PeerInbox:
         """The same of what the next frame has recorded in such lines besides: consumers that came or went, and what
         they got."""
         cdef Commits commits = self.hub.commits
-        cdef uint32_t i
+        cdef uint32_t i = commits.given_count
         cdef uint32_t last = 0
         cdef Line line
-        for i in range(commits.given_count):
-            if commits.given[i].mark > self.since and commits.given[i].line != last:
+        while i > 0 and commits.given[i - 1].mark > self.since:
+            i -= 1
+            if commits.given[i].line != last:
                 last = commits.given[i].line
                 line = commits.lines[last]
-                if line.gather_length:          # lines between nodes have no records
+                if line.gather_length or line.timed:    # lines between nodes have no records, and no clock
                     self.note_line(line, 0)
         return 0
 

@@ -36,6 +36,8 @@ cdef class Members:
     # Records who owns what, if that has changed.
     cdef int say_owners(self) except -1
     cdef int write_owner(self, uint32_t partition, tuple owner) except -1
+    # Whether the group's queue is about to move.
+    cdef bint home_rests(self) noexcept
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef void admit(self, Member member) noexcept
     cdef int add_puller(self, Member member) except -1

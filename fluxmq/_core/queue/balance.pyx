@@ -244,8 +244,8 @@ cdef class Members:
         cdef Cursor cursor
         if self.mode == "shared" or self.parts:
             return {}
-        if not self.members:
-            return dict(self.said or {})
+        if not self.members:        # while a queue rests, those who leave it are not taken down
+            return dict((self.expected if self.home_rests() else self.said) or {})
         return {**(self.expected or {}), **{
             cursor.partition: (cursor.owner.life if cursor.owner.life else self.ledger.life, cursor.owner.mark)
             for cursor in self.cursors if cursor.owner is not None}}
@@ -288,6 +288,9 @@ cdef class Members:
 
     cdef int write_owner(self, uint32_t partition, tuple owner) except -1:
         raise NotImplementedError
+
+    cdef bint home_rests(self) noexcept:
+        return 0
 
     cdef int touch(self) except -1:
         raise NotImplementedError

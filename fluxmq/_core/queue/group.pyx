@@ -714,6 +714,9 @@ cdef class Group(Members):
             self.write_owner(partition, (0, 0))
         return 0
 
+    cdef bint home_rests(self) noexcept:
+        return self.home is not None and self.home.rests()
+
     cdef int write_owner(self, uint32_t partition, tuple owner) except -1:
         cdef uint8_t* at = self.ledger.reserve(self.line, RECORD_OWNER, 28)
         at = put_u32(put_u64(at, self.number), partition)

@@ -116,6 +116,8 @@ cdef class Queue(GroupOwner):
     # Takes a publish. Returns 0, or the MQTT 5 reason code of the refusal. wide: only filters that are wider than their
     # bindings match (SUB_WIDE), so the bindings must be checked.
     cdef int take(self, pub_t* pub, bint wide) except -1
+    # Whether who publishes this waits for the queue.
+    cdef bint is_awaited(self, const pub_t* pub) except -1
     cdef bint is_copy(self) noexcept
     cdef bint rests(self) noexcept
     # It has the message of QoS 2 with this origin, or NULL. Whoever leads its line next is to know that.

@@ -398,6 +398,9 @@ cdef class Queue(GroupOwner):
         self.ledger.in_lines.setdefault(key, {})[self] = None
         return 0
 
+    cdef bint is_awaited(self, const pub_t* pub) except -1:
+        return self.is_address(&pub.body) or self.limits.capture_confirmed or self.bindings
+
     cdef bint is_copy(self) noexcept:
         return self.following
 

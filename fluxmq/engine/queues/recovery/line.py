@@ -143,21 +143,21 @@ class QueueLine:
         if not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
         number = queue_in(raw)
-        served, former = None, self.queues.pop(number, None)
+        former = self.queues.pop(number, None)
         if former is not None:
-            served = self.manager.queues.get(former.queue.address)
             self._forget(former)
-        if self._hands is not None and served is not None and served.copy is former:
-            self._hands.drop_copy(served)
+            served = self.manager.queues.get(former.queue.address)
+            if self._hands is not None and served is not None and served.copy is former:
+                self._hands.drop_copy(served)
         try:
             self.apply(raw)
         except BaseException:
-            if (torn := self.queues.pop(number, None)) is not None:
-                self._forget(torn)
+            self.replay(_QUEUE_END, number, b"")
             raise
         state = self.queues.get(number)
         if state is None:
             raise CorruptError(f"the namespace of queue {number:016x} has ended")
+        served = self.manager.queues.get(state.queue.address)
         if self._hands is not None and served is not None and hand_of(served) is Hand.RELAY:
             self._hands.begin_copy(served, state)
         return state
