@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. A queue moves to another node: its messages, and the groups, which stay the same objects on both.
 
-    old owner   held_of, take_out (consumers of other nodes) ─► become_relay: only what members here hold is left
+    old owner   take_out (consumers of other nodes) ─► become_relay: only what members here hold is left
     new owner   a relay's group ─► become_owner: the old owner's state; what members of this node hold they keep
                 reserve: what others held is kept for them ─► PeerMember.hold_again, settle_reserved, or nobody in time
 
@@ -24,8 +24,8 @@ from fluxmq._core.queue.relay cimport VERB_ACK, VERB_EXTEND, VERB_NACK, Relay
 from fluxmq._core.wire.sizes cimport fit_u32
 from fluxmq._core.queue.state import cursors_in, replay
 
-__all__ = ["Reserve", "become_owner", "become_relay", "held_of", "messages_from", "reserve", "reserve_claimed",
-           "settle_reserved", "take_out"]
+__all__ = ["Reserve", "become_owner", "become_relay", "messages_from", "reserve", "reserve_claimed", "settle_reserved",
+           "take_out"]
 
 
 cdef class Reserve(Member):
@@ -79,22 +79,9 @@ cdef inline uint32_t index_of(Cursor cursor, uint32_t lanes):
     return log_index(cursor.partition, fit_u32(lane_of(cursor.log.first)), lanes)
 
 
-def held_of(Group group not None, uint32_t lanes) -> list:
-    """What members hold: [(index of the log in the queue, offset, deliveries)]."""
-    cdef Cursor cursor
-    cdef claim_t* claim
-    found = []
-    for cursor in group.cursors:
-        for offset in offsets_of(cursor):
-            claim = cursor.find(offset)
-            if claim.state == CLAIM_HELD:
-                found.append((index_of(cursor, lanes), offset, claim.deliveries))
-    return found
-
-
 def take_out(Group group not None, Member member not None, uint32_t lanes) -> list:
-    """A member leaves, and what it holds is forgotten: the group's state was taken before. Returns that, as
-    held_of."""
+    """A member leaves, and what it holds is forgotten: the group's state was taken before. Returns that:
+    [(index of the log in the queue, offset, deliveries)]."""
     cdef claim_t* claim
     found = []
     while member.oldest != NULL:

@@ -134,7 +134,7 @@ class Contents:
 
 
 class Ghost(NamedTuple):
-    """A consumer of another node, of a queue that this node does not serve any more. held: what it had, as held_of."""
+    """A consumer of another node, of a queue that this node does not serve any more. held: as of take_out."""
 
     member: PeerMember
     group: Group
