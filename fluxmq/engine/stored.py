@@ -4,7 +4,7 @@ A valid CRC proves that the bytes are those that were written, not that they are
 user, may have written a row or record of the wrong shape. A start refuses it, with its name and a remedy; a repair
 drops it. Both use the functions of this file, so that they agree.
 
-Each decoder raises one of WRONG_SHAPE, or CorruptError, for invalid input.
+Each decoder raises one of WRONG_SHAPE, or CorruptError, for invalid input. It is one file because both walk all kinds.
 """
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ from fluxmq.engine.sessions.parts import check_part, read_step
 from fluxmq.engine.sessions.state import Head, Link, Subscription
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["KINDS_OF_ROWS", "WRONG_SHAPE", "SessionCopy", "binding_of", "copy_of", "exchange_of", "group_of", "head_of",
-           "link_of", "meta_of", "names_in", "producers_of", "queue_of", "record_problem", "refused", "refused_batch",
-           "row_problem", "session_of", "session_that_holds", "shown", "subscription_of", "unsubscribed_of", "way_out"]
+__all__ = ["KINDS_OF_ROWS", "WRONG_SHAPE", "SessionCopy", "binding_of", "copied_of", "copy_of", "exchange_of",
+           "group_of", "head_of", "link_of", "meta_of", "names_in", "position_of", "producers_of", "queue_of",
+           "record_problem", "refused", "refused_batch", "row_problem", "session_of", "session_that_holds", "shown",
+           "subscription_of", "unsubscribed_of", "way_out"]
 
 # What decoding and applying raise for content of the wrong shape, besides CorruptError.
 WRONG_SHAPE = (msgspec.MsgspecError, ProtocolError, UsageError, LookupError, ValueError, TypeError, ArithmeticError,
                struct.error)
 KINDS_OF_ROWS = {b"n": "namespace", b"m": "message", b"s": "session", b"q": "queue", b"g": "group", b"l": "log",
                  b"d": "producers of queue", b"e": "exchange", b"b": "binding", b"k": "messages of log",
-                 b"x": "removal of log"}
+                 b"x": "removal of log", b"f": "copy of queue", b"a": "position of group"}
 
 # Minimum sizes.
 _SHORT: dict[int, int] = {RecordKind.SENT: 18, RecordKind.SETTLED: 16, RecordKind.RELEASED: 16, RecordKind.RECEIVED: 10,
@@ -74,6 +75,7 @@ producers_of = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
 _queue = msgspec.msgpack.Decoder(QueueRecord).decode
 _group = msgspec.msgpack.Decoder(GroupRecord).decode
 _copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
+_copied = msgspec.msgpack.Decoder(tuple[bytes, dict[int, int]]).decode
 _exchange = msgspec.msgpack.Decoder(StoredExchange).decode
 _binding = msgspec.msgpack.Decoder(BindingRecord).decode
 
@@ -100,6 +102,27 @@ def copy_of(value: bytes) -> tuple[GroupRecord, bytes]:
     """A group's row in the view: its record, and the state of its cursors (fluxmq/_core/queue/state.pyx)."""
     record, state = _copy(value)
     return _sound(record), state
+
+
+def copied_of(value: bytes) -> tuple[bytes, dict[int, int]]:
+    """The copy of a queue of another line than the journal: its records (engine/queues/encoding.py), and by the number
+    that a log has in them the one that it has on this disk."""
+    records, logs = _copied(value)
+    found = iter_records(records)
+    for kind, body in found:
+        if problem := record_problem(kind, body):
+            raise CorruptError(problem)
+    kinds = [kind for kind, _ in found]
+    if kinds.count(RecordKind.QUEUE) != 1 or kinds[0] != RecordKind.CLOCK or kinds[-1] != RecordKind.CLOCK:
+        raise CorruptError("its records are not those of one queue")
+    return records, logs
+
+
+def position_of(value: bytes) -> int:
+    """Up to where the batches of a group's line are in the view."""
+    if len(value) != 8:
+        raise CorruptError(f"the position of a group has {len(value)} bytes where 8 should be")
+    return int.from_bytes(value, "big")
 
 
 def _sound(record: GroupRecord) -> GroupRecord:
@@ -154,7 +177,7 @@ def _why(error: Exception) -> str:
 
 def _row(key: bytes, value: bytes) -> None:
     kind = key[:1]
-    if kind in b"msqgldebkn" and len(key) != 9:
+    if kind in b"msqgldebkna" and len(key) != 9:
         raise CorruptError(f"its key has {len(key)} bytes where 9 should be")
     if kind == b"m":
         _stored_message(value)
@@ -183,6 +206,12 @@ def _row(key: bytes, value: bytes) -> None:
         cursors_of(copy_of(value)[1])
     elif kind == b"k":
         messages_of(value[8:])
+    elif kind == b"f":
+        if len(key) != 13:
+            raise CorruptError(f"its key has {len(key)} bytes where 13 should be")
+        copied_of(value)
+    elif kind == b"a":
+        position_of(value)
     elif key == CLOCK_KEY:
         if not value or len(value) % 16:
             raise CorruptError(f"the clock has {len(value)} bytes")
@@ -343,6 +372,8 @@ def shown(key: bytes) -> str:
         return f"position of node {key[1:].decode('utf-8', 'replace')!r}"
     if key[:1] == b"o":
         return f"origin {key[1:].hex()} of a message"
+    if key[:1] == b"f" and len(key) == 13:
+        return f"copy of queue {key[5:].hex()} of group {int.from_bytes(key[1:5], 'big')}"
     if key[:1] in KINDS_OF_ROWS and len(key) >= 9:
         number = int.from_bytes(key[1:9], "big")
         name = KINDS_OF_ROWS[key[:1]]

@@ -37,6 +37,7 @@ from fluxmq.engine.queues.records import GroupRecord, LogMeta, LogRecord, QueueR
 from fluxmq.engine.stored import (
     WRONG_SHAPE,
     binding_of,
+    copied_of,
     copy_of,
     exchange_of,
     group_of,
@@ -71,6 +72,7 @@ _GOES = {b"m": "the message is lost", b"s": "the session is lost, what waited fo
          b"g": "the group is lost: what it had settled is delivered again to one that is made anew",
          b"l": "where the log begins and ends is found out anew from its files and its groups",
          b"d": "which messages its producers had sent is forgotten: what they repeat counts as new",
+         b"f": "another node's copy takes its place", b"a": "copies of the group are made anew from another node's",
          b"e": "the exchange is lost, and with it its bindings", b"b": "the binding is lost"}
 
 
@@ -93,7 +95,7 @@ class _State:
     queues: dict[int, QueueRecord] = field(default_factory=dict)
     groups: dict[int, tuple[GroupRecord, list[tuple[int, int]]]] = field(default_factory=dict)
     metas: dict[int, LogMeta] = field(default_factory=dict)
-    going: set[int] = field(default_factory=set)
+    going: set[int] = field(default_factory=set)        # logs that end, and those of copies: no queue has them
     ended: set[int] = field(default_factory=set)
     stored: set[int] = field(default_factory=set)       # logs that have messages in the view
     damaged_logs: set[int] = field(default_factory=set)  # whose messages in the view are invalid
@@ -162,10 +164,9 @@ def _view(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
         missing = wanted - state.messages
         state.named |= wanted
         if missing:
-            name = session_of(Loader.head_of(value)).head.name
             mending.puts.append((key, session_without(value, missing)))
-            mending.lines.append(f"session {number} of client {_text(name)}: {len(missing)} messages are lost: "
-                               f"{_few(sorted(missing))}")
+            mending.lines.append(f"session {number} of client {_text(session_of(Loader.head_of(value)).head.name)}: "
+                                 f"{len(missing)} messages are lost: {_few(sorted(missing))}")
     elif kind == b"q":
         state.queues[number] = queue_of(value)[0]
         state.used.add(state.queues[number].namespace)
@@ -175,8 +176,8 @@ def _view(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
     elif kind == b"l":
         meta = state.metas[number] = meta_of(value)
         state.lanes[number] = meta.first >> LANE_SHIFT
-    elif kind == b"x":
-        state.going.add(number)
+    elif kind in b"xf":
+        state.going.update((number,) if kind == b"x" else copied_of(value)[1].values())
     elif kind == b"k":
         _small(state, mending, key, value)
     elif kind == b"e":
@@ -327,7 +328,7 @@ def _queues(state: _State, mending: Mending, directories: dict[int, tuple[Path, 
                                 for record in state.queues.values()))
     unknown = (state.metas.keys() | state.stored | {number for number, (_, first) in directories.items() if first >= 0}
                | (set(state.appended) if damaged else set())) - known
-    state.number_last = max(state.number_last, *directories, *state.appended, 0)
+    state.number_last = max(state.number_last, *directories, *state.appended, *state.going, 0)
     for number, (_, first) in directories.items():
         state.lanes.setdefault(number, max(first, 0) >> LANE_SHIFT)
     reached: dict[int, int] = {}
@@ -393,5 +394,5 @@ def _text(name: bytes) -> str:
 
 
 def _few(numbers: list[int]) -> str:
-    text = ", ".join(str(number) for number in numbers[:_NAMED_MAX])
-    return text + (f" and {len(numbers) - _NAMED_MAX} more" if len(numbers) > _NAMED_MAX else "")
+    return ", ".join(str(number) for number in numbers[:_NAMED_MAX]) + (
+        f" and {len(numbers) - _NAMED_MAX} more" if len(numbers) > _NAMED_MAX else "")

@@ -36,6 +36,8 @@ from fluxmq.engine import broker as engine
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.retained_revisions import Known
 from fluxmq.engine.sessions.transfer import Arrival, freeze
 from fluxmq.engine.stored import KINDS_OF_ROWS, shown
@@ -106,6 +108,17 @@ def arrive(node: Broker, name: bytes) -> None:
     arrival.activate()
 
 
+def follow(node: Broker) -> None:
+    """It has a copy of a queue that another node leads."""
+    leader = QueueManager(Hub(None), cluster=solo())
+    line = leader.hub.commits.open_line("group 7", 7)
+    leader.declare(QueueSpec(name="copied"), line)[0].append_message(b"t", b"committed")
+    copies = QueueLine(node.manager, node.hub.commits.open_line("group 7", 7))
+    assert node.keeper.queues is not None
+    node.keeper.queues.copies.add(copies)
+    copies.apply(line.submit()[1], 0, 1)
+
+
 def user(name: bytes, value: bytes) -> bytes:
     return b"\x26" + b"".join(len(text).to_bytes(2, "big") + text for text in (name, value))
 
@@ -122,6 +135,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = node.manager.queues[b"/", b"view-classic"]
     state.note_produced(b"p", (7, 1))
     node.manager.changed.add(state)
+    follow(node)
     node.checkpoint()
     fill(node, "journal")
     node.close()

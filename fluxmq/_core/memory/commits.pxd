@@ -85,6 +85,7 @@ cdef class Line:
     """A source of commits. Made by Commits.open_line."""
     cdef readonly uint32_t number
     cdef readonly str name              # for messages to users
+    cdef readonly uint32_t group        # whose line it is, alike at every node; 0: the journal, and lines without disk
     cdef readonly bint closed           # accepts nothing any more, and nothing waits for it
     cdef Journal journal                # of line 0 on a node that has one; else None
     cdef void* commits                  # borrowed: the Commits that made it; NULL once that is gone

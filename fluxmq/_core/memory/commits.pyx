@@ -321,11 +321,12 @@ cdef class Commits:
         free(self.given)
         free(self.needed)
 
-    def open_line(self, str name not None) -> Line:
-        """Opens another line. name: for messages to users."""
+    def open_line(self, str name not None, uint32_t group=0) -> Line:
+        """Opens another line. name: for messages to users. group: see Line.group."""
         cdef Line line = Line.__new__(Line)
         line.number = <uint32_t>len(self.lines)
         line.name = name
+        line.group = group
         line.commits = <void*>self
         line.at = 1
         line.retaining = {}

@@ -14,10 +14,10 @@ from libc.string cimport memcpy
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.log cimport (
-    CHUNK_FLUSHED, CHUNK_SEALED, Log, Needed, chunk_drop, chunk_hold, chunk_t, record_t,
+    CHUNK_FLUSHED, CHUNK_OPEN, CHUNK_SEALED, NOTHING_WANTED, Log, Needed, chunk_drop, chunk_hold, chunk_t, record_t,
 )
 
-__all__ = ["Export", "restore_unflushed", "unflushed"]
+__all__ = ["Export", "restore_unflushed", "stored_upto", "unflushed", "unflushed_bytes"]
 
 cdef enum:
     BLOCK_BYTES_MAX = 65536         # of one batch in a segment
@@ -35,22 +35,53 @@ cdef inline bint is_taken(const part_t* part, uint32_t i) noexcept:
     return part.taken == NULL or part.taken[i >> 3] >> (i & 7) & 1
 
 
-def unflushed(Log log not None, Needed needed=None) -> bytes:
+cdef inline chunk_t* chunk_at(Log log, uint32_t i) noexcept:
+    """Of those that are retained, and those behind them."""
+    return log.retained[i] if i < log.retained_count else log.chunks[i - log.retained_count]
+
+
+def unflushed(Log log not None, Needed needed=None, first=None, uint64_t end=NOTHING_WANTED) -> bytes:
     """Copies the present messages of a log that are needed and not in segments. Nothing is sealed: it is for logs with
-    so few of them that they stay in the view (engine/queues/recovery/store.py). needed: as for an Export."""
+    so few of them that they stay in the view (engine/queues/recovery/store.py). The others: as for an Export."""
+    cdef uint64_t begin = log.first if first is None else <uint64_t>first
     cdef uint32_t i, j
     cdef chunk_t* chunk
     cdef const record_t* record
     cdef bytearray found = bytearray()
-    for i in range(log.chunks_count):
-        chunk = log.chunks[i]
+    for i in range(log.retained_count + log.chunks_count):
+        chunk = chunk_at(log, i)
         if chunk.state == CHUNK_FLUSHED:
             continue
         for j in range(chunk.count):
             record = <const record_t*>(chunk.data + chunk.at[j])
-            if record.offset >= log.first and (needed is None or needed.is_needed(record.offset)):
+            if record.offset >= end:
+                return bytes(found)
+            if record.offset >= begin and (needed is None or needed.is_needed(record.offset)):
                 found += (<const char*>record)[:record.size]
     return bytes(found)
+
+
+def unflushed_bytes(Log log not None, uint64_t first, uint64_t end) -> int:
+    """About how many bytes of messages are in this range, and not in segments."""
+    cdef uint64_t total = 0
+    cdef uint32_t i
+    cdef chunk_t* chunk
+    for i in range(log.retained_count + log.chunks_count):
+        chunk = chunk_at(log, i)
+        if chunk.state != CHUNK_FLUSHED and chunk.covers > first and chunk.first < end:
+            total += chunk.used
+    return total
+
+
+def stored_upto(Log log not None, uint64_t first, uint64_t end, bint exporting) -> int:
+    """Of this range, the offset below which segments have everything; exporting: once exported() is called."""
+    cdef uint32_t i
+    cdef chunk_t* chunk
+    for i in range(log.retained_count + log.chunks_count):
+        chunk = chunk_at(log, i)
+        if chunk.covers > first and (chunk.state == CHUNK_OPEN or (chunk.state == CHUNK_SEALED and not exporting)):
+            return min(max(chunk.first, first), end)
+    return end
 
 
 def restore_unflushed(Log log not None, bytes kept not None):
@@ -68,7 +99,8 @@ cdef class Export:
 
     A chunk with any of them is exported as a whole and sealed, so some messages may be newer than the batch and must be
     durable before segments are written (Keeper waits for that). needed: selects the messages still needed at present;
-    None = all. Log.exported() must follow, or the same messages are exported again.
+    None = all. first, end: of what is committed of the log, where it is not what the log has (queue/lend.pyx: divide).
+    Log.exported() must follow, or the same messages are exported again.
 
     Iterating gives (first, last, count, time_min, time_max, due_min, due_max, bytes) for each block of messages (one
     that is larger alone). It may be repeated, in any one thread, whatever happens to the log meanwhile.
@@ -76,25 +108,28 @@ cdef class Export:
 
     cdef readonly uint64_t messages
     cdef readonly bint left             # the log has more, from later batches
+    cdef uint64_t first
     cdef part_t* parts
     cdef uint32_t count
 
-    def __init__(self, Log log not None, uint64_t upto_batch, Needed needed=None):
+    def __init__(self, Log log not None, uint64_t upto_batch, Needed needed=None, first=None,
+                 uint64_t end=NOTHING_WANTED):
         cdef uint32_t i
         cdef chunk_t* chunk
         if self.parts != NULL:
             return
-        self.parts = <part_t*>calloc(log.chunks_count + 1, sizeof(part_t))
+        self.first = log.first if first is None else <uint64_t>first
+        self.parts = <part_t*>calloc(log.retained_count + log.chunks_count + 1, sizeof(part_t))
         if self.parts == NULL:
             raise MemoryError()
-        for i in range(log.chunks_count):
-            chunk = log.chunks[i]
+        for i in range(log.retained_count + log.chunks_count):
+            chunk = chunk_at(log, i)
             if chunk.state == CHUNK_FLUSHED:
                 continue
-            if chunk.batch > upto_batch:
+            if chunk.batch > upto_batch or chunk.covers > end:
                 self.left = True
                 break
-            self.take(log, chunk, needed)
+            self.take(chunk, needed)
             chunk.state = CHUNK_SEALED
 
     def __dealloc__(self):
@@ -103,7 +138,7 @@ cdef class Export:
             chunk_drop(self.parts[i].chunk)
         free(self.parts)
 
-    cdef int take(self, Log log, chunk_t* chunk, Needed needed) except -1:
+    cdef int take(self, chunk_t* chunk, Needed needed) except -1:
         cdef part_t* part = &self.parts[self.count]
         cdef uint64_t offset
         cdef uint64_t before = self.messages
@@ -118,7 +153,7 @@ cdef class Export:
         self.count += 1
         for i in range(chunk.count):
             offset = record_of(part, i).offset
-            if offset >= log.first and (needed is None or needed.is_needed(offset)):
+            if offset >= self.first and (needed is None or needed.is_needed(offset)):
                 part.taken[i >> 3] |= <uint8_t>(1 << (i & 7))
                 self.messages += 1
         if self.messages - before == chunk.count:

@@ -14,14 +14,15 @@ from libc.string cimport memcpy
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.queue.lanes cimport lane_of
+from fluxmq._core.queue.cache cimport cache_in
 from fluxmq._core.queue.log cimport (
-    NOTHING_WANTED, Log, chunk_bytes, chunk_drop, chunk_index, chunk_new, chunk_search, chunk_t,
+    CHUNK_FLUSHED, NOTHING_WANTED, Log, chunk_bytes, chunk_drop, chunk_index, chunk_new, chunk_search, chunk_t,
     record_at,
 )
 from fluxmq._core.queue.sizes cimport Sizes
 from fluxmq._core.wire.sizes cimport fit_u32
 
-__all__ = ["give_back", "lend", "mirror_of", "release", "retain", "undo"]
+__all__ = ["divide", "give_back", "lend", "mirror_of", "release", "retain", "undo"]
 
 
 def lend(Log log not None) -> Log:
@@ -30,6 +31,7 @@ def lend(Log log not None) -> Log:
                         line=log.line)
     if log.namespace is not None:
         lent.count_for(log.namespace)
+    lent.disk = log.disk
     move(log, lent)
     retain(lent)
     log.positions_only = True
@@ -63,11 +65,72 @@ def release(Log log not None, uint64_t first):
         log.retained_count = left
 
 
+def divide(Log log not None, uint64_t end):
+    """No chunk goes beyond this offset and begins below it any more: what is below is committed, and an Export takes
+    whole chunks."""
+    cdef uint32_t at = 0
+    cdef chunk_t* made
+    while at < log.retained_count and log.retained[at].covers <= end:
+        at += 1
+    if at < log.retained_count:
+        made = behind(log.retained[at], end)
+        if made != NULL:
+            try:
+                log.retain(at + 1, made)
+            except BaseException:
+                chunk_drop(made)
+                raise
+            leave(log.retained[at], end)
+        return
+    at = log.chunk_of(end)
+    made = behind(log.chunks[at], end) if at < log.chunks_count else NULL
+    if made != NULL:
+        try:
+            log.insert(at + 1, made)
+        except BaseException:
+            chunk_drop(made)
+            raise
+        leave(log.chunks[at], end)
+
+
+cdef chunk_t* behind(chunk_t* chunk, uint64_t end) except? NULL:
+    """A copy of what a chunk has from this offset on; NULL: it has nothing there, or nothing below."""
+    cdef uint32_t kept = chunk_search(chunk, end)
+    cdef uint32_t i
+    cdef chunk_t* made
+    if chunk.first >= end or chunk.state == CHUNK_FLUSHED:
+        return NULL
+    if kept == chunk.count:
+        chunk.covers = min(chunk.covers, end)
+        return NULL
+    made = chunk_new(max(chunk.room - chunk.at[kept], <uint32_t>8))
+    try:
+        made.used = chunk.used - chunk.at[kept]
+        memcpy(made.data, chunk.data + chunk.at[kept], made.used)
+        for i in range(kept, chunk.count):
+            chunk_index(made, chunk.at[i] - chunk.at[kept])
+    except BaseException:
+        chunk_drop(made)
+        raise
+    made.first, made.last, made.covers = record_at(made, 0).offset, chunk.last, chunk.covers
+    made.batch, made.time_max = chunk.batch, chunk.time_max
+    return made
+
+
+cdef void leave(chunk_t* chunk, uint64_t end) noexcept:
+    """The chunk has only what is below this offset. Whoever has claimed one of the others reads on in its bytes, which
+    stay."""
+    cdef uint32_t kept = chunk_search(chunk, end)
+    chunk.used = chunk.at[kept]
+    chunk.count = kept
+    chunk.last, chunk.covers = record_at(chunk, kept - 1).offset, end
+
+
 def undo(Log log not None, uint64_t first, uint64_t next):
-    """Takes back what was appended from `next` on, and what was trimmed from `first` on and not released. Raises
-    UsageError for a log of which segments have messages."""
+    """Takes back what was appended from `next` on, and what was trimmed from `first` on and not released."""
     cdef uint32_t at
-    if log.sizes.front() != NULL or lane_of(first) != lane_of(log.first) or not first <= next <= log.next:
+    cdef uint64_t stored = 0
+    if lane_of(first) != lane_of(log.first) or not first <= next <= log.next:
         raise UsageError(f"log {log.number:016x} from {log.first} to {log.next} cannot go back to {first} to {next}")
     release(log, first)
     while log.retained_count:
@@ -78,15 +141,26 @@ def undo(Log log not None, uint64_t first, uint64_t next):
     if log.chunks_count:
         cut(log, log.chunks_count - 1, next)
     log.first = first
-    log.next = next
-    log.flushed = first
+    log.next = log.flushed = next
     log.found = 0
     log.wanted = NOTHING_WANTED
     log.keep(-<int64_t>log.kept_bytes)
+    log.sizes = Sizes()
     log.unflushed_bytes = 0
     for at in range(log.chunks_count):
+        if log.chunks[at].state == CHUNK_FLUSHED:
+            stored += chunk_bytes(log.chunks[at], chunk_search(log.chunks[at], first), log.chunks[at].count)
+            if log.chunks[at].refs == 1:
+                cache_in(log.chunks[at])
+            continue
+        if log.unflushed_bytes == 0:
+            log.flushed = max(log.chunks[at].first, first)
         log.unflushed_bytes += log.chunks[at].used
         log.keep(<int64_t>chunk_bytes(log.chunks[at], chunk_search(log.chunks[at], first), log.chunks[at].count))
+    if log.disk and log.flushed > first:    # segments may have more of it than memory: the disk is to be asked
+        log.sizes.add(log.flushed, stored)
+        log.keep(<int64_t>stored)
+        log.uncertain = 1
 
 
 def give_back(Log log not None, Log lent not None):

@@ -71,6 +71,7 @@ cdef class Needed:
 
 cdef class Log:
     cdef readonly uint64_t number
+    cdef public uint64_t disk           # its number in the view and in segments; 0: they do not have it
     cdef readonly bint volatile         # in memory only: nothing is recorded
     cdef readonly uint64_t first        # oldest offset kept
     cdef readonly uint64_t next         # offset of the next append
@@ -124,7 +125,7 @@ cdef class Log:
     cpdef count_for(self, Namespace namespace)
     cdef chunk_t* tail_for(self, uint32_t size) except NULL
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
-    cdef int retain(self) except -1
+    cdef int retain(self, uint32_t at, chunk_t* chunk) except -1
     cdef void take_out(self, uint32_t at) noexcept
     cdef void let_go(self, chunk_t* chunk) noexcept
     # Records the message that is the chunk's last one; if that fails it is not in the chunk.

@@ -220,6 +220,7 @@ cdef class Log:
         self.ledger = ledger
         self.line = ledger.commits.local if line is None else line
         self.number = number
+        self.disk = number if self.line.number == 0 else 0
         self.volatile = volatile
         self.first = base if first is None else <uint64_t>first
         self.next = base if next is None else <uint64_t>next
@@ -534,6 +535,9 @@ cdef class Log:
         cdef uint32_t i
         cdef chunk_t* chunk
         cdef uint32_t at
+        for i in range(self.retained_count):
+            if self.retained[i].state == CHUNK_SEALED:
+                self.retained[i].state = CHUNK_FLUSHED
         for i in range(self.chunks_count):
             chunk = self.chunks[i]
             if chunk.state == CHUNK_SEALED:
@@ -553,6 +557,9 @@ cdef class Log:
         """The offset below which everything is in segments once exported() is called."""
         cdef uint32_t i
         cdef uint64_t upto = self.flushed
+        for i in range(self.retained_count):
+            if self.retained[i].state == CHUNK_SEALED:
+                upto = max(upto, self.retained[i].covers)
         for i in range(self.chunks_count):
             if self.chunks[i].state == CHUNK_SEALED:
                 upto = self.chunks[i].covers
@@ -736,14 +743,15 @@ cdef class Log:
         while self.chunks_count and self.chunks[0].covers <= self.first:
             chunk = self.chunks[0]
             if self.retains:
-                self.retain()
+                self.retain(self.retained_count, chunk)
+                chunk.refs += 1
             if chunk.state != CHUNK_FLUSHED:
                 self.unflushed_bytes -= chunk.used
             self.take_out(0)
         self.found = 0
 
-    cdef int retain(self) except -1:
-        """The first chunk, which is about to go, stays until it is released."""
+    cdef int retain(self, uint32_t at, chunk_t* chunk) except -1:
+        """A chunk stays until it is released, although the log does not have it any more."""
         cdef chunk_t** grown
         if self.retained_count == self.retained_room:
             grown = <chunk_t**>realloc(self.retained, (self.retained_room * 2 + 1) * sizeof(chunk_t*))
@@ -751,8 +759,8 @@ cdef class Log:
                 raise MemoryError()
             self.retained = grown
             self.retained_room = self.retained_room * 2 + 1
-        self.chunks[0].refs += 1
-        self.retained[self.retained_count] = self.chunks[0]
+        memmove(self.retained + at + 1, self.retained + at, (self.retained_count - at) * sizeof(chunk_t*))
+        self.retained[at] = chunk
         self.retained_count += 1
         return 0
 

@@ -252,9 +252,10 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int note_change(self) except -1:
-        """Messages or their states may have changed: the next checkpoint checks the queue. A queue of another line than
-        the journal is stored by that line instead."""
-        if self.durable and not self.dirty and not self.ended and self.line.number == 0:
+        """Messages or their states may have changed: the next checkpoint checks the queue. Of a queue of another line
+        than the journal it stores the copy, which is what is committed."""
+        if self.durable and not self.dirty and not self.ended and (
+                self.line.number == 0 or (self.following and self.line.group)):
             self.dirty = True
             self.ledger.dirty_queues[self] = None
         return 0

@@ -244,7 +244,7 @@ class QueueManager(QueueTable):
         delays = state.queue.delays
         if delays is not None:
             delays.restart()
-            for pairs in self.disk.due_pairs(delays.log.number):
+            for pairs in self.disk.due_pairs(delays.log.disk):
                 delays.restore_pairs(pairs)
             delays.restored()
         state.queue.restored()

@@ -66,13 +66,13 @@ class QueueReader(Disk):
 
     async def _read(self, queue: Queue, log: Log, offset: int) -> None:
         assert self.segments is not None
-        ended, size = self._sequential.get(log.number, (-1, 0))
+        ended, size = self._sequential.get(log.disk, (-1, 0))
         size = min(2 * size, self._largest) if ended == offset else READ_BYTES
         try:
-            first, covers, blocks = await self._from_disk(self.segments.read, log.number, offset, size)
+            first, covers, blocks = await self._from_disk(self.segments.read, log.disk, offset, size)
             if not blocks:
                 first, covers = offset, log.flushed  # settled by all groups before it would have been written
-            self._sequential[log.number] = (covers, size)
+            self._sequential[log.disk] = (covers, size)
             log.load(min(first, offset), covers, blocks)
         except StorageError as error:
             if log in queue.logs:  # else the queue has moved to another node, and its files are deleted
@@ -93,7 +93,7 @@ class QueueReader(Disk):
     async def _read_due(self, queue: Queue, delays: Delays) -> None:
         assert self.segments is not None
         try:
-            delays.found(await self._from_disk(self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
+            delays.found(await self._from_disk(self.segments.pick, delays.log.disk, delays.missing(), PICK_BYTES))
         except StorageError as error:
             self.stop(queue, error)
             return
@@ -105,29 +105,29 @@ class QueueReader(Disk):
         """See Disk."""
         if self.segments is None:
             return log.flushed, b""
-        _, covers, blocks = await self._from_disk(self.segments.read, log.number, offset, size)
+        _, covers, blocks = await self._from_disk(self.segments.read, log.disk, offset, size)
         return (max(covers, offset + 1), b"".join(blocks)) if blocks else (log.flushed, b"")
 
     def due_pairs(self, log: int) -> Iterable[bytes]:
         """See Disk."""
-        return self.segments.due_pairs(log) if self.segments is not None else ()
+        return self.segments.due_pairs(log) if self.segments is not None and log else ()
 
     def measure(self, queue: Queue, log: Log) -> bool:
         """Asks the segments for the log's size, a part of which was estimated."""
-        if self.segments is not None and log.number not in self._measured and queue.damage is None:
-            self._measured.add(log.number)
+        if self.segments is not None and log.disk not in self._measured and queue.damage is None:
+            self._measured.add(log.disk)
             self.driver.start(self._measure(queue, log, log.first, log.flushed))
         return True
 
     async def _measure(self, queue: Queue, log: Log, first: int, end: int) -> None:
         assert self.segments is not None
         try:
-            log.restore_sizes(first, end, await self._from_disk(self.segments.spans, log.number, first, end))
+            log.restore_sizes(first, end, await self._from_disk(self.segments.spans, log.disk, first, end))
         except StorageError as error:
             if log in queue.logs:
                 self.stop(queue, error)
         finally:
-            self._measured.discard(log.number)
+            self._measured.discard(log.disk)
             queue.notify()  # so that the clock applies the retention again
 
     async def _from_disk(self, read: Callable[..., Any], *what: Any) -> Any:
@@ -169,7 +169,7 @@ class QueueReader(Disk):
         """The first message of this time or later, found by the index of the segments or else in memory."""
         if self.segments is not None and log.first < log.flushed:
             try:
-                found = self.segments.offset_at_time(log.number, time_ms)
+                found = self.segments.offset_at_time(log.disk, time_ms)
             except StorageError as error:
                 queue = next((one for one in self.manager.states if log in one.logs), None)
                 if queue is None or isinstance(error, ShortageError):

@@ -185,9 +185,11 @@ class QueueTable(ABC):
             state.queue.notify()
 
     def note_changed(self, state: QueueState) -> None:
-        """Lets the next checkpoint write the queue's record, if the queue belongs to the journal."""
+        """Lets the next checkpoint write the queue's record; of a queue of another line than the journal the copy."""
         if state.queue.line.number == 0:
             self.changed.add(state)
+        else:
+            state.queue.mark_dirty()
 
     def record_queue(self, state: QueueState) -> None:
         self.note_changed(state)

@@ -32,6 +32,11 @@ class CopyOrigins:
         if len(released) > RELEASED_MAX:
             del released[next(iter(released))]
 
+    def of(self, number: int) -> tuple[list[Origin], list[Origin]]:
+        """Of a queue: those that it has had and are not released; those that are."""
+        had, released = self._known.get(number, ({}, {}))
+        return list(had), list(released)
+
     def forget(self, number: int | None = None) -> None:
         """What is known of a queue; None: of all."""
         if number is None:

@@ -13,10 +13,13 @@ A following queue is a copy, and makes no decisions: it is not in the manager's 
 so it gets no publishes, timers or checkpoints, and it is never pumped. Messages that consumers of the leader hold are
 in the state of returned ones here. When this instance leads, the relay becomes the queue, and the copy stays: it is
 what is committed (docs/internals/queues.md, "A second instance").
+
+It is one file because what a record does depends on who leads, and both halves keep the same tables.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -35,8 +38,8 @@ from fluxmq._core.queue.state import restore_state, state_of
 from fluxmq.engine.queues.deduplication import together, with_sequence
 from fluxmq.engine.queues.delays import DELAY_GROUP, adopt_delays
 from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hand, Hands, hand_of
-from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
-from fluxmq.engine.queues.records import GroupRecord, QueueRecord, produced_in
+from fluxmq.engine.queues.manager import KINDS, NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues.records import GroupRecord, Origin, QueueRecord, produced_in
 from fluxmq.engine.queues.recovery.followed import CopyOrigins, keep_held
 from fluxmq.engine.queues.recovery.snapshot import queue_in
 from fluxmq.engine.stored import group_of, queue_of
@@ -67,12 +70,30 @@ class QueueLine:
         self._origins = CopyOrigins()
         self._declared: dict[int, QueueState] = {}  # those that it has declared, and that have no copy yet
         self._make_log = make_log or self._new_log
+        self.applied = 0  # the position of the last batch that was applied, if whoever applies says it
 
     def _new_log(self, number: int, lane: int) -> Log:
         log = Log(self.manager.hub.ledger, number, lane=lane, line=self.line)
         if not self.following:
             mirror_of(log)
         return log
+
+    def connect(self, hands: Hands) -> None:
+        """The node is whole: what was loaded may be led here."""
+        self._hands = hands
+
+    @contextmanager
+    def making_logs(self, make_log: Callable[[int, int], Log]) -> Iterator[None]:
+        """Logs of queues are made like this meanwhile: they are on disk."""
+        former, self._make_log = self._make_log, make_log
+        try:
+            yield
+        finally:
+            self._make_log = former
+
+    def origins_of(self, number: int) -> tuple[list[Origin], list[Origin]]:
+        """As CopyOrigins.of."""
+        return self._origins.of(number)
 
     def _log(self, number: int, lane: int) -> Log:
         self.manager.is_taken(self.line, number)
@@ -170,8 +191,10 @@ class QueueLine:
             served = self.manager.queues.get(copy.queue.address)
             if self._hands is not None and served is not None and served.copy is copy:
                 self._hands.drop_copy(served)
+            self._leave_disk(copy)
             for log in copy.logs:
                 log.trim(log.next)  # or its bytes would count until the copy is collected
+        self.applied = 0
         self.queues.clear()
         self.groups.clear()
         self.logs.clear()
@@ -186,10 +209,11 @@ class QueueLine:
         on wherever the line is led next, and never goes back."""
         return self.manager.hub.steady_ms + self.line.shift_ms
 
-    def apply(self, records: bytes, line_ms: int | None = None) -> None:
+    def apply(self, records: bytes, line_ms: int | None = None, position: int = 0) -> None:
         """Applies the records about queues among records that were committed together (Line.submit): to the copies,
-        also of an instance that leads. line_ms: the leader's `time` when they were submitted. Raises CorruptError;
-        UsageError for the journal, whose queues have no copies."""
+        also of an instance that leads. line_ms: the leader's `time` when they were submitted. position: of this batch
+        among those of the line, by which a start knows what its disk has (`applied`); 0: it is not stored. Raises
+        CorruptError; UsageError for the journal, whose queues have no copies."""
         if self.line.number == 0:
             raise UsageError(f"line {self.line.name!r} is led here")
         if line_ms is not None:
@@ -199,6 +223,7 @@ class QueueLine:
                 queue.trim_done()
             if isinstance(queue, Queue):
                 self._release(queue.number)
+        self.applied = position or self.applied
 
     def _release(self, number: int) -> None:
         """What a copy has trimmed is not kept for it any more."""
@@ -228,6 +253,7 @@ class QueueLine:
         elif kind == RecordKind.QUEUE_ORIGIN and self.line.number:
             if number in self.queues:
                 self._origins.apply(number, body)
+                self.manager.note_changed(self.queues[number])
         elif kind == RecordKind.CLOCK and self.line.number:
             if self.following:
                 self.line.hear(number, self.manager.hub.steady_ms)
@@ -283,6 +309,8 @@ class QueueLine:
 
     def _replay_group(self, number: int, record: GroupRecord) -> None:
         state = self.queues.get(record.queue)
+        if state is not None and self.line.number:
+            self.manager.note_changed(state)
         if number in self.groups:
             self.groups[number].set_mode(record.mode)
             if state is not None:
@@ -296,14 +324,23 @@ class QueueLine:
         group = self.groups.pop(number, None)
         state = self.queues.get(group.home.number) if group is not None and isinstance(group.home, Queue) else None
         if state is not None:
+            state.queue.mark_dirty()
             for name in [name for name, known in state.groups.items() if known is group]:
                 self.manager.drop_quietly(state, name)
             if state.queue.following and state.queue.kind != QUEUE_STREAM:  # it may have been the slowest
                 state.queue.trim_done()
                 self._release(state.queue.number)
 
+    def _leave_disk(self, state: QueueState) -> None:
+        """The next checkpoint deletes what the disk has of a copy."""
+        if self.line.group:
+            self.manager.ended += [("f", self.line.group << 64 | state.queue.number),
+                                   *(("l", log.disk) for log in state.logs if log.disk),
+                                   *(("k", log.disk) for log in state.logs if log.kept_upto != NOTHING)]
+
     def _forget(self, state: QueueState) -> None:
         self._origins.forget(state.queue.number)
+        self._leave_disk(state)
         delays = state.queue.delays
         for log in state.logs:
             self.logs.pop(log.number, None)
@@ -324,6 +361,8 @@ class QueueLine:
         if self._hands is None or not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
         for copy in self.queues.values():
+            if copy.queue.damage is not None:
+                raise UsageError(f"the copy of queue {copy.spec.shown} is damaged: {copy.queue.damage}")
             served = self.manager.queues.get(copy.queue.address)
             if served is not None and (hand_of(served), Event.TAKE) not in NEXT:
                 raise UsageError(f"there is a queue {copy.spec.shown} already, which line {self.line.name!r} does not "

@@ -18,8 +18,9 @@ __all__ = ["LogRemoval", "view_key"]
 
 
 def view_key(kind: str, number: int) -> bytes:
-    """The key of something numbered in the view; kind: a letter, see store.py."""
-    return kind.encode() + number.to_bytes(8, "big")
+    """The key of something numbered in the view; kind: a letter, see store.py. Of a copy (f) the group is in front of
+    the number, as bits 64 to 95."""
+    return kind.encode() + number.to_bytes(12 if kind == "f" else 8, "big")
 
 
 class LogRemoval:

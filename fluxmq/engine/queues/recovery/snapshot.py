@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 
 import msgspec
 
@@ -10,6 +11,7 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.queue.export import unflushed
 from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log, Needed
 from fluxmq._core.queue.state import cursors_in, state_of
 from fluxmq.engine.queues.encoding import closing, mark_of, messages_of, opening
 from fluxmq.engine.queues.manager import QueueManager, QueueState
@@ -71,9 +73,11 @@ def _known(group: Group, now_ms: int) -> list[object]:
     return found
 
 
-def digest(manager: QueueManager, state: QueueState) -> str:
-    """Equal for two instances of a queue with equal state: its declaration, messages in memory that some group may
-    still need, and the state of each group; but not which consumer has which message."""
+def digest(manager: QueueManager, state: QueueState,
+           messages: Callable[[Log, Needed | None], bytes] = unflushed) -> str:
+    """Equal for two instances of a queue with equal state: its declaration, messages that some group may still need,
+    and the state of each group; but not which consumer has which message. messages: reads these; without it, those that
+    no segment has."""
     queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms + state.queue.line.shift_ms
     state_hash = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)
@@ -88,5 +92,5 @@ def digest(manager: QueueManager, state: QueueState) -> str:
         state_hash.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
     for log in state.logs:
         state_hash.update(msgspec.msgpack.encode((LogRecord(log.number, log.lane), log.next,
-                                                  unflushed(log, queue.needs(log)))))
+                                                  messages(log, queue.needs(log)))))
     return state_hash.hexdigest()

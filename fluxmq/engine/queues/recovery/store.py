@@ -2,6 +2,7 @@
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
                x<number> a log that has ended, files to be deleted    k<number> messages of a small log
+               f<number> the copy of a queue of another line    a<group> how far its line is in the view: copies.py
     segments   messages that outlived a journal file
     journal    the rest
 
@@ -25,7 +26,8 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.queue.export import Export, restore_unflushed, unflushed
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.queue.export import Export, restore_unflushed, stored_upto, unflushed, unflushed_bytes
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.lanes import LANE_SHIFT
 from fluxmq._core.queue.log import Log
@@ -36,6 +38,7 @@ from fluxmq.engine.ports.store import SegmentFiles
 from fluxmq.engine.queues.manager import NOTHING, QueueManager, QueueState
 from fluxmq.engine.queues.reads import QueueReader
 from fluxmq.engine.queues.records import LogMeta
+from fluxmq.engine.queues.recovery.copies import COPY, Copies, source_of
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.removal import LogRemoval
 from fluxmq.engine.queues.recovery.removal import view_key as key
@@ -48,7 +51,7 @@ __all__ = ["QueueExport", "QueueKeeper"]
 EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
-NUMBER_MASK = (1 << 64) - 1  # of a key, which is a byte and u64
+ANY_BATCH = (1 << 64) - 1
 
 
 class QueueExport:
@@ -64,8 +67,8 @@ class QueueExport:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
-        # (log, first, next) at that instant, and its queue if segments may get messages of the log; else None
-        self.logs: list[tuple[Log, int, int, Queue | None]] = []
+        # (log, first, next) at that instant; the log that has its messages, if segments may get some; its queue
+        self.logs: list[tuple[Log, int, int, Log | None, Queue]] = []
         self.changed: set[QueueState] = set()
         self.recorded: list[QueueState] = []
         self.ended: list[tuple[str, int]] = []
@@ -97,6 +100,7 @@ class QueueKeeper:
         self._metas: dict[int, LogMeta] = {}
         self._rows: dict[int, dict[int, bytes]] = {ord("q"): self._queues, ord("g"): self._copies,
                                                    ord("k"): self._small, **{ord(kind): {} for kind in "ldx"}}
+        self.copies = Copies(manager)
         self._files: dict[int, Any] = {}
         self._safe: dict[int, int] = {}  # by log: the end of what segments had synced
         self._removal = LogRemoval(segments)
@@ -112,16 +116,17 @@ class QueueKeeper:
         """Reads rows about queues from the view's rows, which are in the order of their keys, and yields the others.
         There may be a hundred thousand of each kind. directory: storage.dir, for error messages."""
         self._directory = directory
+        kinds = self._rows | self.copies.rows
         begins, into, number_of = -1, None, int.from_bytes
         for row in rows:
             name, value = row
             if name[0] != begins:
                 begins = name[0]
-                into = self._rows.get(begins)
+                into = kinds.get(begins)
             if into is None:
                 yield row
             else:
-                into[number_of(name, "big") & NUMBER_MASK] = value
+                into[number_of(name[1:], "big")] = value
 
     def loaded(self) -> None:
         """Called when the view has been read: opens the segments and makes the objects of view and segments."""
@@ -146,6 +151,7 @@ class QueueKeeper:
         self._each("g", self._copies, self._load_group)
         self._each("d", producers, self._load_producers)
         self._as_stored()
+        self.copies.load(self._directory, lambda line, number, lane, disk: self._make_log(number, lane, line, disk))
 
     def _each(self, kind: str, rows: dict[int, bytes], take: Callable[[int, bytes], Any]) -> None:
         """Makes an object from each of these rows of the view, and drops the row. Raises CorruptError, with its key."""
@@ -172,23 +178,26 @@ class QueueKeeper:
         for queue in self.manager.states:
             queue.as_stored()
 
-    def _make_log(self, number: int, lane: int) -> Log:
-        self._removal.named.add(number)
-        files = self._files.get(number)
-        if files is not None or number in self._metas:
-            log = self._make_long_log(number, lane, files)
+    def _make_log(self, number: int, lane: int, line: Line | None = None, disk: int = 0) -> Log:
+        """disk: its number on disk, if that is not the one that it has in its line."""
+        disk = disk or number
+        self._removal.named.add(disk)
+        files = self._files.get(disk)
+        if files is not None or disk in self._metas:
+            log = self._make_long_log(number, lane, files, line, disk)
         else:  # it never had messages in segments; if there are many logs, nearly all are of this kind
-            log = Log(self.manager.hub.ledger, number, lane=lane)
-        small = self._small.pop(number, None)
+            log = Log(self.manager.hub.ledger, number, lane=lane, line=line)
+        log.disk = disk
+        small = self._small.pop(disk, None)
         if small is not None:
             restore_unflushed(log, small)
         if files is not None and self.segments is not None:
             with contextlib.suppress(CorruptError):  # a later read stops the queue; only sizes are missing here
-                log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
+                log.restore_sizes(log.first, log.flushed, self.segments.spans(disk, log.first, log.flushed))
         return log
 
-    def _make_long_log(self, number: int, lane: int, files: Any) -> Log:
-        meta = self._metas.pop(number, None)
+    def _make_long_log(self, number: int, lane: int, files: Any, line: Line | None, disk: int) -> Log:
+        meta = self._metas.pop(disk, None)
         first = upto = lane << LANE_SHIFT
         safe = 0
         if meta is not None:
@@ -196,8 +205,8 @@ class QueueKeeper:
         if files is not None:
             upto, safe = max(upto, files.next), max(safe, files.next)
         if safe:
-            self._safe[number] = safe
-        log = Log(self.manager.hub.ledger, number, lane=lane, first=first, next=upto)
+            self._safe[disk] = safe
+        log = Log(self.manager.hub.ledger, number, lane=lane, first=first, next=upto, line=line)
         if meta is not None:
             log.stored_first, log.stored_next = first, meta.next
         return log
@@ -215,7 +224,7 @@ class QueueKeeper:
             delays = queue.delays
             if delays is not None:
                 try:
-                    for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
+                    for pairs in self.segments.due_pairs(delays.log.disk) if self.segments is not None else ():
                         delays.restore_pairs(pairs)
                 except CorruptError as error:
                     self.reader.stop(queue, error)
@@ -226,12 +235,16 @@ class QueueKeeper:
         for number, damage in self._removal.damaged.items():
             if number in self.records.logs:
                 self.reader.stop(self.records.logs[number][0].queue, damage)
+            else:
+                self.copies.damaged(number, damage)
         for number in self._small:
             self.manager.log("error", "", "the stored state has messages of a log that no queue has: a queue is lost. "
                              "Stop the broker and run `fluxmq log repair`, which gives them one",
                              {"log": f"{number:016x}"})
+        known = {*self.records.logs, *self.copies.logs}
         self.manager.ended += [("l", number)
-                               for number in self._removal.settle(self._files, self.records.logs, self.manager.log)]
+                               for number in self._removal.settle(self._files, known, self.manager.log)]
+        self.copies.logs.clear()
         self._files.clear()
         for rows in self._rows.values():
             rows.clear()
@@ -251,6 +264,11 @@ class QueueKeeper:
         manager.hub.ledger.mark_unpumped()
         made.left = manager.hub.ledger.take_dirty_queues()
         made.changed, manager.changed = manager.changed, set()
+        for name, value in self.copies.positions():
+            if value is None:
+                made.deletes.append(name)
+            else:
+                made.puts.append((name, value))
         return made
 
     def export(self, made: QueueExport) -> bool:
@@ -262,7 +280,8 @@ class QueueKeeper:
         while work > 0 and self.manager.ended:
             kind, number = self.manager.ended.pop()
             made.ended.append((kind, number))
-            made.deletes.append(key(kind, number))
+            if kind != COPY or self.copies.find(number >> 64, number & ANY_BATCH) is None:  # else there is a new one
+                made.deletes.append(key(kind, number))
             if kind == "l":
                 self._removal.end(number)
                 self._safe.pop(number, None)
@@ -280,6 +299,8 @@ class QueueKeeper:
         if made.left:
             queue = made.left.pop()
             queue.dirty = False
+            if queue.line.number:
+                return self._export_copy(made, queue)
             state = self.manager.states.get(queue)
             changed = state in made.changed
         else:
@@ -294,6 +315,38 @@ class QueueKeeper:
         self.looked += 1
         return self._export_queue(made, state, changed)
 
+    def _export_copy(self, made: QueueExport, queue: Queue) -> int:
+        """As of what is committed, which may be less than what this node has decided."""
+        state, work = self.copies.find(queue.line.group, queue.number), WORK_OF_A_QUEUE
+        if state is None or state.queue is not queue:
+            return 1
+        made.taken.append(queue)
+        self.looked += 1
+        row = self.copies.row(state)
+        made.puts.append(row)
+        for log in state.logs:
+            source, needed = source_of(log), queue.needs(log)
+            kept, small = b"", log.disk in self._removal.damaged or (
+                queue.kind == QUEUE_CLASSIC and log in queue.logs
+                and unflushed_bytes(source, log.first, log.next) <= self.small_bytes)
+            if small:
+                kept = unflushed(source, needed, log.first, log.next)
+                work += len(kept) // BYTES_OF_WORK
+            else:
+                export = Export(source, ANY_BATCH, needed, log.first, log.next)
+                work += unflushed_bytes(source, log.first, log.next) // BYTES_OF_WORK
+                if export.messages:
+                    made.blocks.append((log, export))
+            if kept:
+                log.kept_upto = log.next
+                made.puts.append((key("k", log.disk), log.next.to_bytes(8, "big") + kept))
+            else:
+                self._drop_kept(made, log)
+            upto = stored_upto(source, log.first, log.next, not small)
+            if log.first != log.stored_first or upto != log.stored_next:
+                made.logs.append((log, log.first, upto, None if small else source, queue))
+        return work + len(row[1]) // BYTES_OF_WORK
+
     def _export_queue(self, made: QueueExport, state: QueueState, changed: bool) -> int:
         manager, queue, work = self.manager, state.queue, WORK_OF_A_QUEUE
         if changed:
@@ -307,12 +360,12 @@ class QueueKeeper:
             work += self._export_group(made, state, group, name[1], changed)
         for log in queue.logs:
             # Files that could not be opened cannot be written, so messages that they do not have stay in the view.
-            small = log.number in self._removal.damaged or (
+            small = log.disk in self._removal.damaged or (
                 queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes)
             work += self._keep(made, queue, log) if small else self._export_log(made, queue, log)
         if queue.delays is not None:
             log, group = queue.delays.log, queue.delays.group
-            take_over = self._keep if log.number in self._removal.damaged else self._export_log
+            take_over = self._keep if log.disk in self._removal.damaged else self._export_log
             work += self._export_group(made, state, group, b"", changed) + take_over(made, queue, log)
         return work
 
@@ -329,17 +382,17 @@ class QueueKeeper:
         if not log.unflushed_bytes:
             self._drop_kept(made, log)
         elif log.kept_upto != log.next:
-            made.puts.append((key("k", log.number), log.next.to_bytes(8, "big") + unflushed(log, queue.needs(log))))
+            made.puts.append((key("k", log.disk), log.next.to_bytes(8, "big") + unflushed(log, queue.needs(log))))
             log.kept_upto = log.next
         if log.first != log.stored_first or log.flushed != log.stored_next:
-            made.logs.append((log, log.first, log.flushed, None))
+            made.logs.append((log, log.first, log.flushed, None, queue))
         return 1
 
     @staticmethod
     def _drop_kept(made: QueueExport, log: Log) -> None:
         if log.kept_upto != NOTHING:
             log.kept_upto = NOTHING
-            made.deletes.append(key("k", log.number))
+            made.deletes.append(key("k", log.disk))
 
     def _export_log(self, made: QueueExport, queue: Queue, log: Log) -> int:
         work = 1
@@ -352,7 +405,7 @@ class QueueKeeper:
             if export.left:
                 queue.mark_dirty()  # messages after the batch belong to the next checkpoint, even if no more follow
         if log.exporting != log.flushed or log.first != log.stored_first or log.flushed != log.stored_next:
-            made.logs.append((log, log.first, log.exporting, queue))
+            made.logs.append((log, log.first, log.exporting, log, queue))
         return work
 
     def give_back(self, made: QueueExport) -> None:
@@ -381,18 +434,18 @@ class QueueKeeper:
             return
         safe = await self._in_thread(lambda: self._write_segments(made))
         made.blocks.clear()  # otherwise they would prevent the eviction of the chunks
-        for at, (log, first, upto, exported) in enumerate(made.logs):
-            if log.number in safe:
-                self._safe[log.number] = safe[log.number]
-            meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
-            made.puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
+        for at, (log, first, upto, source, queue) in enumerate(made.logs):
+            if log.disk in safe:
+                self._safe[log.disk] = safe[log.disk]
+            meta = LogMeta(first, max(upto, first), self._safe.get(log.disk, 0))
+            made.puts.append((key("l", log.disk), msgspec.msgpack.encode(meta)))
             log.stored_first, log.stored_next = meta.first, meta.next
-            self._removal.moved(log.number, first)
-            if exported is not None:
-                log.exported()
-                state = self.manager.states.get(exported)
+            self._removal.moved(log.disk, first)
+            if source is not None:
+                source.exported()
+                state = self.manager.states.get(queue)
                 if state is not None:  # messages settled meanwhile are not counted any more
-                    self.manager.sums.measure(exported, state.groups.values())
+                    self.manager.sums.measure(queue, state.groups.values())
             if at % EXPORT_WORK == EXPORT_WORK - 1:
                 yield
         self.reader.evict()
@@ -401,8 +454,8 @@ class QueueKeeper:
     def _write_segments(self, made: QueueExport) -> dict[int, int]:
         """In an executor's thread."""
         assert self.segments is not None
-        safe = {log.number: self.segments.write(log.number, blocks) for log, blocks in made.blocks}
-        self.segments.sync([log.number for log, _ in made.blocks])
+        safe = {log.disk: self.segments.write(log.disk, blocks) for log, blocks in made.blocks}
+        self.segments.sync([log.disk for log, _ in made.blocks])
         return safe
 
     async def written(self) -> None:

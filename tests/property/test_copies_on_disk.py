@@ -1,0 +1,271 @@
+"""What a node stores of queues of another line than its journal: histories in which it leads and follows, makes
+checkpoints at any time, is killed, and is started again from its disk. The test is the group, as in test_line_history.
+
+Shown at each start: the copy is as of what was committed, at the position that the disk says or later, and with the
+batches behind that position it is what another node has that never stopped. What was decided here and not committed is
+not there.
+"""
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from kit.definer import defined
+from kit.sizes import some
+from kit.stored_node import StoredNode
+from oracle.stored import messages as messages_in
+from property.test_hands import IDENTITY, Node, _Host
+from property.test_queue_group import START_MS
+
+from fluxmq._core.queue import by_offset
+from fluxmq._core.queue.export import unflushed
+from fluxmq._core.queue.log import Log, Needed
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.testing.probes import pump_queues
+from fluxmq.engine.queues.hands import Hands
+from fluxmq.engine.queues.manager import QueueManager, QueueState
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.queues.recovery.snapshot import digest
+from fluxmq.engine.queues.relays import Hosts, Relays
+from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.segments import SegmentStore
+
+GROUP = 7
+NAME = b"g"
+
+
+class Stored(StoredNode):
+    """The node with a disk."""
+
+    hands: Hands
+
+    def before(self) -> None:
+        relays, hosts = Relays(), Hosts(self.hub)
+        hosts.protocols |= {"mqtt": _Host(), "amqp": _Host()}       # type: ignore[dict-item]
+        self.manager.reads.connect(relays, hosts)
+        self.hands = Hands(self.manager, relays, hosts.protocols)
+
+    def join(self) -> QueueLine:
+        """Started: it is a member of the group."""
+        assert self.keeper.queues is not None
+        copies = self.keeper.queues.copies
+        if GROUP in copies.lines:
+            copies.lines[GROUP].connect(self.hands)
+        else:
+            copies.add(QueueLine(self.manager, self.hub.commits.open_line("group 7", GROUP), hands=self.hands))
+        return copies.lines[GROUP]
+
+
+def shown(manager: QueueManager, copy: QueueState, segments: SegmentStore | None = None) -> str:
+    """The digest of a copy, with its messages, wherever they are."""
+    def messages(log: Log, needed: Needed | None) -> bytes:
+        source = log.line.retaining.get(log.number, log)
+        found = {one.offset: one for one in messages_in(unflushed(source, None, log.first, log.next))}
+        at = log.first
+        while segments is not None and log.disk and at < log.next:
+            _, covers, blocks = segments.read(log.disk, at, 1 << 20)
+            found |= {one.offset: one for one in messages_in(b"".join(blocks))}
+            if not blocks:
+                break
+            at = covers
+        return repr([found[offset] for offset in sorted(found)
+                     if log.first <= offset < log.next and copy.queue.is_needed(log, offset)]).encode()
+    return digest(manager, copy, messages)
+
+
+class World:
+    """log: what is committed: (records, the line's time). pending: what the leader has submitted, and is not. memory:
+    the node that never stops. small: bytes of a log that stay in the view."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.chance = random.Random(seed)
+        self.kind = self.chance.choice(("classic", "classic", "classic", "stream"))
+        self.spec = QueueSpec(name="q", type=self.kind, namespace="tenant",       # type: ignore[arg-type]
+                              partitions=self.chance.choice((1, 2)))
+        self.small = self.chance.choice((0, 0, 2000, 1 << 20))
+        self.directory, self.lives = directory, 0
+        self.now = START_MS
+        self.memory = Node(1, self.spec)
+        self.memory.line = self.memory.hub.commits.open_line("group 7", GROUP)
+        self.memory.copies = self.memory.new_copies()
+        self.log: list[tuple[bytes, int]] = []
+        self.pending: list[tuple[int, bytes, int]] = []
+        self.held: dict[PyMember, list[tuple[int, int]]] = {}
+        self.published = 0
+        self.starts()
+        self.leads = True       # the node with the disk does
+        queue = self.node.manager.declare(self.spec, self.copies.line)[0]
+        defined(self.node.manager).identify(self.spec.address, IDENTITY)
+        self.copies.lead()
+        self.copies.note(self.node.manager.states[queue])
+        self.memory.manager.make_relay(self.spec, None, IDENTITY)
+        self.submit()
+        self.commit()
+
+    def starts(self) -> None:
+        self.node = Stored(self.directory, small=self.small, segment_bytes=1 << 16)
+        self.node.hub.namespaces.add(b"tenant")
+        self.lives += 1
+        self.node.hub.begin_identities(10 + self.lives)
+        self.copies = self.node.join()
+
+    @property
+    def manager(self) -> QueueManager:
+        return self.node.manager if self.leads else self.memory.manager
+
+    @property
+    def led(self) -> QueueLine:
+        return self.copies if self.leads else self.memory.copies
+
+    @property
+    def state(self) -> QueueState:
+        return self.manager.queues[self.spec.address]
+
+    def pump(self) -> None:
+        """Until nothing is to be done, and nothing is read from the disk."""
+        async def pumped() -> None:
+            while True:
+                while pump_queues(self.manager.hub):
+                    pass
+                reads = asyncio.all_tasks() - {asyncio.current_task()}
+                if not reads:
+                    return
+                await asyncio.wait(reads)
+        asyncio.run(pumped())
+
+    # ------------------------------------------------------------------ what happens
+
+    def publish(self) -> None:
+        for _ in range(self.chance.choice((1, 3, 40))):
+            self.published += 1
+            payload = b"%d " % self.published + bytes(self.chance.choice((0, 0, 100, 3000)))
+            assert self.state.queue.append_message(b"$queue/q", payload) == 0
+
+    def consume(self) -> None:
+        """A consumer comes, and gets some; one that is there settles or gives back."""
+        if self.kind == "stream":
+            return self.trim()
+        group = self.manager.group(self.state.queue, NAME)
+        if not group.members:
+            held: list[tuple[int, int]] = []
+
+            def deliver(log: int, offset: int, deliveries: int) -> bool:
+                held.append((log, offset))
+                return True
+
+            member = PyMember(deliver, lambda log, offset, deliveries: None, 1 << 20)
+            group.join(member)
+            self.held = {member: held}
+            self.pump()
+        for held in self.held.values():
+            for _ in range(min(len(held), self.chance.choice((1, 5, 50)))):
+                log, offset = held.pop(self.chance.randrange(len(held)))
+                if self.chance.random() < 0.2:
+                    by_offset.give_back_at(group, log, offset, 0, True)
+                else:
+                    by_offset.settle_at(group, log, offset)
+        self.pump()
+        return None
+
+    def trim(self) -> None:
+        log = self.chance.choice(self.state.queue.logs)
+        self.manager.trim(self.state, log, log.first + self.chance.randrange(log.next - log.first + 1))
+
+    def delete(self) -> None:
+        """Deleted, and declared anew under the same name."""
+        if self.chance.random() < 0.8 or self.pending:
+            return
+        self.submit()
+        self.commit()
+        self.held = {}
+        self.manager.delete(self.spec.address)
+        self.submit()
+        self.commit()
+        queue = self.manager.declare(self.spec, self.led.line)[0]
+        defined(self.manager).identify(self.spec.address, IDENTITY)
+        self.led.note(self.manager.states[queue])
+        other = self.memory.manager if self.leads else self.node.manager
+        other.delete(self.spec.address)
+        other.make_relay(self.spec, None, IDENTITY)
+        self.submit()
+        self.commit()
+
+    def submit(self) -> None:
+        self.pump()
+        line_ms = self.led.time
+        position, records = self.led.line.submit()
+        if position:
+            self.pending.append((position, records, line_ms))
+
+    def commit(self) -> None:
+        for position, records, line_ms in self.pending[:self.chance.choice((1, 2, 9))]:
+            del self.pending[0]
+            self.led.line.commit(position)
+            self.log.append((records, line_ms))
+            for copies in (self.memory.copies, self.copies):
+                copies.apply(records, line_ms, len(self.log))
+
+    def commit_all(self) -> None:
+        self.submit()
+        while self.pending:
+            self.commit()
+
+    def another_leads(self) -> None:
+        if self.chance.random() < 0.5:
+            self.commit_all()
+        self.gives_up()
+        self.led.follow()
+        self.leads = not self.leads
+        self.led.lead(lambda life: True)
+        self.same()
+
+    def gives_up(self) -> None:
+        self.held = {}
+        self.pending.clear()
+        self.led.line.give_up("another leads")
+
+    def checkpoint(self) -> None:
+        self.node.checkpoint()
+
+    def dies(self) -> None:
+        """Killed, or stopped; what it has decided and is not committed is given up, and the other one leads."""
+        led = self.leads
+        if led:
+            self.gives_up()
+            self.leads = False
+            self.memory.copies.lead(lambda life: True)
+        if self.chance.random() < 0.5:
+            self.checkpoint()
+        self.node.close()       # without a last checkpoint, as one that is killed
+        self.starts()
+        self.node.manager.make_relay(self.spec, None, IDENTITY)
+        assert self.copies.applied <= len(self.log)
+        for position, (records, line_ms) in enumerate(self.log[self.copies.applied:], self.copies.applied + 1):
+            self.copies.apply(records, line_ms, position)
+        self.same()
+
+    def same(self) -> None:
+        """The copies of both are the same."""
+        assert self.copies.queues.keys() == self.memory.copies.queues.keys()
+        for number, copy in self.copies.queues.items():
+            other = self.memory.copies.queues[number]
+            assert [(log.first, log.next) for log in copy.logs] == [(log.first, log.next) for log in other.logs]
+            assert shown(self.node.manager, copy, self.node.segments) == shown(self.memory.manager, other)
+
+    def plays(self, steps: int) -> None:
+        acts = [self.publish] * 6 + [self.consume] * 6 + [self.trim, self.submit, self.submit, self.commit, self.commit,
+                                                          self.checkpoint, self.checkpoint, self.dies,
+                                                          self.another_leads, self.delete]
+        for _ in range(steps):
+            self.chance.choice(acts)()
+        self.commit_all()
+        self.dies()
+        self.node.close()
+
+
+# 152: a queue that is deleted after a start had a copy on disk without messages.
+@pytest.mark.parametrize("seed", [*some(20, range(150)), 152])
+def test_histories(seed: int, tmp_path: Path) -> None:
+    World(seed, tmp_path).plays(60)
