@@ -123,7 +123,7 @@ class Adoption:
         self._ready: Promise[None] | None = None
         self._begun = False
         self._closed = False
-        self._dirty = False
+        self.pending = False  # see AtEnd
         self._scheduled = False
         self._others: set[Session] = set()  # orphans that fall to other nodes, as of the last period
 
@@ -176,12 +176,11 @@ class Adoption:
             self._unowned.pop(session, None)
         else:
             self._unowned.setdefault(session)
-        self._dirty = True
+        self.pending = True
 
     def on_batch(self) -> None:
-        """The feed has reported a batch."""
-        if self._dirty:
-            self.look()
+        """See AtEnd."""
+        self.look()
 
     # ------------------------------------------------------------------ nodes come and go
 
@@ -212,7 +211,7 @@ class Adoption:
         for _, waits, promise in self._passing:
             waits.discard(peer.name)
             _end_if(not waits, promise)
-        self._dirty = True              # its owners' keys are in the same batch
+        self.pending = True              # its owners' keys are in the same batch
 
     def _lives_now(self) -> set[int]:
         return {node.epoch for node in self._membership.nodes.values()}
@@ -221,7 +220,7 @@ class Adoption:
 
     def look(self) -> None:
         """Takes what falls to this node, and settles what can be."""
-        self._dirty = False
+        self.pending = False
         if self._closed or not self._begun or not self._membership.may_serve():
             return
         alive = self._lives_now()

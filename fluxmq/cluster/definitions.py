@@ -116,6 +116,7 @@ class Definitions:
         self._unusable: dict[bytes, str] = {}  # key -> why this version or this engine cannot use what it has
         # Exchanges that have lost a binding, and their identities: an auto-delete one without others is to end.
         self._emptied: set[tuple[Address, int]] = set()
+        self.pending = False  # see AtEnd
         self._closed = False
 
     def begin(self, learner: Learner, disk: str) -> None:
@@ -172,6 +173,7 @@ class Definitions:
         """A change of a key of KINDS. The engine is told at on_batch."""
         address = name.namespace, name.name
         self._unusable.pop(event.key, None)
+        self.pending = True
         try:
             if name.kind == QUEUE:
                 self._on_queue(address, event)
@@ -226,12 +228,13 @@ class Definitions:
         return (self._from, (binding.vhost, binding.source)), (index, (binding.vhost, binding.destination))
 
     def on_batch(self) -> None:
-        """Tells the engine what has changed since the last call."""
+        """Tells the engine what has changed since the last call, as soon as there is one."""
         for address in list(self._changed_queues):
             self.on_queue(address)
         learner = self._learner
-        if learner is None or not (self._changed_queues or self._changed_exchanges or self._changed_bindings):
+        if learner is None:
             return
+        self.pending = False
         queues, self._changed_queues = self._changed_queues, {}
         exchanges, self._changed_exchanges = self._changed_exchanges, {}
         bindings, self._changed_bindings = self._changed_bindings, {}

@@ -44,7 +44,7 @@ class Documents:
         self._told: DocumentsChanged | None = None
         self._tables: dict[Kind, dict[Document, _Entry]] = {kind: {} for kind in Kind}
         self._changed: dict[Document, None] = {}
-        self._first = True
+        self.pending = True  # see AtEnd: who is attached is told of the first batch in any case
 
     def attach(self, changed: DocumentsChanged) -> None:
         """See the port."""
@@ -76,12 +76,13 @@ class Documents:
         else:
             self._tables[document.kind][document] = _Entry(event.value, event.revision)
         self._changed[document] = None
+        self.pending = True
 
     def on_batch(self) -> None:
         """All changes of a batch were reported; the first has everything."""
         changed, self._changed = self._changed, {}
-        if self._told is not None and (changed or self._first):
-            self._first = False
+        if self._told is not None:
+            self.pending = False
             self._told(list(changed))
 
     # ------------------------------------------------------------------ to the store

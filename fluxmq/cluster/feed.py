@@ -2,39 +2,64 @@
 
     LOADING ──load at revision R──► FOLLOWING, from R + 1 ──compacted──► LOADING
                                         │
-                                        └── batches ──► subscribers
+                                        └── batches ──► events, each to who listens to its kind of key
+                                                   └──► the end of the batch, to parts that are `pending`
 
-A later load reports what differs from what was reported before, also keys that are gone. So a subscriber sees the last
+A later load reports what differs from what was reported before, also keys that are gone. So a listener sees the last
 change of each key, though perhaps not those in between.
+
+A batch is told in this order: the end of this node's lease, after which nothing else of it counts; its events; its end,
+to the parts in the order of `at_end`. A part is told of the end only if it is `pending`: a key of its own was in a
+batch, or it waits for a revision, or for a node.
 
 This node's own transactions return before the watch reports them. Their caller notes the change (`note`): then an older
 event of the key is not reported any more.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from fluxmq.cluster.keys import ROOT
+from fluxmq.cluster.keys import ROOT, Name, parse
+from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.ports import Compacted, Event, MetadataStore, StoreError, Watch
 from fluxmq.engine.ports.driver import Driver
 
-__all__ = ["Feed"]
+__all__ = ["AtEnd", "Feed"]
 
 RETRY_S = 0.2
 
 
-class Feed:
-    """One per node. on_events: called with (events, revision) for each batch, the first time with the whole load."""
+class AtEnd(Protocol):
+    """A part of this node that acts when all of a batch is known."""
 
-    def __init__(self, store: MetadataStore, driver: Driver, on_events: Callable[[Sequence[Event], int], None]) -> None:
+    pending: bool
+    """It is to be told."""
+
+    def on_batch(self) -> None:
+        """The events of one revision or more, or of a load, have been reported."""
+
+
+class Feed:
+    """One per node. membership: gets the keys of nodes and of the leader. at_end: the parts that are told of the end of
+    a batch, in this order."""
+
+    def __init__(self, store: MetadataStore, driver: Driver, membership: Membership) -> None:
+        self.at_end: list[AtEnd] = []
         self._store = store
         self._driver = driver
-        self._on_events = on_events
+        self._membership = membership
+        self._listeners: dict[str, Callable[[Name, Event], None]] = {}
         self._known: dict[bytes, int] = {}  # revision of each key that exists
         self._ahead: dict[bytes, int] = {}  # own changes that the watch has not reported
         self._watch: Watch | None = None
         self._closed = False
         self.revision = 0  # everything up to here was reported
+
+    def listen(self, kinds: Iterable[str], on_event: Callable[[Name, Event], None]) -> None:
+        """on_event: called with each change of a key of these kinds (keys.py), and with its name. One for each kind;
+        before the first load."""
+        self._listeners |= dict.fromkeys(kinds, on_event)
 
     async def load(self) -> None:
         """Reads everything and reports it. Raises StoreError."""
@@ -104,4 +129,20 @@ class Feed:
             self.revision = revision
             self._ahead = {key: at for key, at in self._ahead.items() if at > revision} if self._ahead else {}
         if shown or revision:
-            self._on_events(shown, revision)
+            self._tell(shown)
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        member = self._membership
+        if any(event.key == member.key for event in events) and member.has_ended(events):
+            return      # all that hung on the lease is gone with it: what this node has of it is on its disk, and stays
+        for event in events:
+            name = parse(event.key)
+            if name is None:
+                member.on_event(event)
+            elif (on_event := self._listeners.get(name.kind)) is not None:
+                on_event(name, event)
+        for part in self.at_end:
+            if part.pending:
+                part.on_batch()
+        if not member.leader:
+            self._driver.start(member.campaign())

@@ -44,7 +44,7 @@ from fluxmq.cluster.messages import (
 from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Owners
 from fluxmq.cluster.peers import Peer, Peers
-from fluxmq.cluster.ports import Event, Log, MetadataStore, Transport
+from fluxmq.cluster.ports import Log, MetadataStore, Transport
 from fluxmq.cluster.queue_moves import QueueMoves
 from fluxmq.cluster.queue_owners import QueueOwners
 from fluxmq.cluster.reaching import Reaching
@@ -75,7 +75,6 @@ class Holdings:
         self.stored: Stored | None = None
         self._settings = settings
         self._membership = membership
-        self._feed = feed
         self._peers = peers
         self._phase = phase
         # Sessions.
@@ -101,7 +100,7 @@ class Holdings:
             threshold=settings.retained_bytes, is_leader=self._leads, lives=self._lives)
         self.retained.attach(broker.hub, broker.revisions)
         # Definitions, queues, documents.
-        self.reaching = Reaching(driver, self._revision, self._epochs, self._tell, self._when_durable)
+        self.reaching = Reaching(driver, feed, self._epochs, self._tell, self._when_durable)
         self.definitions = Definitions(
             name, writer, driver, self.reaching, predeclared=PREDECLARED, without_quorum=self._without_quorum,
             limit_s=limit_s, log=log)
@@ -119,6 +118,7 @@ class Holdings:
             cut_by=self.adoption.cut_by, log=log)
         self.documents = Documents(
             writer, driver, self.reaching, joined=self._has_joined, without_quorum=self._without_quorum)
+        self._listen(feed)
         self.leaver = Leaver(
             broker=broker, membership=membership, owners=self.owners, peers=peers, takeovers=self.takeovers,
             moves=self.queue_moves, transport=transport, driver=driver, begin=begin_leaving, log=log)
@@ -158,28 +158,14 @@ class Holdings:
 
     # ------------------------------------------------------------------ what the feed and the streams report
 
-    def on_event(self, name: keys.Name, event: Event) -> None:
-        """A key has changed."""
-        if name.kind == keys.OWNER:
-            self.owners.on_event(name, event)
-        elif name.kind == keys.DATA:
-            self.kept.on_event(name, event)
-        elif name.kind in (keys.RETAINED_DATA, keys.RETAINED_INDEX):
-            self.retained.on_event(name, event)
-        elif name.kind == keys.WILL_DATA:
-            self.wills.on_event(name, event)
-        elif name.kind in KINDS:
-            self.definitions.on_event(name, event)
-        elif name.kind in keys.DOCUMENTS:
-            self.documents.on_event(name, event)
-
-    def on_batch(self) -> None:
-        """The events of one revision, or of a load, have been reported."""
-        self.definitions.on_batch()
-        self.documents.on_batch()
-        self.adoption.on_batch()
-        self.origins.on_batch()
-        self.reaching.on_batch()
+    def _listen(self, feed: Feed) -> None:
+        for kinds, on_event in (
+                ((keys.OWNER,), self.owners.on_event), ((keys.DATA,), self.kept.on_event),
+                ((keys.RETAINED_DATA, keys.RETAINED_INDEX), self.retained.on_event),
+                ((keys.WILL_DATA,), self.wills.table.on_event), (KINDS, self.definitions.on_event),
+                (keys.DOCUMENTS, self.documents.on_event)):
+            feed.listen(kinds, on_event)
+        feed.at_end = [self.definitions, self.documents, self.adoption, self.origins, self.reaching]
 
     def on_appeared(self, peer: Peer) -> None:
         """This node has a peer from now on."""
@@ -235,9 +221,6 @@ class Holdings:
 
     def _has_joined(self) -> bool:
         return self._phase() in (Phase.SERVING, Phase.LEAVING)
-
-    def _revision(self) -> int:
-        return self._feed.revision
 
     def _leads(self) -> bool:
         return self._membership.is_leader

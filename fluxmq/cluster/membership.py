@@ -129,7 +129,7 @@ class Membership:
         self._on_fenced = on_fenced
         self._on_node = on_node
         self._unfit = unfit
-        self._key = node_key(name)
+        self.key = node_key(name)
         self._campaigning = False
 
     # ------------------------------------------------------------------ join and leave
@@ -153,8 +153,8 @@ class Membership:
             sent = self._clock_s()
             lease = await self._store.grant(self.ttl_s)
             try:
-                result = await self._store.transact([Compare(self._key, 0), compare],
-                                                    [Change(self._key, value, lease), change])
+                result = await self._store.transact([Compare(self.key, 0), compare],
+                                                    [Change(self.key, value, lease), change])
             except LeaseGone:
                 continue  # etcd took longer for the transaction than the lease lives: with another one
             if result.done:
@@ -282,7 +282,7 @@ class Membership:
             self.fence("etcd has ended its lease")
         if self.state is not State.MEMBER:
             return "the node has no lease"
-        read = await self._store.read(self._key)
+        read = await self._store.read(self.key)
         self.newest = max(self.newest, read.revision)
         if self.state is State.MEMBER and (not read.items or read.items[0].lease != self.lease):
             self.fence("its key in etcd is gone")
@@ -322,7 +322,7 @@ class Membership:
     def has_ended(self, events: Sequence[Event]) -> bool:
         """Whether this node has lost its lease, also by one of these events; to be asked before any of them counts."""
         for event in events:
-            if event.key == self._key:
+            if event.key == self.key:
                 self._on_own_key(event)
         return self.state is State.FENCED
 
@@ -365,7 +365,7 @@ class Membership:
             await self.wait_takeover_delay()        # the former leader may still act
             if self.leader or self.state is not State.MEMBER:
                 return
-            await self._store.transact([Compare(LEADER, 0), Compare(self._key, self.epoch)],
+            await self._store.transact([Compare(LEADER, 0), Compare(self.key, self.epoch)],
                                        [Change(LEADER, self.name.encode(), self.lease)])
         except StoreError:
             await self._driver.sleep(RETRY_S)

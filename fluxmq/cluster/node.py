@@ -32,7 +32,6 @@ from fluxmq.cluster.ports import (
     CallFailed,
     Change,
     Compare,
-    Event,
     Log,
     MetadataStore,
     OwnStorage,
@@ -101,15 +100,16 @@ class ClusterNode:
         self._answers: dict[str, tuple[Sequence[Phase], Callable[[bytes], AsyncIterator[bytes]]]] = {}
         self._all_known: Promise[None] = driver.promise()
         self.writer = Writer(store, driver)
-        self.feed = Feed(store, driver, self._on_events)
         self.claim = Claim(settings.name, storage, settings.ttl_s, driver, self._runs)
         self.membership = Membership(
             settings.name, store, driver, settings.ttl_s, claim=self.claim, clock_s=clock_s,
             on_deadline=self._on_deadline, on_fenced=self._fenced,
             on_node=self._on_node, unfit=self._unfit, on_resumed=self._resumed)
+        self.feed = Feed(store, driver, self.membership)
         self.quorum = Quorum(self.membership, watch, transport, driver, clock_s=clock_s,
                              configured=settings.configured, log=log)
         self.bans = Bans(settings.name, store, self.feed, driver, log=log)
+        self.feed.listen((keys.BAN_ADDRESS, keys.BAN_USER), self.bans.on_event)
         self.votes = Votes(self.membership, transport, settings.configured, lambda: self.cluster)
         self.operations = NodeOperations(settings.name, transport, self._its_peers)
         self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
@@ -313,22 +313,7 @@ class ClusterNode:
         if self._holdings is not None:
             self._holdings.close(why)
 
-    # ------------------------------------------------------------------ what the feed reports
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        if self.membership.has_ended(events):
-            return      # all that hung on the lease is gone with it: what this node has of it is on its disk, and stays
-        for event in events:
-            name = keys.parse(event.key)
-            if name is None:
-                self.membership.on_event(event)
-            elif name.kind in (keys.BAN_ADDRESS, keys.BAN_USER):
-                self.bans.on_event(name, event)
-            else:
-                self.holdings.on_event(name, event)
-        self.holdings.on_batch()
-        if not self.membership.leader:
-            self.driver.start(self.membership.campaign())
+    # ------------------------------------------------------------------ what the membership reports
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         if node.name != self.settings.name:

@@ -43,6 +43,7 @@ class Origins:
         self._asked: dict[int, tuple[set[str], Callable[[bool], None]]] = {}  # number -> nodes that have not answered
         self._number = 0
         self._early: list[tuple[str, WhoHas]] = []  # questions that this node cannot answer yet
+        self.pending = False  # see AtEnd
         self._closed = False
         self._hub = broker.hub
         broker.share_groups.ask_with(self.ask)
@@ -63,13 +64,15 @@ class Origins:
         has = self._hub.origins.took(*question.origin, question.group)
         if not has and self._feed.revision < question.revision:
             self._early.append((peer.name, question))
+            self.pending = True
         else:
             peer.outbox.control(encode(Has(number=question.number, has=has)))
 
     def on_batch(self) -> None:
-        """The feed has come further."""
-        if self._early and (peers := self._peers()) is not None:
-            early, self._early = self._early, []
+        """See AtEnd: some questions can be answered now."""
+        self.pending = False
+        early, self._early = self._early, []
+        if (peers := self._peers()) is not None:
             for name, question in early:
                 if name in peers.peers:
                     self.on_who_has(peers.peers[name], question)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.messages import Control, Reach, Reached
 from fluxmq.cluster.ports import StoreError
 from fluxmq.engine.ports.driver import Driver, Promise
@@ -31,15 +32,15 @@ class _Wait(NamedTuple):
 class Reaching:
     """One per life of a node.
 
-    here: the revision up to which this node knows everything. nodes: the other nodes with a lease, and the epoch of
+    feed: has the revision up to which this node knows everything. nodes: the other nodes with a lease, and the epoch of
     each. send: a message to one of them, in order with the others, whenever its stream is there. durable: calls its
     argument when everything that this node has recorded so far is on disk.
     """
 
-    def __init__(self, driver: Driver, here: Callable[[], int], nodes: Callable[[], Mapping[str, int]],
+    def __init__(self, driver: Driver, feed: Feed, nodes: Callable[[], Mapping[str, int]],
                  send: Callable[[str, Control], None], durable: Callable[[Callable[[], None]], object]) -> None:
         self._driver = driver
-        self._here = here
+        self._feed = feed
         self._nodes = nodes
         self._send = send
         self._durable = durable
@@ -48,6 +49,7 @@ class Reaching:
         self._asks: dict[str, tuple[int, int]] = {}  # node -> its epoch, and the highest revision that it asks for
         self._unsent: set[str] = set()
         self._waits: list[_Wait] = []
+        self.pending = False  # see AtEnd: somebody waits, here or on another node
         self._begun = False  # something is going to be sent
         self._limiting = False
         self._closed = ""
@@ -59,6 +61,7 @@ class Reaching:
             raise StoreError(self._closed, retry=False)
         wait = _Wait(revision, self._driver.now() + limit_s, limit_s, self._driver.promise())
         self._waits.append(wait)
+        self.pending = True
         try:
             self._look()
             if not self._limiting:
@@ -67,10 +70,11 @@ class Reaching:
             await wait.promise
         finally:
             self._waits.remove(wait)
+            self._note_pending()
 
     async def catch_up(self, limit_s: float) -> None:
         """Until every node with a lease knows what this one knows now. Raises as wait()."""
-        await self.wait(self._here(), limit_s)
+        await self.wait(self._feed.revision, limit_s)
 
     async def _limit(self) -> None:
         while self._waits and not self._closed:
@@ -95,7 +99,7 @@ class Reaching:
 
     def _look(self) -> None:
         """Ends waits, and asks those that have not been asked."""
-        here = self._here()
+        here = self._feed.revision
         for wait in self._waits:
             if wait.promise.done() or wait.revision > here:
                 continue
@@ -123,11 +127,15 @@ class Reaching:
             epoch, revision = self._asked[name]
             if nodes.get(name) == epoch and self._reached.get(name, (0, 0)) < (epoch, revision):
                 self._send(name, Reach(revision=revision))
-        here = self._here()
+        here = self._feed.revision
         answered = {name: asks for name, asks in self._asks.items() if asks[1] <= here}
         for name, (epoch, _) in answered.items():
             del self._asks[name]
+            self._note_pending()
             self._durable(partial(self._answer, name, epoch, here))
+
+    def _note_pending(self) -> None:
+        self.pending = bool(self._waits or self._asks)
 
     def _answer(self, name: str, epoch: int, revision: int) -> None:
         if not self._closed and self._nodes().get(name) == epoch:
@@ -138,7 +146,7 @@ class Reaching:
     def on_batch(self) -> None:
         """This node knows more than before; a node may have come or gone."""
         self._look()
-        here = self._here()
+        here = self._feed.revision
         if any(revision <= here for _, revision in self._asks.values()):
             self._begin()
 
@@ -150,5 +158,6 @@ class Reaching:
             self._look()
         else:
             self._asks[name] = max(self._asks.get(name, (0, 0)), (epoch, message.revision))
-            if message.revision <= self._here():
+            self.pending = True
+            if message.revision <= self._feed.revision:
                 self._begin()

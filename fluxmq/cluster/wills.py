@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from fluxmq.cluster.feed import Feed
-from fluxmq.cluster.keys import OWNER, WILL_DATA, Name, client_key
+from fluxmq.cluster.keys import OWNER, WILL_DATA, client_key
 from fluxmq.cluster.left_wills import LeftWills
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.ports import Change, Compare, Event, Item, Log, StoreError, StoreFull
+from fluxmq.cluster.ports import Change, Compare, Item, Log, StoreError, StoreFull
 from fluxmq.cluster.tickets import Tickets
 from fluxmq.cluster.will_table import KeptWill, StoredWill, WillTable, encode
 from fluxmq.cluster.writer import FULL_RETRY_S, Writer
@@ -104,10 +104,6 @@ class Wills:
         """Nothing is published or written any more."""
         self._closed = True
         self.left.close()
-
-    def on_event(self, name: Name, event: Event) -> None:
-        """A change of a will's key that this node has not made, or does not know of yet."""
-        self.table.on_event(name, event)
 
     def has(self, identity: int) -> bool:
         """Whether the store has a will with this identity."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
-from cluster.world import World
+from cluster.world import NO_MEMBERSHIP, World
 
 from fluxmq._core.errors import AuthError
 from fluxmq.access.authority import Authority
@@ -17,7 +17,7 @@ from fluxmq.cluster import keys
 from fluxmq.cluster.documents import LIMIT_S, Documents
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.messages import Control
-from fluxmq.cluster.ports import Change, Event
+from fluxmq.cluster.ports import Change
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.accounts import PermissionRule, UserChange
@@ -43,12 +43,14 @@ class Member:
         self.messages: list[tuple[str, Control]] = []
         self.epoch = 0
         self.authority = Authority(cluster_users=uses, cluster_permissions=uses, password_workers=1)
-        self.feed = Feed(world.store, world.driver, self._on_events)
+        self.feed = Feed(world.store, world.driver, NO_MEMBERSHIP)
         self.writer = Writer(world.store, world.driver)
-        self.reaching = Reaching(world.driver, lambda: self.feed.revision, self._others, self._send,
+        self.reaching = Reaching(world.driver, self.feed, self._others, self._send,
                                  lambda then: then())
         self.documents = Documents(self.writer, world.driver, self.reaching, joined=lambda: self.joined,
                                    without_quorum=lambda: self.without_quorum)
+        self.feed.listen(keys.DOCUMENTS, self.documents.on_event)
+        self.feed.at_end = [self.documents, self.reaching]
         self.accounts = Accounts(self.documents, self._learn, Auth(cluster_users=uses, cluster_permissions=uses),
                                  lambda level, cause, text, fields: self.said.append(text))
 
@@ -74,14 +76,6 @@ class Member:
         other.messages.append((self.name, message))
         while other.messages and not other.deaf:
             other.reaching.on_message(*cast(Any, other.messages.pop(0)))
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        for event in events:
-            name = keys.parse(event.key)
-            if name is not None and name.kind in keys.DOCUMENTS:
-                self.documents.on_event(name, event)
-        self.documents.on_batch()
-        self.reaching.on_batch()
 
     def put(self, *changes: UserChange) -> dict[str, Any]:
         done: dict[str, Any] = self.world.end(self.accounts.put_users(changes), 20_000)

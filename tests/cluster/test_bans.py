@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cluster.world import World
+from cluster.world import NO_MEMBERSHIP, World
 
 from fluxmq.access.guard import Guard
 from fluxmq.access.guesses import Guesses, Rules
@@ -15,7 +15,7 @@ from fluxmq.cluster import keys
 from fluxmq.cluster.bans import LEASE_SHARED_S, Bans, Value
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import ban_key
-from fluxmq.cluster.ports import Change, Event
+from fluxmq.cluster.ports import Change
 from fluxmq.engine.ports.guard import BanInfo
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.origins import read_origin
@@ -35,19 +35,14 @@ class Member:
         log: Any = lambda level, cause, text, fields: self.said.append(text)  # noqa: E731
         self.guard = Guard(Guesses(RULES, name.encode() * 8), clock=lambda: world.ms / 1000 + len(name) * 1000,
                            wall=lambda: WALL_S + world.ms / 1000 + clock_s, later=lambda delay, then: None, on_log=log)
-        self.feed = Feed(world.store, world.driver, self._on_events)
+        self.feed = Feed(world.store, world.driver, NO_MEMBERSHIP)
         self.bans = Bans(name, world.store, self.feed, world.driver, log=log)
         self.bans.attach(self.guard)
         self.guard.shared = self.bans
+        self.feed.listen((keys.BAN_ADDRESS, keys.BAN_USER), self.bans.on_event)
         world.end(self.feed.load())
         world.start(self.feed.follow())
         world.run(50)
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        for event in events:
-            name = keys.parse(event.key)
-            if name is not None:
-                self.bans.on_event(name, event)
 
     def fail(self, account: str = "anna", times: int = 10, origin: bytes = HERE) -> None:
         for _ in range(times):

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 import pytest
-from cluster.world import World
+from cluster.world import NO_MEMBERSHIP, World
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,12 +56,14 @@ class Member:
         self.disk: list[Callable[[], None]] = []
         self.epoch = 0
         self.lease = world.end(world.store.grant(10))
-        self.feed = Feed(world.store, world.driver, self._on_events)
+        self.feed = Feed(world.store, world.driver, NO_MEMBERSHIP)
         self.writer = Writer(world.store, world.driver)
-        self.reaching = Reaching(world.driver, lambda: self.feed.revision, self._others, self._send, self._durable)
+        self.reaching = Reaching(world.driver, self.feed, self._others, self._send, self._durable)
         self.definitions = Definitions(
             name, self.writer, world.driver, self.reaching, predeclared=[b"amq.direct"],
             without_quorum=lambda: self.without_quorum, limit_s=LIMIT_S, log=lambda *said: self.log.append(said))
+        self.feed.listen(KINDS, self.definitions.on_event)
+        self.feed.at_end = [self.definitions, self.reaching]
 
     def start(self) -> Member:
         self.world.store.apply([Change(b"/mqtt/nodes/" + self.name.encode(), b"", self.lease)])
@@ -108,14 +110,6 @@ class Member:
             self.disk.append(then)
         else:
             then()
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        for event in events:
-            name = keys.parse(event.key)
-            if name is not None and name.kind in KINDS:
-                self.definitions.on_event(name, event)
-        self.definitions.on_batch()
-        self.reaching.on_batch()
 
     # ------------------------------------------------------------------ Learner
 
@@ -445,9 +439,9 @@ def test_the_owner_of_another_life_is_news(world: World, nodes: tuple[Member, Me
     value = world.store.items[key].value
     revision, told = two.feed.revision, list(two.told)
     back = Event(key, value, revision + 2, revision + 2, known.lease + 1000)
-    two._on_events([*([Event(key, None, revision + 1, 0, 0)] if gone else []), back], revision + 2)
+    two.feed._tell([*([Event(key, None, revision + 1, 0, 0)] if gone else []), back])
     assert two.told == [*told, ("queue", b"q")] and two.owner() == "one"
-    two._on_events([back._replace(revision=revision + 3)], revision + 3)    # it has claimed it again, in that life
+    two.feed._tell([back._replace(revision=revision + 3)])    # it has claimed it again, in that life
     assert two.told == [*told, ("queue", b"q")]
 
 

@@ -9,7 +9,6 @@ import pytest
 from cluster.world import TTL_S, World
 from kit.own_storage import OwnStorageInMemory, claim_of
 
-from fluxmq.cluster import keys
 from fluxmq.cluster.defining import Defining
 from fluxmq.cluster.definition_values import QueueData, encode_data
 from fluxmq.cluster.definitions import KINDS, Definitions
@@ -17,7 +16,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import QUEUE_DATA, queue_key
 from fluxmq.cluster.membership import Membership, Registration
 from fluxmq.cluster.messages import Control
-from fluxmq.cluster.ports import Change, Compare, Event, StoreError
+from fluxmq.cluster.ports import Change, Compare, StoreError
 from fluxmq.cluster.queue_owners import QueueOwners
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.writer import Writer
@@ -49,12 +48,13 @@ class Member:
         self.owners_told: dict[bytes, str | None] = {}
         self.numbers = 0
         driver, store = world.driver, world.store
-        self.writer, self.feed = Writer(store, driver), Feed(store, driver, self._on_events)
+        self.writer = Writer(store, driver)
         self.membership = Membership(
             name, store, driver, TTL_S, claim=claim_of(name, driver, TTL_S, self.disk.storage),
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: None, on_node=lambda node, there: None)
-        self.reaching = Reaching(driver, lambda: self.feed.revision, self._others, self._send, lambda then: then())
+        self.feed = Feed(store, driver, self.membership)
+        self.reaching = Reaching(driver, self.feed, self._others, self._send, lambda then: then())
         note: Callable[..., None] = lambda *said: self.log.append(said)  # noqa: E731
         self.definitions = Definitions(name, self.writer, driver, self.reaching, predeclared=[b"amq.direct"],
                                        without_quorum=lambda: False, limit_s=5.0, log=note)
@@ -62,6 +62,8 @@ class Member:
                                  serving=lambda: sorted(self.membership.nodes), next_identity=self._identity)
         self.owners = QueueOwners(self.definitions, self.defining, self.membership, self.feed, self.writer, driver,
                                   next_identity=self._identity, log=note)
+        self.feed.listen(KINDS, self.definitions.on_event)
+        self.feed.at_end = [self.definitions, self.reaching]
 
     def _identity(self) -> int:
         self.numbers += 1
@@ -99,18 +101,6 @@ class Member:
     def _send(self, name: str, message: Control) -> None:
         if name in members_of(self.world):
             members_of(self.world)[name].reaching.on_message(self.name, cast(Any, message))
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        for event in events:
-            name = keys.parse(event.key)
-            if name is None:
-                self.membership.on_event(event)
-            elif name.kind in KINDS:
-                self.definitions.on_event(name, event)
-        self.definitions.on_batch()
-        self.reaching.on_batch()
-        if not self.membership.leader:
-            self.world.start(self.membership.campaign())
 
     # ------------------------------------------------------------------ Stored
 

@@ -1,20 +1,19 @@
 """Retained messages between nodes: whose value wins, and how many transactions it takes."""
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
-from cluster.world import World
+from cluster.world import NO_MEMBERSHIP, World
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.pubsub.retained import Retained
-from fluxmq.cluster import keys
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import RETAINED_DATA, RETAINED_INDEX, topic_key
-from fluxmq.cluster.ports import CallFailed, Change, Event, Transport
+from fluxmq.cluster.ports import CallFailed, Change, Transport
 from fluxmq.cluster.retained import RetainedMessages, Value
 from fluxmq.engine.retained_revisions import RetainedRevisions
 
@@ -55,12 +54,13 @@ class Member:
         self.hub = Hub(None)
         self.hub.set_clock(WALL_MS + world.ms, world.ms)
         self.revisions = RetainedRevisions(self.hub)
-        self.feed = Feed(world.store, world.driver, self._on_events)
+        self.feed = Feed(world.store, world.driver, NO_MEMBERSHIP)
         self.retained = RetainedMessages(name, world.store, self.feed, cast(Transport, calls_of(world)), world.driver,
                                          threshold=100, is_leader=lambda: leader, sources=self._sources,
                                          lives=lambda life: life in self.alive, node_of=lambda slot: f"{slot}",
                                          log=lambda *said: self.log.append(said))
         self.retained.attach(self.hub, self.revisions)
+        self.feed.listen((RETAINED_DATA, RETAINED_INDEX), self.retained.on_event)
         calls_of(world).members[name] = self
         if former is not None:
             rows = former.rows()
@@ -115,12 +115,6 @@ class Member:
         calls_of(self.world).down.add(self.name)
         self.feed.close()
         self.retained.close("killed")
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        for event in events:
-            name = keys.parse(event.key)
-            if name is not None and name.kind in (RETAINED_DATA, RETAINED_INDEX):
-                self.retained.on_event(name, event)
 
     def publish(self, payload: bytes, topic: bytes = b"t", **how: Any) -> None:
         self.hub.publish_message(topic, payload, 1, True, **how)

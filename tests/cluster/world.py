@@ -1,8 +1,8 @@
 """Nodes' metadata logic (feed, membership, owners) over one store in memory, under a clock that a test moves."""
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
 
 from kit.metadata import MetadataInMemory
 from kit.own_storage import OwnStorageInMemory, claim_of
@@ -81,6 +81,18 @@ class NoneUnowned:
         pass
 
 
+class NoMembership:
+    """A Membership, for a feed whose listeners have nothing to do with nodes."""
+
+    key, leader = b"", "nobody"
+
+    def on_event(self, event: Event) -> None:
+        """Of a node or of the leader."""
+
+
+NO_MEMBERSHIP = cast(Membership, NoMembership())
+
+
 class NoWills:
     """Former: clients that leave nothing."""
 
@@ -104,15 +116,16 @@ class Member:
         self.takeover: Callable[[Session, Owner, bool], Awaitable[None] | None] = lambda session, owner, clean: None
         driver, store = world.driver, world.store
         self.writer = Writer(store, driver)
-        self.feed = Feed(store, driver, self._on_events)
         self.claim = claim_of(name, driver, TTL_S, self.storage)
         self.membership = Membership(
             name, store, driver, TTL_S, claim=self.claim,
             clock_s=lambda: world.ms / 1000, on_deadline=lambda at: None,
             on_fenced=lambda why: self.log.append(("fenced", why)), on_node=self._on_node)
+        self.feed = Feed(store, driver, self.membership)
         self.owners = Owners(self.membership, self.feed, self.writer, driver, keys=NoKeys(),
                              is_here=lambda session: False, limit_s=15.0)
         self.owners.former, self.owners.unowned, self.owners.handovers = NoWills(), NoneUnowned(), self
+        self.feed.listen((keys.OWNER,), self.owners.on_event)
 
     async def join(self) -> None:
         await self.membership.join(Registration(address=f"{self.membership.name}:1"))
@@ -140,16 +153,6 @@ class Member:
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         self.log.append(("appeared" if appeared else "disappeared", node.name))
-
-    def _on_events(self, events: Sequence[Event], revision: int) -> None:
-        for event in events:
-            name = keys.parse(event.key)
-            if name is None:
-                self.membership.on_event(event)
-            elif name.kind == keys.OWNER:
-                self.owners.on_event(name, event)
-        if not self.membership.leader:
-            self.world.start(self.membership.campaign())
 
     def take(self, client: bytes, clean: bool = False) -> Owner:
         """What a CONNECT does."""

@@ -6,9 +6,9 @@
 
 An entry is a call of a Python function that lies in another file of fluxmq/ than the function that calls it, counted by
 a `call` event of sys.setprofile. Who calls is the nearest Python frame below, since functions of Cython have none;
-where it is not one of fluxmq/, it is the loop. A coroutine or generator has an event when it begins, and one each time that
-it goes on, as has each one that awaits it: these count, too, and are shown beside. What is called within one file, and
-functions of Cython, count nothing.
+where it is not one of fluxmq/, it is the loop. A coroutine or generator has an event when it begins, and one each time
+that it goes on, as has each one that awaits it: these count, too, and are shown beside. What is called within one file,
+and functions of Cython, count nothing.
 """
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ def hears_late(brokers: Brokers, at: str, seconds: float) -> None:
 def hears_in_reverse(brokers: Brokers, at: str) -> None:
     """A node hears of the keys of one revision in another order."""
     feed = brokers.processes[at].cluster.feed
-    tell = feed._on_events
+    tell = feed._tell
 
-    def told(events: Sequence[Event], revision: int) -> None:
+    def told(events: Sequence[Event]) -> None:
         assert len({event.revision for event in events}) <= 1
-        tell(events[::-1], revision)
+        tell(events[::-1])
 
-    feed._on_events = told
+    feed._tell = told  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("in_reverse", [False, True])

@@ -1,6 +1,6 @@
 """The walks of two operations through three simulated nodes: which files they enter how often (kit/walk.py).
 
-    PYTHONPATH=tests python -m simulator.cluster.walks [rows]
+    cd tests && python -m simulator.cluster.walks [rows]
 
 `takeover`: a CONNECT at node two takes a persistent session with one subscription over from node one, from its bytes to
 its CONNACK. `move`: at node one, `queue move` brings a queue with ten messages from there to node two. Node three takes
