@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,9 +45,10 @@ class Sender:
         self.sent = asyncio.Event()
 
     def on_open(self, stream: StreamOut, answer: bytes) -> None:
+        stream.on_idle = partial(self._on_idle, stream)
         self.opened.set_result(stream)
 
-    def on_idle(self, stream: StreamOut) -> None:
+    def _on_idle(self, stream: StreamOut) -> None:
         if self.left:
             self.left -= 1
             stream.send(self.frame)
@@ -86,7 +88,8 @@ async def serve(kind: str) -> None:
     loop = asyncio.get_running_loop()
     if kind == "rpc":
         transport = GrpcTransport("127.0.0.1:0")
-        await transport.start(Receiver())  # type: ignore[arg-type]
+        receiver = Receiver()
+        await transport.start(receiver, receiver)  # type: ignore[arg-type]
         port = transport.address.rpartition(":")[2]
     else:
         server = await asyncio.start_server(_read_all, "127.0.0.1", 0, limit=READ_AHEAD)
@@ -116,7 +119,7 @@ Round = Callable[[], Awaitable[None]]
 async def over_rpc(port: int, frame: bytes) -> tuple[Round, Round]:
     """A round, and the end."""
     transport, sender, sent = GrpcTransport("127.0.0.1:0"), Sender(frame), 0
-    await transport.start(sender)  # type: ignore[arg-type]
+    await transport.start(sender, sender)  # type: ignore[arg-type]
     transport.dial(f"127.0.0.1:{port}", b"hello")
     stream = await sender.opened
 

@@ -90,7 +90,7 @@ class Adoption:
     takeovers, which are made with this."""
 
     def __init__(self, *, broker: Broker, membership: Membership, feed: Feed, owners: Owners, kept: KeptSessions,
-                 peers: Callable[[], Peers | None], driver: Driver, serves: Callable[[], bool],
+                 peers: Peers, driver: Driver, serves: Callable[[], bool],
                  left: LeftSessions, log: Log) -> None:
         self.tails: Tails
         self._broker = broker
@@ -140,8 +140,7 @@ class Adoption:
 
     def serving(self, serves: bool = True) -> None:
         """This node serves clients from now on; False: it leaves, and takes nothing any more."""
-        peers = self._peers()
-        for peer in peers.peers.values() if peers is not None else ():
+        for peer in self._peers.peers.values():
             peer.outbox.control(encode(Serving(serves=serves)))
 
     def close(self) -> None:
@@ -369,10 +368,10 @@ class Adoption:
 
     def _move(self, session: Session, held: HeldSession, coming: _Coming, taken: frozenset[int]) -> None:
         """It is made: from now on it takes what is directed to it, and goes on taking what comes from these sources."""
-        peers = self._peers()
-        if peers is None or not coming.lives or coming.life in self._settled:
+        if not coming.lives or coming.life in self._settled:
             self._complete(session, coming)
             return
+        peers = self._peers
         moving = coming.moving = MovingSession(held, True, coming.lives)
         moving.accept(OWN_CLIENTS, False)
         coming.waits.add(peers.name)
@@ -432,25 +431,22 @@ class Adoption:
 
     def _settle(self) -> None:
         """Goes on with all lives that are not settled."""
-        peers = self._peers()
-        if peers is None:
-            return
-        answered = {life.life for life in self._lives.values() if self._is_answered(life, peers)}
+        answered = {life.life for life in self._lives.values() if self._is_answered(life)}
         for life in list(self._lives.values()):
             if life.life in answered & self._lives.keys():
                 together = self._together(life)
                 if answered.issuperset(each.life for each in together):
                     for each in together:
-                        self._end(each, peers)
+                        self._end(each)
 
-    def _is_answered(self, life: _Life, peers: Peers) -> bool:
+    def _is_answered(self, life: _Life) -> bool:
         """Whether every node has told that it has its sessions of this life. Asks them when it is time."""
         if not self._is_made(life.life):
             life.asked = 0
             return False
         if not life.asked:
             life.asked, life.waits = self._feed.revision, set()
-            for peer in peers.peers.values():
+            for peer in self._peers.peers.values():
                 self._ask(life, peer)
         return not life.waits
 
@@ -489,11 +485,11 @@ class Adoption:
         self._answer()
 
     def _answer(self) -> None:
-        peers = self._peers()
-        if peers is None or self._closed or not self._begun:
+        if self._closed or not self._begun:
             return
         for (name, life), revision in list(self._questions.items()):
-            if self._feed.revision >= revision and self._is_made(life) and (peer := peers.peers.get(name)) is not None:
+            if self._feed.revision >= revision and self._is_made(life) and (
+                    peer := self._peers.peers.get(name)) is not None:
                 del self._questions[name, life]
                 peer.outbox.control(encode(Adopted(life=life, revision=revision, count=self._count(life))))
 
@@ -507,8 +503,9 @@ class Adoption:
             # directed to them now, and two nodes that direct something to each other would wait for each other.
             self._schedule()
 
-    def _end(self, life: _Life, peers: Peers) -> None:
+    def _end(self, life: _Life) -> None:
         """Everybody has adopted: what was kept goes to the adopters, and what is published from now on does, too."""
+        peers = self._peers
         del self._lives[life.life]
         self._settled[life.life] = None
         while len(self._settled) > LIVES_KEPT:
@@ -551,8 +548,7 @@ class Adoption:
 
     async def passed(self, life: int) -> None:
         """Returns when every node has sent what it kept for a life that has just ended."""
-        peers = self._peers()
-        waits = {self._membership.name, *(peers.peers if peers is not None else ())} - self._cut.get(life, set())
+        waits = {self._membership.name, *self._peers.peers} - self._cut.get(life, set())
         if waits:
             promise: Promise[None] = self._driver.promise()
             self._passing.append((life, waits, promise))

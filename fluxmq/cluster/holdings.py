@@ -36,6 +36,7 @@ from fluxmq.cluster.messages import (
     LifeCut,
     Reach,
     Reached,
+    Serving,
     Switch,
     Unreleased,
     WhoHas,
@@ -43,7 +44,7 @@ from fluxmq.cluster.messages import (
 )
 from fluxmq.cluster.origins import Origins
 from fluxmq.cluster.owners import Owners
-from fluxmq.cluster.peers import Peer, Peers
+from fluxmq.cluster.peers import Handlers, Peer, Peers
 from fluxmq.cluster.ports import Log, MetadataStore, Transport
 from fluxmq.cluster.queue_moves import QueueMoves
 from fluxmq.cluster.queue_owners import QueueOwners
@@ -64,11 +65,11 @@ __all__ = ["Holdings"]
 
 
 class Holdings:
-    """Of one life of a node. broker: before it is loaded from its disk. peers: None before the node has its
-    lease. phase: of the node. begin_leaving: see Leaver."""
+    """Of one life of a node. broker: before it is loaded from its disk. peers: get it, too. phase: of the node.
+    begin_leaving: see Leaver."""
 
     def __init__(self, broker: Broker, *, settings: Settings, membership: Membership, feed: Feed, writer: Writer,
-                 store: MetadataStore, transport: Transport, driver: Driver, peers: Callable[[], Peers | None],
+                 store: MetadataStore, transport: Transport, driver: Driver, peers: Peers,
                  phase: Callable[[], Phase], begin_leaving: Callable[[], bool], log: Log) -> None:
         name, limit_s = settings.name, settings.limit_s
         self.broker = broker
@@ -119,6 +120,7 @@ class Holdings:
         self.documents = Documents(
             writer, driver, self.reaching, joined=self._has_joined, without_quorum=self._without_quorum)
         self._listen(feed)
+        peers.attach(broker, on_appeared=self.on_appeared, on_gone=self.on_gone, handlers=self._handlers())
         self.leaver = Leaver(
             broker=broker, membership=membership, owners=self.owners, peers=peers, takeovers=self.takeovers,
             moves=self.queue_moves, transport=transport, driver=driver, begin=begin_leaving, log=log)
@@ -132,10 +134,8 @@ class Holdings:
 
     def go_on(self) -> None:
         """After a doubt (Membership.in_doubt): what was held up meanwhile goes on."""
-        peers = self._peers()
-        if peers is not None:
-            peers.go_on()
-            self.adoption.look()
+        self._peers.go_on()
+        self.adoption.look()
         if self.broker.hub.wake is not None:
             self.broker.hub.wake()
 
@@ -167,6 +167,16 @@ class Holdings:
             feed.listen(kinds, on_event)
         feed.at_end = [self.definitions, self.documents, self.adoption, self.origins, self.reaching]
 
+    def _handlers(self) -> Handlers:
+        return {
+            Switch: self.takeovers.on_switch, Cut: self.takeovers.on_cut, Adopting: self.adoption.on_adopting,
+            Adopted: self.adoption.on_adopted, LifeCut: self.adoption.on_cut, Serving: self.adoption.on_serving,
+            Unreleased: self.origins.on_unreleased, WhoHas: self.origins.on_who_has, Has: self.origins.on_has,
+            Reach: self._on_reaching, Reached: self._on_reaching}
+
+    def _on_reaching(self, peer: Peer, message: Reach | Reached) -> None:
+        self.reaching.on_message(peer.name, message)
+
     def on_appeared(self, peer: Peer) -> None:
         """This node has a peer from now on."""
         self.retained.greet(peer.outbox, peer.node.epoch)
@@ -184,29 +194,6 @@ class Holdings:
         self.takeovers.on_gone(peer)
         self.queue_moves.on_gone(peer)
         self.adoption.on_gone(peer)
-
-    def on_message(self, peer: Peer, message: Control) -> None:
-        """A peer's stream has brought this."""
-        if isinstance(message, Switch):
-            self.takeovers.on_switch(peer, message)
-        elif isinstance(message, Cut):
-            self.takeovers.on_cut(peer, message)
-        elif isinstance(message, Adopting):
-            self.adoption.on_adopting(peer, message)
-        elif isinstance(message, Adopted):
-            self.adoption.on_adopted(peer, message)
-        elif isinstance(message, LifeCut):
-            self.adoption.on_cut(peer, message)
-        elif isinstance(message, Unreleased):
-            self.origins.on_unreleased(message, self.broker.hub)
-        elif isinstance(message, WhoHas):
-            self.origins.on_who_has(peer, message)
-        elif isinstance(message, Has):
-            self.origins.on_has(peer, message)
-        elif isinstance(message, Reach | Reached):
-            self.reaching.on_message(peer.name, message)
-        else:
-            self.adoption.on_serving(peer, message)
 
     # ------------------------------------------------------------------ what the parts ask
 
@@ -234,8 +221,7 @@ class Holdings:
 
     def _epochs(self) -> dict[str, int]:
         """Of the other nodes with a lease."""
-        peers = self._peers()
-        return {} if peers is None else {name: peer.node.epoch for name, peer in peers.peers.items()}
+        return {name: peer.node.epoch for name, peer in self._peers.peers.items()}
 
     def _serving(self) -> list[str]:
         """Nodes that serve clients, as far as this one knows; itself."""
@@ -246,13 +232,11 @@ class Holdings:
         return any(node.epoch == epoch for node in self._membership.nodes.values())
 
     def _node_of(self, slot: int) -> str:
-        peers = self._peers()
-        return next((peer.name for peer in (() if peers is None else peers.peers.values()) if peer.slot == slot), "")
+        return next((peer.name for peer in self._peers.peers.values() if peer.slot == slot), "")
 
     def _tell(self, name: str, message: Control) -> None:
-        peers = self._peers()
-        if peers is not None and name in peers.peers:
-            peers.peers[name].outbox.control(encode(message))
+        if (peer := self._peers.peers.get(name)) is not None:
+            peer.outbox.control(encode(message))
 
     def _when_durable(self, then: Callable[[], None]) -> None:
         with contextlib.suppress(StorageError):         # then it ends

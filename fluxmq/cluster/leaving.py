@@ -18,7 +18,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import TakeCall, encode, take_of
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.peers import Peer, Peers, caller_of
+from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.cluster.queue_moves import QueueMoves
 from fluxmq.cluster.rendezvous import ranked
@@ -40,13 +40,13 @@ QUORUM_S = 10.0  # how long etcd may be without a leader, as when the last node 
 SendAway = Callable[[Any, str], None]
 
 
-async def take(body: bytes, peers: Peers | None, owners: Owners) -> AsyncIterator[bytes]:
+async def take(body: bytes, peers: Peers, owners: Owners) -> AsyncIterator[bytes]:
     """Answers the call "take": nothing, when this node has the session. Raises CallFailed."""
     try:
         call = take_of(body)
     except MALFORMED as error:
         raise CallFailed(f"not a request to take a session: {error}", reached=False) from None
-    caller_of(peers, call)
+    peers.caller_of(call)
     try:
         await owners.take((call.namespace, call.client_id), False, NOBODY)
     except ProtocolError as error:
@@ -138,17 +138,16 @@ class Leaving:
     async def _ask(self, session: Session, peer: Peer) -> None:
         peers = self._peers
         call = TakeCall(**peers.call_to(peer, session))
-        async for _ in self._transport.call(peers.address_of(peer), TAKE, encode(call), CALL_S):
+        async for _ in self._transport.call(peer.address, TAKE, encode(call), CALL_S):
             pass
 
 
 class Leaver:
     """How a node leaves. on_leave: called when an operator wants the node to leave, and its process to stop, with
     whether it keeps its vote in etcd. ended: nothing is handed over any more; told: an operator has been told so. vote:
-    what has become of it, a sentence. begin: from then on the node takes no session; returns whether it leaves. peers:
-    None before it has its lease."""
+    what has become of it, a sentence. begin: from then on the node takes no session; returns whether it leaves."""
 
-    def __init__(self, *, broker: Broker, membership: Membership, owners: Owners, peers: Callable[[], Peers | None],
+    def __init__(self, *, broker: Broker, membership: Membership, owners: Owners, peers: Peers,
                  takeovers: Takeovers, moves: QueueMoves, transport: Transport, driver: Driver,
                  begin: Callable[[], bool], log: Log) -> None:
         self.on_leave: Callable[[bool], None] | None = None
@@ -169,8 +168,7 @@ class Leaver:
     @property
     def others(self) -> list[str]:
         """Names of the nodes that might take sessions over."""
-        peers = self._peers()
-        return [] if peers is None else [peer.name for peer in peers.peers.values() if peer.known]
+        return [peer.name for peer in self._peers.peers.values() if peer.known]
 
     def successor(self, session: Session) -> str:
         """Which of `others`, of which there is one at least, is to have a session of this node."""
@@ -186,10 +184,9 @@ class Leaver:
         send_away: called with the connection of a client and the node that will have its session, before that is asked
         to take it. Returns the number of sessions that nobody has taken. Does nothing unless the node serves, with
         others."""
-        peers = self._peers()
-        if not self._begin() or peers is None or not self.others:
+        if not self._begin() or not self.others:
             return 0
-        self._leaving = Leaving(broker=self._broker, owners=self._owners, peers=peers, takeovers=self._takeovers,
+        self._leaving = Leaving(broker=self._broker, owners=self._owners, peers=self._peers, takeovers=self._takeovers,
                                 transport=self._transport, driver=self._driver, send_away=send_away, log=self._log)
         left = await self._leaving.run()
         await self._moves.move_all()

@@ -20,7 +20,6 @@ from fluxmq.cluster.bans import Bans
 from fluxmq.cluster.claim import PERIOD_S, Claim
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.holdings import Holdings
-from fluxmq.cluster.hops import Hops
 from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept_claims import KeptClaims
 from fluxmq.cluster.leaderless import LeaderWatch
@@ -37,8 +36,6 @@ from fluxmq.cluster.ports import (
     OwnStorage,
     StoreError,
     StoreFull,
-    StreamIn,
-    StreamOut,
     Transport,
 )
 from fluxmq.cluster.queue_detours import DETOUR
@@ -83,13 +80,11 @@ class ClusterNode:
                  watch: LeaderWatch | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self.phase = Phase.NEW
         self.settings = settings
-        self.services = Cluster(self, Hops(self._its_peers), SoloReplicator())
         self.interest = Interest()
         self.members_connected = self.interest.members_connected  # see the port
         self.cluster = ""  # its name, when this node has joined
         self.waits = ""  # why etcd does not let it join; "": it does
         self.why_fenced = ""
-        self.peers: Peers | None = None
         self.log = log
         self._store = store
         self.transport, self.driver = transport, driver
@@ -111,7 +106,12 @@ class ClusterNode:
         self.bans = Bans(settings.name, store, self.feed, driver, log=log)
         self.feed.listen((keys.BAN_ADDRESS, keys.BAN_USER), self.bans.on_event)
         self.votes = Votes(self.membership, transport, settings.configured, lambda: self.cluster)
-        self.operations = NodeOperations(settings.name, transport, self._its_peers)
+        self.peers = Peers(
+            name=settings.name, membership=self.membership, transport=transport, driver=driver, interest=self.interest,
+            configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
+            on_known=self._on_known, log=log)
+        self.services = Cluster(self, self.peers, SoloReplicator())
+        self.operations = NodeOperations(settings.name, transport, self.peers)
         self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
         self.disk_hangs = False                         # that has ended its lease
 
@@ -119,7 +119,7 @@ class ClusterNode:
         """The broker that has `services`; before it is loaded from its disk."""
         self._holdings = Holdings(
             broker, settings=self.settings, membership=self.membership, feed=self.feed, writer=self.writer,
-            store=self._store, transport=self.transport, driver=self.driver, peers=self._its_peers,
+            store=self._store, transport=self.transport, driver=self.driver, peers=self.peers,
             phase=lambda: self.phase, begin_leaving=self.begin_leaving, log=self.log)
         self._answers = self._calls(self._holdings)
 
@@ -135,27 +135,19 @@ class ClusterNode:
             raise UsageError("the cluster has no broker yet")
         return self._holdings
 
-    def _its_peers(self) -> Peers | None:
-        return self.peers
-
     # ------------------------------------------------------------------ life
 
     async def start(self, registration: Registration) -> None:
         """Joins the cluster. registration: what the others are told of this node. When it returns, this node knows what
         all others want, they know what it wants, and it owns those of its stored sessions that no other node has. Turns
         must run meanwhile. Raises JoinRefused, OldStorage, StorageError, BindFailed, StoreError."""
-        settings, held, broker = self.settings, self.holdings, self.holdings.broker
+        held, broker = self.holdings, self.holdings.broker
         self.phase = Phase.JOINING
-        await self.transport.start(self)   # others may ask about this node's member of etcd before it has joined
+        await self.transport.start(self, self.peers)    # others may ask of this node's etcd before it has joined
         await self._patiently(lambda: self.membership.join(registration))
         broker.hub.begin_identities(self.membership.epoch)
         self.cluster = await self._patiently(self._name)
-        self.peers = Peers(
-            name=settings.name, cluster=self.cluster, epoch=self.membership.epoch, hub=broker.hub, broker=broker,
-            membership=self.membership, transport=self.transport, driver=self.driver, interest=self.interest,
-            configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
-            on_known=self._on_known, on_appeared=held.on_appeared, on_gone=held.on_gone, on_message=held.on_message,
-            log=self.log)
+        self.peers.begin(self.cluster, self.membership.epoch)
         kept = None
         if held.queue_owners is not None and held.stored is not None:      # queues are claimed from the load on
             kept = KeptClaims(held.stored.queues, self.driver,
@@ -263,7 +255,7 @@ class ClusterNode:
                                                 "copy of it might not be told from it", {"why": str(error)})
 
     def _on_known(self) -> None:
-        if self.peers is not None and not self.peers.unknown():
+        if not self.peers.unknown():
             fulfil(self._all_known, None)
 
     def begin_leaving(self) -> bool:
@@ -305,12 +297,11 @@ class ClusterNode:
         self._on_fenced(why)
 
     def _close(self, why: str) -> None:
-        if self.peers is not None:
-            self.peers.close(why)
         self.feed.close()
         self.writer.close(why)
         self.bans.close(why)
         if self._holdings is not None:
+            self.peers.close(why)
             self._holdings.close(why)
 
     # ------------------------------------------------------------------ what the membership reports
@@ -326,8 +317,7 @@ class ClusterNode:
                 self.log("warning", "", "a node's lease has ended", about)
             if appeared and self._holdings is not None:
                 self._holdings.retained.payloads.retry()
-        if self.peers is not None:
-            self.peers.on_node(node, appeared)
+        self.peers.on_node(node, appeared)
 
     def _on_deadline(self, at_s: float) -> None:
         self.holdings.broker.hub.serve_until(int(at_s * 1000))
@@ -382,36 +372,10 @@ class ClusterNode:
         """See the port."""
         self.interest.withdraw(namespace, filter_, group, durable)
 
-    # ------------------------------------------------------------------ TransportHandler
-
-    def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
-        """See TransportHandler; so are the next five."""
-        if self.peers is None:
-            stream.close(f"node {self.settings.name} is joining")
-            return None
-        return self.peers.on_stream(stream, hello)
-
-    def on_frame(self, stream: StreamIn, frame: bytes) -> None:
-        if self.peers is not None:
-            self.peers.on_frame(stream, frame)
-
-    def on_end(self, stream: StreamIn) -> None:
-        if self.peers is not None:
-            self.peers.on_end(stream)
-
-    def on_open(self, stream: StreamOut, answer: bytes) -> None:
-        if self.peers is not None:
-            self.peers.on_open(stream, answer)
-
-    def on_idle(self, stream: StreamOut) -> None:
-        if self.peers is not None:
-            self.peers.on_idle(stream)
-
-    def on_closed(self, stream: StreamOut, why: str) -> None:
-        if self.peers is not None:
-            self.peers.on_closed(stream, why)
+    # ------------------------------------------------------------------ CallHandler
 
     def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
+        """See CallHandler."""
         if method == VOTER:
             return self.quorum.answer()
         if method == WHO:

@@ -8,12 +8,12 @@ gives up ends nothing in the middle.
 """
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from fluxmq.cluster.messages import OperationAnswer, OperationCall, encode, operation_answer_of, operation_of
-from fluxmq.cluster.peers import Peers, caller_of
+from fluxmq.cluster.peers import Peers
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.engine.ports.operations import Handler, Operation, Outcome
 from fluxmq.engine.ports.queues import QueueElsewhere
@@ -28,10 +28,10 @@ READS = ("GET", "HEAD")
 
 
 class NodeOperations:
-    """Both sides: `engine.ports.operations.Operations`. node: the name of this one. peers: None before it has
-    its lease."""
+    """Both sides: `engine.ports.operations.Operations`. node: the name of this one. peers: empty before it
+    has its lease."""
 
-    def __init__(self, node: str, transport: Transport, peers: Callable[[], Peers | None]) -> None:
+    def __init__(self, node: str, transport: Transport, peers: Peers) -> None:
         self._name = node
         self._transport = transport
         self._peers = peers
@@ -43,15 +43,14 @@ class NodeOperations:
 
     async def ask(self, node: str, operation: Operation, limit_s: float) -> Outcome:
         """See the port."""
-        peers = self._peers()
-        peer = peers.peers.get(node) if peers is not None else None
-        if peers is None or peer is None:
+        peer = self._peers.peers.get(node)
+        if peer is None:
             raise QueueElsewhere(node, f"node {node} is away", f"start node {node}, and try again when it serves",
                                  away=True)
-        call = OperationCall(**peers.asks(peer), **msgspec.structs.asdict(operation))
+        call = OperationCall(**self._peers.asks(peer), **msgspec.structs.asdict(operation))
         parts: list[bytes] = []
         try:
-            async for part in self._transport.call(peers.address_of(peer), OPERATION, encode(call), limit_s):
+            async for part in self._transport.call(peer.address, OPERATION, encode(call), limit_s):
                 parts.append(part)
             return _joined(parts)
         except (CallFailed, *MALFORMED) as error:
@@ -66,7 +65,7 @@ class NodeOperations:
             call = operation_of(body)
         except MALFORMED as error:
             raise CallFailed(f"not an operation: {error}", reached=False) from None
-        caller_of(self._peers(), call)
+        self._peers.caller_of(call)
         if self._handler is None:
             raise CallFailed(f"node {self._name} takes no operations of other nodes", reached=False)
         outcome = await self._handler(Operation(call.method, call.target, call.body, call.pages), call.node)

@@ -32,7 +32,7 @@ ORIGINS_MAX = 10_000  # in one message
 class Origins:
     """One per life of a node. is_used: whether the store has a session or will of this name."""
 
-    def __init__(self, driver: Driver, feed: Feed, peers: Callable[[], Peers | None],
+    def __init__(self, driver: Driver, feed: Feed, peers: Peers,
                  is_used: Callable[[int], bool], broker: Broker) -> None:
         """broker: that asks; before it is loaded from its disk."""
         self._driver = driver
@@ -50,11 +50,11 @@ class Origins:
 
     def ask(self, origin: Origin, group: int, decided: Callable[[bool], None]) -> None:
         """See engine.sessions.parked.WhoHas."""
-        peers = self._peers()
+        peers = self._peers.peers
         self._number += 1
         question = WhoHas(number=self._number, origin=origin, group=group, revision=self._feed.revision)
-        self._asked[self._number] = set(peers.peers if peers is not None else ()), decided
-        for peer in peers.peers.values() if peers is not None else ():
+        self._asked[self._number] = set(peers), decided
+        for peer in peers.values():
             peer.outbox.control(encode(question))
         if not self._asked[self._number][0]:
             self._driver.start(self._look_soon())
@@ -72,10 +72,9 @@ class Origins:
         """See AtEnd: some questions can be answered now."""
         self.pending = False
         early, self._early = self._early, []
-        if (peers := self._peers()) is not None:
-            for name, question in early:
-                if name in peers.peers:
-                    self.on_who_has(peers.peers[name], question)
+        for name, question in early:
+            if (peer := self._peers.peers.get(name)) is not None:
+                self.on_who_has(peer, question)
 
     def on_has(self, peer: Peer, answer: Has) -> None:
         """A node has answered."""
@@ -128,11 +127,10 @@ class Origins:
         for begin in range(0, len(found), ORIGINS_MAX):
             outbox.control(encode(Unreleased(origins=found[begin:begin + ORIGINS_MAX])))
 
-    @staticmethod
-    def on_unreleased(message: Unreleased, hub: Hub) -> None:
+    def on_unreleased(self, peer: Peer, message: Unreleased) -> None:
         """What this node has of these from a former life is as good as new."""
         for origin in message.origins:
-            hub.origins.confirm(*origin)
+            self._hub.origins.confirm(*origin)
 
     @staticmethod
     def _is_parked(hub: Hub, name: int) -> bool:

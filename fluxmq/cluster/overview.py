@@ -43,7 +43,7 @@ class Overview:
             state = "without_quorum"
         names = sorted({member.name, *member.nodes, *self._configured, *self._votes()})
         known = node.peers
-        peers = () if known is None else tuple(_peer(peer) for _, peer in sorted(known.peers.items()))
+        peers = tuple(_peer(peer) for _, peer in sorted(known.peers.items()))
         return ClusterView(
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
             local=member.name, state=state, reason=self._reason(state), leader=member.leader,
@@ -51,9 +51,9 @@ class Overview:
             quorum_lost=node.quorum.lost, degraded=tuple(self._degraded()), listener_restarts=node.transport.restarts,
             revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
             retained_pending=node.holdings.retained.waiting, retained_left_out=node.holdings.retained.payloads.left_out,
-            share_in_doubt=known.doubts.waiting if known is not None else 0,
-            share_repeated=known.doubts.expired if known is not None else 0,
-            share_unwanted=known.broker.share_groups.unwanted if known is not None else 0, peers=peers)
+            share_in_doubt=known.doubts.waiting,
+            share_repeated=known.doubts.expired,
+            share_unwanted=known.broker.share_groups.unwanted, peers=peers)
 
     def _reason(self, state: str) -> str:
         node = self._node
@@ -62,7 +62,7 @@ class Overview:
                 return f"joins etcd: {self._own.joiner.waits}"
             if node.waits or node.membership.waits:
                 return node.waits or node.membership.waits
-            waits = [] if node.peers is None else node.peers.unknown()
+            waits = node.peers.unknown()
             if not waits and node.holdings.adoption.parked:
                 return "waits until the sessions of nodes that have died are adopted"
             return f"waits for {', '.join(waits)}" if waits else "registers, and loads what the others have"

@@ -14,7 +14,7 @@ peer with a lease is known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluxmq._core.errors import ProtocolError, StorageError, UsageError
@@ -41,7 +41,7 @@ from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.malformed import MALFORMED
 
-__all__ = ["OWN_CLIENTS", "SLOTS", "Peer", "Peers", "caller_of"]
+__all__ = ["OWN_CLIENTS", "SLOTS", "Handlers", "Peer", "Peers"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 ACK_DELAY_S = 0.001
@@ -49,6 +49,7 @@ ACK_BYTES = 16 << 10  # of frames that are waited for: an acknowledgement costs 
 SLOTS = 256  # of sources of messages: this node, and its peers
 OWN_CLIENTS = 0  # the slot of what this node's own clients publish
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
+Handlers = Mapping[type[Control], Callable[["Peer", Any], None]]  # what a message of a peer is given to
 
 
 class Peer:
@@ -59,6 +60,7 @@ class Peer:
         self.slot = slot  # not 0, and of no other peer
         self.name = node.name
         self.node = node
+        self.address = dial_address(node, peers.configured)  # where this node dials it
         self.outbox = PeerOutbox(peers.hub, node.name, peers.epoch, peers.window_bytes)
         self.outbox.life = node.epoch
         self.inbox = PeerInbox(peers.hub, node.name, node.epoch, peers.epoch, self, slot)
@@ -151,7 +153,7 @@ class Peer:
         except MALFORMED as error:
             raise ProtocolError(0x82, f"node {self.name} sent a message that this version does not know: {error}") \
                 from None
-        self._peers.on_message(self, message)
+        self._peers.handlers[type(message)](self, message)
 
     def on_applied(self, sequence: int) -> None:
         """Everything that the node's frames caused up to this one is committed."""
@@ -178,37 +180,25 @@ class Peer:
         self.outbox.send_ack()
 
 
-def caller_of(peers: Peers | None, call: NodeCall) -> tuple[Peers, Peer]:
-    """Who calls this node. peers: None before it has joined. Raises CallFailed for one that it does not know in that
-    life, and if this node is not the one that is meant, or may not serve."""
-    caller = peers.peers.get(call.node) if peers is not None else None
-    if peers is None or caller is None or (call.cluster, call.epoch, call.to_epoch) != (
-            peers.cluster, caller.node.epoch, peers.epoch) or not peers.membership.may_serve():
-        raise CallFailed(f"node {call.node} (epoch {call.epoch}) is not known here yet, or one of the two has "
-                         "restarted or lost its lease", reached=False)
-    return peers, caller
-
-
 class Peers:
-    """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node.
+    """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node; made with it,
+    given its broker by attach(), and empty until begin().
 
-    cluster: identifies the cluster. epoch: of this node. configured: see dial_address. on_known: called when a peer has
-    become known, or one that was waited for has gone. on_appeared: called when a peer's stream has this node's
-    interest, before anything says that this is all. on_gone: called when a peer has no lease any more. on_message:
-    called with CONTROL records.
+    configured: see dial_address. on_known: called when a peer has become known, or one that was waited for has gone.
     """
 
-    def __init__(self, *, name: str, cluster: str, epoch: int, hub: Hub, broker: Broker, membership: Membership,
-                 transport: Transport, driver: Driver, interest: Interest, configured: dict[str, str],
-                 window_bytes: int, limit_s: float,
-                 on_known: Callable[[], None], on_appeared: Callable[[Peer], None],
-                 on_gone: Callable[[Peer], None], on_message: Callable[[Peer, Control], None],
+    hub: Hub
+    broker: Broker
+    on_appeared: Callable[[Peer], None]
+    on_gone: Callable[[Peer], None]
+    handlers: Handlers
+
+    def __init__(self, *, name: str, membership: Membership, transport: Transport, driver: Driver, interest: Interest,
+                 configured: dict[str, str], window_bytes: int, limit_s: float, on_known: Callable[[], None],
                  log: Log) -> None:
         self.name = name
-        self.cluster = cluster
-        self.epoch = epoch
-        self.hub = hub
-        self.broker = broker
+        self.cluster = ""  # identifies the cluster, when this node has joined it
+        self.epoch = 0  # of this node then
         self.membership = membership
         self.transport = transport
         self.driver = driver
@@ -217,9 +207,6 @@ class Peers:
         self.window_bytes = window_bytes
         self.limit_s = limit_s
         self.on_known = on_known
-        self.on_appeared = on_appeared
-        self.on_gone = on_gone
-        self.on_message = on_message
         self.log = log
         self.peers: dict[str, Peer] = {}
         self.parked: dict[tuple[str, int], tuple[Peer, Parked]] = {}  # dead nodes whose sessions are being adopted
@@ -228,6 +215,18 @@ class Peers:
         self._of_incoming: dict[StreamIn, Peer] = {}
         self._held: list[tuple[StreamIn, bytes]] = []  # frames that have come while this node was in doubt
         self._closed = False
+
+    def attach(self, broker: Broker, *, on_appeared: Callable[[Peer], None], on_gone: Callable[[Peer], None],
+               handlers: Handlers) -> None:
+        """broker: before it is loaded from its disk. on_appeared: called when a peer's stream has this node's interest,
+        before anything says that this is all. on_gone: called when a peer has no lease any more. handlers: of CONTROL
+        records."""
+        self.broker, self.hub = broker, broker.hub
+        self.on_appeared, self.on_gone, self.handlers = on_appeared, on_gone, handlers
+
+    def begin(self, cluster: str, epoch: int) -> None:
+        """This node has joined the cluster, and the feed is to be loaded."""
+        self.cluster, self.epoch = cluster, epoch
 
     # ------------------------------------------------------------------ engine.ports.cluster.Peers
 
@@ -244,10 +243,6 @@ class Peers:
         clients = known.registration.clients if known is not None else {}
         return next(iter(clients.values()), "")
 
-    def address_of(self, peer: Peer) -> str:
-        """Where this node dials a peer."""
-        return dial_address(peer.node, self.configured)
-
     def call_to(self, peer: Peer, session: tuple[bytes, bytes]) -> dict[str, Any]:
         """The fields of a SessionCall from this node to a peer."""
         return {**self.asks(peer), "namespace": session[0], "client_id": session[1]}
@@ -255,6 +250,16 @@ class Peers:
     def asks(self, peer: Peer) -> dict[str, Any]:
         """The fields of a NodeCall from this node to a peer."""
         return {"cluster": self.cluster, "node": self.name, "epoch": self.epoch, "to_epoch": peer.node.epoch}
+
+    def caller_of(self, call: NodeCall) -> Peer:
+        """Who calls this node. Raises CallFailed for one that it does not know in that life, and if this node is not
+        the one that is meant, or may not serve."""
+        caller = self.peers.get(call.node)
+        if caller is None or (call.cluster, call.epoch, call.to_epoch) != (
+                self.cluster, caller.node.epoch, self.epoch) or not self.membership.may_serve():
+            raise CallFailed(f"node {call.node} (epoch {call.epoch}) is not known here yet, or one of the two has "
+                             "restarted or lost its lease", reached=False)
+        return caller
 
     def unknown(self) -> list[str]:
         """The peers with a lease that are not known."""
@@ -387,11 +392,11 @@ class Peers:
         if self._closed or peer.stream is not None or self.peers.get(peer.name) is not peer:
             return
         hello = Hello(cluster=self.cluster, node=self.name, epoch=self.epoch, to_epoch=peer.node.epoch)
-        peer.stream = self.transport.dial(self.address_of(peer), encode(hello))
+        peer.stream = self.transport.dial(peer.address, encode(hello))
         self._of_stream[peer.stream] = peer
 
     def on_open(self, stream: StreamOut, answer: bytes) -> None:
-        """See TransportHandler."""
+        """See StreamHandler."""
         peer = self._of_stream.get(stream)
         if peer is None:
             return
@@ -401,6 +406,7 @@ class Peers:
                 raise ProtocolError(0x82, f"node {peer.name} has restarted meanwhile (epoch {agreed.epoch}, not "
                                           f"{peer.node.epoch})")
             peer.redial_s = REDIAL_FIRST_S
+            stream.on_idle = peer.outbox.on_idle
             peer.outbox.attach(stream.send, agreed.epoch, agreed.position)
             self.doubts.on_back(peer.name, peer.outbox.on_disk)
         except (*MALFORMED, ProtocolError) as error:
@@ -409,14 +415,8 @@ class Peers:
         else:
             self._look(peer)
 
-    def on_idle(self, stream: StreamOut) -> None:
-        """See TransportHandler."""
-        peer = self._of_stream.get(stream)
-        if peer is not None and peer.outbox.attached:
-            peer.outbox.on_idle()
-
     def on_closed(self, stream: StreamOut, why: str) -> None:
-        """See TransportHandler."""
+        """See StreamHandler."""
         peer = self._of_stream.pop(stream, None)
         if peer is None:
             return
@@ -437,7 +437,7 @@ class Peers:
     # ------------------------------------------------------------------ the stream from a peer
 
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
-        """See TransportHandler."""
+        """See StreamHandler."""
         try:
             peer, version = self._check(hello_of(hello))
         except (*MALFORMED, ProtocolError) as error:
@@ -453,6 +453,8 @@ class Peers:
         return encode(Answer(epoch=self.epoch, version=version, position=peer.inbox.position))
 
     def _check(self, hello: Hello) -> tuple[Peer, int]:
+        if not self.cluster:
+            raise ProtocolError(0x88, f"node {self.name} is joining")
         if self._closed or not self.membership.may_serve():
             raise ProtocolError(0x88, f"node {self.name} is not serving")
         if hello.cluster != self.cluster:
@@ -470,12 +472,13 @@ class Peers:
         return peer, version
 
     def on_frame(self, stream: StreamIn, frame: bytes) -> None:
-        """See TransportHandler."""
+        """See StreamHandler."""
         peer = self._of_incoming.get(stream)
-        if self.membership.in_doubt:
-            self._held.append((stream, frame))      # the sender's window bounds them
+        if not self.membership.may_serve():
+            if self.membership.in_doubt:
+                self._held.append((stream, frame))      # the sender's window bounds them
             return
-        if peer is None or not self.membership.may_serve():
+        if peer is None:
             return
         self.hub.refresh_clock()  # messages expire from now on, and frames come between the turns
         try:
@@ -509,7 +512,7 @@ class Peers:
             self._look(peer)
 
     def on_end(self, stream: StreamIn) -> None:
-        """See TransportHandler."""
+        """See StreamHandler."""
         peer = self._of_incoming.pop(stream, None)
         if peer is not None and peer.incoming is stream:
             peer.incoming = None

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.errors import FluxError
 
 __all__ = [
-    "BindFailed", "CallFailed", "Change", "Compacted", "Compare", "Event", "Item", "LeaseGone", "LocalMember", "Log",
-    "MemberLook", "MetadataStore", "OwnStorage", "Range", "Renewal", "StoreError", "StoreFull", "StreamIn", "StreamOut",
-    "TransactionResult", "Transport", "TransportHandler", "Watch", "WatchBatch",
+    "BindFailed", "CallFailed", "CallHandler", "Change", "Compacted", "Compare", "Event", "Item", "LeaseGone",
+    "LocalMember", "Log", "MemberLook", "MetadataStore", "OwnStorage", "Range", "Renewal", "StoreError", "StoreFull",
+    "StreamHandler", "StreamIn", "StreamOut", "TransactionResult", "Transport", "Watch", "WatchBatch",
 ]
 
 # Level ("info", "warning", …), cause, text, fields.
@@ -204,6 +204,10 @@ class StreamOut(Protocol):
     """The sending end of a stream to another node. Frames arrive in order, whole, and once, until the stream breaks;
     how many of the last ones arrived is then unknown."""
 
+    on_idle: Callable[[], object]
+    """Called when everything queued was handed to the network. Set in StreamHandler.on_open by who wants to know; must
+    not raise."""
+
     @property
     def idle(self) -> bool:
         """Whether a frame would leave at once: no earlier one is being written."""
@@ -228,9 +232,9 @@ class StreamIn(Protocol):
         """Refuses what follows: the sender's on_closed gets `why`."""
 
 
-class TransportHandler(Protocol):
-    """What the owner of a transport does with its events. None of these calls raises, and none comes after
-    Transport.stop() was called."""
+class StreamHandler(Protocol):
+    """What becomes of a transport's streams. None of these calls raises, and none comes after Transport.stop() was
+    called."""
 
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
         """Another node has opened a stream; hello: what it says of itself. Returns the answer; None: refused (after
@@ -245,11 +249,12 @@ class TransportHandler(Protocol):
     def on_open(self, stream: StreamOut, answer: bytes) -> None:
         """A stream that this node dialled was accepted."""
 
-    def on_idle(self, stream: StreamOut) -> None:
-        """Everything queued was handed to the network."""
-
     def on_closed(self, stream: StreamOut, why: str) -> None:
         """A stream that this node dialled could not be opened, was refused, or broke. It is over; dial again."""
+
+
+class CallHandler(Protocol):
+    """Who answers other nodes' calls. Not called after Transport.stop() was called."""
 
     def on_call(self, method: str, body: bytes, identity: str | None) -> AsyncIterator[bytes]:
         """Another node calls; identity: as StreamIn.identity. Yields the parts of the answer; raising CallFailed gives
@@ -271,7 +276,7 @@ class BindFailed(FluxError):
 
 
 class Transport(Protocol):
-    """Connections to other nodes. One per node; the handler is given when it starts."""
+    """Connections to other nodes. One per node; the handlers are given when it starts."""
 
     @property
     def problem(self) -> str:
@@ -282,7 +287,7 @@ class Transport(Protocol):
     def restarts(self) -> int:
         """How often it has had to listen anew."""
 
-    async def start(self, handler: TransportHandler) -> None:
+    async def start(self, calls: CallHandler, streams: StreamHandler) -> None:
         """Listens. Raises BindFailed."""
 
     def dial(self, address: str, hello: bytes) -> StreamOut:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq.cluster.definitions import Definitions
 from fluxmq.cluster.messages import QueueCall, encode, queue_call_of
-from fluxmq.cluster.peers import Peer, Peers, caller_of
+from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import CallFailed, Transport
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.malformed import MALFORMED
@@ -39,7 +39,7 @@ LOOK_S = 0.01
 class Detours:
     """Both sides, of one life of a node. cut_by: the nodes that have sent what they kept for a life that has ended."""
 
-    def __init__(self, *, definitions: Definitions, peers: Callable[[], Peers | None], transport: Transport,
+    def __init__(self, *, definitions: Definitions, peers: Peers, transport: Transport,
                  driver: Driver, cut_by: Callable[[int], Collection[str]]) -> None:
         self._definitions = definitions
         self._peers = peers
@@ -61,21 +61,22 @@ class Detours:
 
     async def expect(self, queue: Queue, identity: int) -> None:
         """Returns when nothing of a queue that has just come here can come by a former owner any more."""
-        peers, manager = self._peers(), self._manager
-        if peers is None or manager is None:     # this life has ended meanwhile
+        manager = self._manager
+        if manager is None:     # this life has ended meanwhile
             return
-        others = list(peers.peers.values())
+        others = list(self._peers.peers.values())
         for _ in range(2):
-            arrived = self._sent(peers)     # to a former owner, which sends it back now
+            arrived = self._sent()     # to a former owner, which sends it back now
             while not self._closed and not arrived():
                 await self._driver.sleep(LOOK_S)
             for peer in others:
-                while not self._closed and not await self._has_none(peers, peer, others, queue, identity):
+                while not self._closed and not await self._has_none(peer, others, queue, identity):
                     await self._driver.sleep(RETRY_S)
         if not self._closed:
             manager.hub.origins.expect_forwarded(False)
 
-    async def _has_none(self, peers: Peers, peer: Peer, others: list[Peer], queue: Queue, identity: int) -> bool:
+    async def _has_none(self, peer: Peer, others: list[Peer], queue: Queue, identity: int) -> bool:
+        peers = self._peers
         if peers.peers.get(peer.name) is not peer:
             cut = self._cut_by(peer.node.epoch)
             return all(other.name in cut or peers.peers.get(other.name) is not other for other in others)
@@ -84,7 +85,7 @@ class Detours:
             return True
         call = QueueCall(**peers.call_to(peer, queue.address), identity=identity, revision=data.revision)
         try:
-            async for _ in self._transport.call(peers.address_of(peer), DETOUR, encode(call), CALL_S):
+            async for _ in self._transport.call(peer.address, DETOUR, encode(call), CALL_S):
                 pass
         except CallFailed:
             return False
@@ -99,10 +100,10 @@ class Detours:
             call = queue_call_of(body)
         except MALFORMED as error:
             raise CallFailed(f"not a call about a queue: {error}", reached=False) from None
-        peers, _ = caller_of(self._peers(), call)
+        self._peers.caller_of(call)
         until = self._driver.now() + ANSWER_S
         await self._until(lambda: self._knows(call), until, "this node has not heard of the move yet")
-        await self._until(self._sent(peers), until, "a node has not acknowledged what it was sent")
+        await self._until(self._sent(), until, "a node has not acknowledged what it was sent")
         return
         yield b""
 
@@ -111,9 +112,9 @@ class Detours:
         owner = self._definitions.owners.get((call.namespace, call.client_id))
         return owner is None or owner.value.id != call.identity or owner.revision > call.revision
 
-    @staticmethod
-    def _sent(peers: Peers) -> Callable[[], bool]:
+    def _sent(self) -> Callable[[], bool]:
         """What says whether all other nodes that are still there have acknowledged what they were sent up to now."""
+        peers = self._peers
         sent = [(peer, peer.outbox.cut() - 1) for peer in peers.peers.values()]
         return lambda: all(peer.outbox.acknowledged_upto >= upto or peers.peers.get(peer.name) is not peer
                            for peer, upto in sent)

@@ -28,7 +28,7 @@ from fluxmq.cluster.definitions import Definitions
 from fluxmq.cluster.keys import QUEUE_DATA, QUEUE_OWNER, node_key, queue_key
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.messages import MoveRefused, QueueCall, encode, move_refused_of, queue_call_of
-from fluxmq.cluster.peers import Peer, Peers, caller_of
+from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import CallFailed, Change, Compare, Log, StoreError, Transport
 from fluxmq.cluster.queue_detours import Detours
 from fluxmq.cluster.recorded import recorded
@@ -87,7 +87,7 @@ class _Going:
 class QueueMoves:
     """Both sides, of one life of a node. serving: the nodes that serve clients, this one too."""
 
-    def __init__(self, *, definitions: Definitions, membership: Membership, peers: Callable[[], Peers | None],
+    def __init__(self, *, definitions: Definitions, membership: Membership, peers: Peers,
                  writer: Writer, transport: Transport, driver: Driver, serving: Callable[[], list[str]],
                  next_identity: Callable[[], int], broker: Broker,
                  cut_by: Callable[[int], Collection[str]], log: Log) -> None:
@@ -178,9 +178,8 @@ class QueueMoves:
         shown = shown_queue(state.spec)
         if home.node == node:
             return
-        peers = self._peers()
-        if peers is None or node not in self._serving() or (
-                node != self._membership.name and node not in peers.peers):
+        peers = self._peers
+        if node not in self._serving() or (node != self._membership.name and node not in peers.peers):
             raise QueueRefused("unavailable", f"node {node} does not serve",
                                "fluxmq cluster status names those that do")
         if state.here or state.moving is not None:
@@ -192,7 +191,7 @@ class QueueMoves:
                                f"start node {home.node}, and repeat the command when it serves")
         call = QueueCall(**peers.call_to(owner, address), identity=state.id, to=node)
         try:
-            async for refusal in self._transport.call(peers.address_of(owner), MOVE, encode(call), COPY_S):
+            async for refusal in self._transport.call(owner.address, MOVE, encode(call), COPY_S):
                 said = move_refused_of(refusal)
                 raise QueueRefused(said.kind, said.text, said.hint)
         except CallFailed as error:
@@ -207,9 +206,9 @@ class QueueMoves:
         if not error.reached:
             raise QueueRefused("unavailable", f"queue {shown} stays at node {owner.name}, which was not asked: {error}",
                                "repeat the command when it serves") from None
-        until, peers = self._driver.now() + CERTAIN_S, self._peers()
+        until, peers = self._driver.now() + CERTAIN_S, self._peers
         while (home := self._definitions.home_of(address)) is not None and home.node == owner.name:
-            if peers is None or peers.peers.get(owner.name) is not owner:
+            if peers.peers.get(owner.name) is not owner:
                 # The transaction compares the owner's key, which has gone with the lease: it will never be done.
                 raise QueueRefused(
                     "unavailable", f"queue {shown} has not moved to node {node}: node {owner.name}, which has it, has "
@@ -253,7 +252,7 @@ class QueueMoves:
     async def ordered(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "move-queue", when an operator has asked another node: nothing, when the queue is there, or
         why it stays. Raises CallFailed."""
-        call, address, _, _ = self._read(body)
+        call, address, _ = self._read(body)
         state = self.manager.queues.get(address)
         if state is None or not state.here or state.id != call.identity:
             raise CallFailed("the queue is not at this node any more", reached=False)
@@ -262,13 +261,12 @@ class QueueMoves:
         except QueueRefused as refused:
             yield encode(MoveRefused(kind=refused.kind, text=refused.text, hint=refused.hint))
 
-    def _read(self, body: bytes) -> tuple[QueueCall, Address, Peers, Peer]:
+    def _read(self, body: bytes) -> tuple[QueueCall, Address, Peer]:
         try:
             call = queue_call_of(body)
         except MALFORMED as error:
             raise CallFailed(f"not a call about a queue: {error}", reached=False) from None
-        peers, peer = caller_of(self._peers(), call)
-        return call, (call.namespace, call.client_id), peers, peer
+        return call, (call.namespace, call.client_id), self._peers.caller_of(call)
 
     # ------------------------------------------------------------------ the old owner
 
@@ -329,10 +327,8 @@ class QueueMoves:
 
     def _call(self, peer: Peer, method: str, address: Address, identity: int, number: int, limit_s: float, *,
               kept: bool = False) -> AsyncIterator[bytes]:
-        peers = self._peers()
-        assert peers is not None
-        call = QueueCall(**peers.call_to(peer, address), identity=identity, move=number, kept=kept)
-        return self._transport.call(peers.address_of(peer), method, encode(call), limit_s)
+        call = QueueCall(**self._peers.call_to(peer, address), identity=identity, move=number, kept=kept)
+        return self._transport.call(peer.address, method, encode(call), limit_s)
 
     async def _commit(self, going: _Going) -> None:
         """The transaction. Raises QueueRefused when it is certain that it was not done, and never will be."""
@@ -370,8 +366,8 @@ class QueueMoves:
 
     async def _tell(self, going: _Going, *, kept: bool) -> None:
         """Tells the other node what came of the move, until it knows or is gone."""
-        peers, address = self._peers(), going.state.queue.address
-        while not self._closed and peers is not None and peers.peers.get(going.peer.name) is going.peer:
+        peers, address = self._peers, going.state.queue.address
+        while not self._closed and peers.peers.get(going.peer.name) is going.peer:
             try:
                 async for _ in self._call(going.peer, HERE, address, going.state.id, going.number, HERE_S, kept=kept):
                     pass
@@ -380,7 +376,7 @@ class QueueMoves:
                 await self._driver.sleep(RETRY_S)
 
     def _find(self, body: bytes) -> _Going:
-        call, _, _, peer = self._read(body)
+        call, _, peer = self._read(body)
         going = self._going.get(call.identity)
         if going is None or going.number != call.move or going.peer is not peer or going.failed:
             raise CallFailed("the queue does not move from here", reached=False)
@@ -445,7 +441,7 @@ class QueueMoves:
 
     async def take(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "take-queue": nothing, when the whole queue is on this node's disk. Raises CallFailed."""
-        call, address, _, peer = self._read(body)
+        call, address, peer = self._read(body)
         former = self._coming.pop(call.identity, None)
         if former is not None:      # an owner makes one move of a queue at a time
             self._drop(call.identity, former[0])
@@ -506,7 +502,7 @@ class QueueMoves:
     async def here(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "queue-here": nothing, when this node serves the queue; or, if it was kept, has forgotten
         its copy. Raises CallFailed."""
-        call, address, _, _ = self._read(body)
+        call, address, _ = self._read(body)
         found = self._coming.get(call.identity)
         if found is not None and found[2] == call.move and call.kept:
             del self._coming[call.identity]

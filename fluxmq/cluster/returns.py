@@ -20,7 +20,7 @@ from fluxmq._core.pubsub.session import Session as HeldSession
 from fluxmq.cluster.kept import KeptSessions
 from fluxmq.cluster.messages import ReturnCall, encode, return_of
 from fluxmq.cluster.owners import Owners, Session
-from fluxmq.cluster.peers import Peer, Peers, caller_of
+from fluxmq.cluster.peers import Peer, Peers
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
@@ -40,7 +40,7 @@ class Returns:
     """Both sides, of one life of a node. durable: returns when what was recorded so far is on disk. is_taking: whether
     this node is making a session its own. changed: called when stored sessions are fewer."""
 
-    def __init__(self, *, broker: Broker, owners: Owners, kept: KeptSessions, peers: Callable[[], Peers | None],
+    def __init__(self, *, broker: Broker, owners: Owners, kept: KeptSessions, peers: Peers,
                  transport: Transport, driver: Driver, durable: Callable[[], Any],
                  is_taking: Callable[[Session], bool], changed: Callable[[], None],
                  log: Log) -> None:
@@ -91,14 +91,13 @@ class Returns:
         self._changed()
 
     async def _return(self, session: Session, held: HeldSession, node: str) -> None:
-        peers = self._peers()
-        peer = peers.peers.get(node) if peers is not None else None
+        peer = self._peers.peers.get(node)
         answer = b""
         try:
-            if peers is None or peer is None:
+            if peer is None:
                 return
-            async for part in self._transport.call(peers.address_of(peer), RETURN, encode(self._call(
-                    peers, peer, session, held.data.identity)), CALL_S):
+            async for part in self._transport.call(peer.address, RETURN, encode(self._call(
+                    peer, session, held.data.identity)), CALL_S):
                 answer += part
         except CallFailed as error:
             self._log("debug", str(error), "a stored session could not be handed over; trying again",
@@ -108,13 +107,12 @@ class Returns:
         if answer in (MERGED, ENDED):
             self._drop(session, held, answer == ENDED)
 
-    @staticmethod
-    def _call(peers: Peers, peer: Peer, session: Session, identity: str) -> ReturnCall:
-        return ReturnCall(**peers.call_to(peer, session), identity=identity)
+    def _call(self, peer: Peer, session: Session, identity: str) -> ReturnCall:
+        return ReturnCall(**self._peers.call_to(peer, session), identity=identity)
 
     async def give(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "stored": the parts of a stored session. Raises CallFailed."""
-        call, _, _ = self._check(body)
+        call, _ = self._check(body)
         session = call.namespace, call.client_id
         held = self._broker.stored.get(session)
         if held is None or held.data.identity != call.identity or self._is_taking(session):
@@ -128,7 +126,7 @@ class Returns:
 
     async def take_back(self, body: bytes) -> AsyncIterator[bytes]:
         """Answers the call "return": MERGED, when everything is on disk here, or ENDED. Raises CallFailed."""
-        call, peers, caller = self._check(body)
+        call, caller = self._check(body)
         session = call.namespace, call.client_id
         held = self._mine(session)
         if not held.data.durable or (call.identity and held.data.identity != call.identity):
@@ -136,8 +134,8 @@ class Returns:
             return
         arrival = Arrival(self._broker, held.namespace, session[1])
         try:
-            async for part in self._transport.call(peers.address_of(caller), STORED, encode(self._call(
-                    peers, caller, session, call.identity)), CALL_S):
+            async for part in self._transport.call(caller.address, STORED, encode(self._call(
+                    caller, session, call.identity)), CALL_S):
                 arrival.feed(part)
             arrival.finish()
             await self._durable()
@@ -158,9 +156,9 @@ class Returns:
             raise CallFailed("this node does not have the session, or not yet, or hands it over", reached=False)
         return held
 
-    def _check(self, body: bytes) -> tuple[ReturnCall, Peers, Peer]:
+    def _check(self, body: bytes) -> tuple[ReturnCall, Peer]:
         try:
             call = return_of(body)
         except MALFORMED as error:
             raise CallFailed(f"not a return: {error}", reached=False) from None
-        return call, *caller_of(self._peers(), call)
+        return call, self._peers.caller_of(call)

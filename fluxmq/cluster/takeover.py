@@ -52,7 +52,7 @@ from fluxmq.cluster.messages import (
     takeover_of,
 )
 from fluxmq.cluster.owners import NotHandedOver, Owners, Session
-from fluxmq.cluster.peers import OWN_CLIENTS, SLOTS, Peer, Peers, caller_of
+from fluxmq.cluster.peers import OWN_CLIENTS, SLOTS, Peer, Peers
 from fluxmq.cluster.ports import CallFailed, Log, Transport
 from fluxmq.cluster.recorded import recorded
 from fluxmq.cluster.takes import NOBODY
@@ -122,7 +122,7 @@ class Takeovers:
     """Both sides, of one life of a node. limit_s: how long a client waits for nodes that do not answer. left: what is
     handed over to a node that dies."""
 
-    def __init__(self, *, broker: Broker, owners: Owners, adoption: Adoption, peers: Callable[[], Peers | None],
+    def __init__(self, *, broker: Broker, owners: Owners, adoption: Adoption, peers: Peers,
                  left: LeftSessions, transport: Transport, driver: Driver, limit_s: float, log: Log) -> None:
         self._broker = broker
         self._owners = owners
@@ -159,9 +159,9 @@ class Takeovers:
         this node's disk; None: there is nothing of it, or the client does not want it. asked: see Owners. Raises
         NotHandedOver; ProtocolError when this node cannot keep it, or the client has connected to the owner since, or
         nobody wants it any more."""
-        peers = self._peers()
-        peer = peers.peers.get(owner.node) if peers is not None else None
-        if peers is None or peer is None or not peer.outbox.attached:
+        peers = self._peers
+        peer = peers.peers.get(owner.node)
+        if peer is None or not peer.outbox.attached:
             raise NotHandedOver(f"node {owner.node} cannot be reached")
         namespace = self._broker.hub.namespaces[session[0]]
         arrival = Arrival(self._broker, namespace, session[1])
@@ -171,7 +171,7 @@ class Takeovers:
                 call = TakeoverCall(**peers.call_to(peer, session), owner_epoch=owner.epoch, clean=clean_start,
                                     displaces=displaces)
                 sent_ms = self._now_ms()
-                client = await self._receive(self._transport.call(peers.address_of(peer), TAKEOVER, encode(call),
+                client = await self._receive(self._transport.call(peer.address, TAKEOVER, encode(call),
                                                                   CALL_S), arrival)
                 if client is None:
                     break
@@ -225,8 +225,7 @@ class Takeovers:
     async def complete(self, session: Session, arrival: Arrival, former: Owner, epoch: int) -> None:
         """This node owns the session now. Returns when it has everything that was published to it, or when those who
         should send it are gone or late."""
-        peers = self._peers()
-        assert peers is not None
+        peers = self._peers
         _, life = self.fetched.pop(session, (arrival, 0))
         arrival.activate()
         held = self._broker.sessions[session]
@@ -307,8 +306,8 @@ class Takeovers:
             # It is not whole yet: the client has moved on before that.
             await self._driver.end_of(coming.done)
             await self._driver.sleep(TURN_S)
-        peers, _ = caller_of(self._peers(), call)
-        if peers.membership.late:
+        self._peers.caller_of(call)
+        if self._peers.membership.late:
             raise CallFailed("etcd has no quorum, so the session cannot change hands", reached=False)
         while (waiting := self._adoption.wait(session)) is not None:
             await self._driver.end_of(waiting)
@@ -403,10 +402,9 @@ class Takeovers:
             self._end_empty(session)
             return False
         if not going.settled.done():
-            peers = self._peers()
-            if to and to != going.to and peers is not None:
-                going.to = to
-                going.life = peers.peers[to].node.epoch if to in peers.peers else 0
+            if to and to != going.to:
+                peer = self._peers.peers.get(to)
+                going.to, going.life = to, peer.node.epoch if peer is not None else 0
             going.settled.set_result(True)
         return True
 
@@ -416,8 +414,8 @@ class Takeovers:
         self._look(going)
         self._driver.start(self._forward_early(session, going))
         await going.ready
-        peers, late = self._peers(), self._late_of(session)
-        if late is not None and not late.whole and peers is not None:
+        peers, late = self._peers, self._late_of(session)
+        if late is not None and not late.whole:
             (life,), former = late.moving.lives, peers.peers.get(late.former)
             if former is None or former.node.epoch != life:
                 await self._adoption.passed(life)        # what others keep for the owner before this one comes here
@@ -425,13 +423,13 @@ class Takeovers:
         if going.departure.frozen and not going.given_up:
             self._broker.share_groups.leave_all(going.departure.session)
         # Given up, it may be a stored session, which may be frozen again: an adopter takes it over.
-        while peers is not None and going.departure.frozen and not going.given_up:
+        while going.departure.frozen and not going.given_up:
             peer = peers.peers.get(going.to)
             if peer is None or peer.node.epoch != going.life:
                 self._leave_to_adopters(session, going)
                 return
             try:
-                if not await self._send_tail(session, going, peer, peers) and not going.given_up:
+                if not await self._send_tail(session, going, peer) and not going.given_up:
                     self._give_back(session, going)
                     return
                 break
@@ -450,13 +448,12 @@ class Takeovers:
         """A source has not cut yet, and perhaps will not in time: then the new owner lets the client in without it. By
         then it has what the others had sent here, so that only what comes from that source comes out of order."""
         await self._driver.sleep(self._limit_s * EARLY)
-        peers = self._peers()
-        peer = peers.peers.get(going.to) if peers is not None else None
-        if (going.ready is None or going.ready.done() or peers is None or peer is None
-                or peer.node.epoch != going.life or going.given_up or not going.departure.frozen):
+        peer = self._peers.peers.get(going.to)
+        if (going.ready is None or going.ready.done() or peer is None or peer.node.epoch != going.life
+                or going.given_up or not going.departure.frozen):
             return
         try:
-            await self._send_tail(session, going, peer, peers, early=True)
+            await self._send_tail(session, going, peer, early=True)
         except CallFailed as error:
             self._log("debug", str(error), "what was queued of a session could not be handed over yet",
                       {"client_id": session[1].decode(), "node": going.to})
@@ -483,15 +480,14 @@ class Takeovers:
         await self._adoption.passed(life)
         self._left.store(session)
 
-    async def _send_tail(self, session: Session, going: _Going, peer: Peer, peers: Peers, *,
-                         early: bool = False) -> bool:
+    async def _send_tail(self, session: Session, going: _Going, peer: Peer, *, early: bool = False) -> bool:
         """early: more follows, and what is sent now is sent again. Returns whether the session is still there."""
         for end, part in _with_last(going.departure.tail()):
             last = end and not early
             had = going.departure.had() if last else going.departure.had_for_certain() if end else []
-            call = TailCall(**peers.call_to(peer, session), last=last, part=part, source=going.departure.source,
+            call = TailCall(**self._peers.call_to(peer, session), last=last, part=part, source=going.departure.source,
                             had=had, origins=going.moving.origins_behind(*covered_by(part)) if part else [])
-            if [answer async for answer in self._transport.call(peers.address_of(peer), TAIL, encode(call), CALL_S)]:
+            if [answer async for answer in self._transport.call(peer.address, TAIL, encode(call), CALL_S)]:
                 return False
         return True
 
@@ -522,7 +518,7 @@ class Takeovers:
             call = tail_of(body)
         except MALFORMED as error:
             raise CallFailed(f"not a tail: {error}", reached=False) from None
-        caller_of(self._peers(), call)
+        self._peers.caller_of(call)
         session = call.namespace, call.client_id
         coming = self._coming.get(session)
         try:
@@ -559,8 +555,7 @@ class Takeovers:
 
     def on_switch(self, peer: Peer, switch: Switch) -> None:
         """A node has taken a session over: what this node and its clients publish is for that one from now on."""
-        peers = self._peers()
-        assert peers is not None
+        peers = self._peers
         session = switch.namespace, switch.client_id
         cut = encode(Cut(namespace=switch.namespace, client_id=switch.client_id, epoch=switch.epoch))
         peer.outbox.control(cut)

@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fluxmq.cluster.ports import CallFailed, TransportHandler
+from fluxmq.cluster.ports import CallFailed, CallHandler, StreamHandler
 from fluxmq.cluster.rpc.envelope import EnvelopeError, call_of, field_of, wrap_field
 
 __all__ = ["SENTENCE_BYTES_MAX", "SERVICE", "Incoming", "Service"]
@@ -116,10 +116,11 @@ class Incoming:
 class Service:
     """The methods of the service, for a server of grpc.aio."""
 
-    def __init__(self, handler: TransportHandler, hello_s: float,
+    def __init__(self, calls: CallHandler, streams: StreamHandler, hello_s: float,
                  start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         """start: runs a coroutine until the transport stops."""
-        self._handler = handler
+        self._calls = calls
+        self._streams = streams
         self._hello_s = hello_s
         self._start = start
         self._stopped = False
@@ -163,7 +164,7 @@ class Service:
         if hello is grpc.aio.EOF or stream.over or self._stopped:
             return None
         try:
-            answer = self._handler.on_stream(stream, field_of(hello))
+            answer = self._streams.on_stream(stream, field_of(hello))
         except EnvelopeError as error:
             stream.close(str(error))
             return None
@@ -183,13 +184,13 @@ class Service:
                 self._end(stream)
                 stream.why = str(error)
             else:
-                self._handler.on_frame(stream, frame)
+                self._streams.on_frame(stream, frame)
 
     def _end(self, stream: Incoming) -> None:
         if not stream.over:
             stream.over = True
             if not self._stopped:
-                self._handler.on_end(stream)
+                self._streams.on_end(stream)
 
     async def _call(self, message: bytes, context: Any) -> None:
         try:
@@ -199,7 +200,7 @@ class Service:
             return
         if self._stopped:
             return
-        parts = self._handler.on_call(method, body, _identity(context))
+        parts = self._calls.on_call(method, body, _identity(context))
         step: asyncio.Task[None] | None = None
         try:
             while True:

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import CallFailed, TransportHandler
+from fluxmq.cluster.ports import CallFailed, StreamHandler
 from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.envelope import EnvelopeError, field_of, wrap_call, wrap_field
 from fluxmq.cluster.rpc.incoming import SERVICE
@@ -70,10 +70,15 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Outgoing:
     """A stream that this node has dialled (StreamOut). `serve` is its task."""
 
-    def __init__(self, address: str, hello: bytes, settings: Settings, handler: TransportHandler) -> None:
+    def __init__(self, address: str, hello: bytes, settings: Settings, handler: StreamHandler) -> None:
+        self.on_idle: Callable[[], object] = nothing
         self._address = address
         self._hello = hello
         self._settings = settings
@@ -166,7 +171,7 @@ class Outgoing:
                 await call.write(wrap_field(self._frames.popleft()))
                 self._writing = False
                 if self.idle:
-                    self._handler.on_idle(self)
+                    self.on_idle()
         except _ENDED:
             pass
         except asyncio.CancelledError:

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import BindFailed, CallFailed, Log, TransportHandler
+from fluxmq.cluster.ports import BindFailed, CallFailed, CallHandler, Log, StreamHandler
 from fluxmq.cluster.rpc.channels import (
     RPCS_MAX,
     Channels,
@@ -48,17 +48,17 @@ class GrpcTransport:
         self._renewed: Tls | None = None
         self._listener = Listener(parse_address(address), self._open, self._start, log)
         self._service: Service | None = None
-        self._handler: TransportHandler | None = None
+        self._handler: StreamHandler | None = None
         self._channels = Channels(self._channel, self._start)
         self._streams: set[Outgoing] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.address = address
 
-    async def start(self, handler: TransportHandler) -> None:
+    async def start(self, calls: CallHandler, streams: StreamHandler) -> None:
         """See Transport. `address` then has the port that was chosen."""
-        self._handler = handler
-        self._service = Service(handler, self._settings.hello_s, self._start)
+        self._handler = streams
+        self._service = Service(calls, streams, self._settings.hello_s, self._start)
         await self._listener.start()
         self.address = str(self._listener.address)
 

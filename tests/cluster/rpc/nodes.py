@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ class Node:
         return host, int(port)
 
     async def __aenter__(self) -> Self:
-        await self.transport.start(self)
+        await self.transport.start(self, self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -80,7 +81,7 @@ class Node:
         self._changed.set()
         self.on_event(name, *what)
 
-    # ── TransportHandler ─────────────────────────────────────────────────────────────────────────────────────
+    # ── StreamHandler, CallHandler ────────────────────────────────────────────────────────────────────────────────
 
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
         answer = self.answer(stream, hello)
@@ -100,10 +101,11 @@ class Node:
 
     def on_open(self, stream: StreamOut, answer: bytes) -> None:
         assert stream not in self.opened
+        stream.on_idle = partial(self._on_idle, stream)
         self.opened[stream] = answer
         self._event("open", stream)
 
-    def on_idle(self, stream: StreamOut) -> None:
+    def _on_idle(self, stream: StreamOut) -> None:
         assert stream.idle
         self.idles.append(stream)
         self._event("idle", stream)

@@ -514,7 +514,7 @@ def test_stop_while_streams_are_opened(run: Run) -> None:
         async with Node() as other:
             for turns in range(12):
                 node = Node()
-                await node.transport.start(node)
+                await node.transport.start(node, node)
                 with silent_port() as port:
                     for address in (other.address, port, "127.0.0.1:1"):
                         node.transport.dial(address, b"hello").send(b"x")
@@ -530,8 +530,8 @@ def test_a_hundred_nodes(run: Run) -> None:
     async def test() -> None:
         # Two hundred streams open at once in one process: beside other tests that takes longer than FAST allows.
         hub, *others = [Node(settings=Settings(keepalive_s=60, hello_s=60)) for _ in range(101)]
-        await hub.transport.start(hub)
-        await asyncio.gather(*(node.transport.start(node) for node in others))
+        await hub.transport.start(hub, hub)
+        await asyncio.gather(*(node.transport.start(node, node) for node in others))
         out = [hub.transport.dial(node.address, b"hub") for node in others]
         back = [node.transport.dial(hub.address, b"%d" % number) for number, node in enumerate(others)]
         for number, stream in enumerate((*out, *back)):

@@ -131,7 +131,6 @@ def test_an_operation_of_another_life_has_no_effect(wrong: dict[str, Any]) -> No
     share(brokers, "two")
     desk = Desk(brokers, "two")
     one, two = (brokers.processes[name].cluster for name in ("one", "two"))
-    assert one.peers is not None
     fields = one.peers.asks(one.peers.peers["two"]) | wrong
     failed = refused(brokers, two, encode(OperationCall(**fields, method="POST", target="q/purge", body=b"",
                                                         pages=False)))

@@ -629,7 +629,7 @@ class History:
             client.read()
         self.stale_pipes += broker.node.pipes.values()
         peers = broker.cluster.peers
-        self.stale += [(peer.inbox, peer.inbox.frames) for peer in (peers.peers.values() if peers is not None else ())]
+        self.stale += [(peer.inbox, peer.inbox.frames) for peer in peers.peers.values()]
 
     def end_lease(self) -> None:
         """Of a node that lives: it is fenced."""

@@ -25,7 +25,6 @@ ADDRESS = b"/", b"q"
 
 def way(brokers: Brokers, at: str, to: str) -> PeerOutbox:
     peers = brokers.processes[at].cluster.peers
-    assert peers is not None
     return peers.peers[to].outbox
 
 

@@ -94,7 +94,7 @@ def test_the_session_is_there_where_the_client_connects() -> None:
     sessions = [list(broker.node.broker.sessions) for broker in brokers.processes.values()]
     assert [(b"/", b"c") in found for found in sessions] == [False, True, False]
     peers = brokers.processes["three"].cluster.peers
-    assert peers is not None and not peers.peers["one"].wanted and peers.peers["two"].wanted
+    assert not peers.peers["one"].wanted and peers.peers["two"].wanted
 
 
 def test_no_local_beside_another_subscription_is_the_same_at_each_node() -> None:
@@ -752,7 +752,6 @@ def test_a_call_of_another_life_has_no_effect(method: str, make: Callable[[dict[
     brokers = serving()
     one, two = (brokers.processes[name].cluster for name in ("one", "two"))
     client = connected(brokers, "two", "c", clean_start=False, expiry_s=1000)
-    assert one.peers is not None
     fields = one.peers.call_to(one.peers.peers["two"], (b"/", b"c"))
     said: list[CallFailed] = []
 

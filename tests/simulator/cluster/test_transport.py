@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,9 +48,10 @@ class Handler:
         self._log("end", self.streams.index(stream))
 
     def on_open(self, stream: StreamOut, answer: bytes) -> None:
+        stream.on_idle = partial(self._on_idle, stream)
         self._log("open", answer)
 
-    def on_idle(self, stream: StreamOut) -> None:
+    def _on_idle(self, stream: StreamOut) -> None:
         assert stream.idle
         self._log("idle")
 
@@ -89,7 +91,7 @@ class Pair:
         process = self.world.processes[name]
         transport = self.transports[name] = SimTransport(process, self.network, f"{name}:1")
         handler = self.handlers[name] = Handler(process)
-        process.driver.start(transport.start(handler))
+        process.driver.start(transport.start(handler, handler))
         self.world.settle()
 
     def dial(self, hello: bytes = b"hello") -> SimStreamOut:

@@ -1,7 +1,7 @@
 """SimTransport: fluxmq.cluster.ports.Transport over the simulated network.
 
     transport = SimTransport(process, network, "n1:7948")
-    process.driver.start(transport.start(handler))
+    process.driver.start(transport.start(calls, streams))
 
 One is made for each life of a process. An address belongs to the transport that listened there last; who dials while
 its process is dead, or after its stop, is refused.
@@ -9,13 +9,13 @@ its process is dead, or after its stop, is refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from simulator.cluster.machines import Process
 from simulator.cluster.network import REFUSED, Connection, Network, Side
 
-from fluxmq.cluster.ports import BindFailed, CallFailed, TransportHandler
+from fluxmq.cluster.ports import BindFailed, CallFailed, CallHandler, StreamHandler
 from fluxmq.engine.ports.driver import Promise
 
 __all__ = ["SimCall", "SimStreamIn", "SimStreamOut", "SimTransport"]
@@ -29,6 +29,7 @@ class SimStreamOut:
 
     def __init__(self, transport: SimTransport, address: str) -> None:
         self.address = address
+        self.on_idle: Callable[[], object] = lambda: None
         self.accepted = False
         self._transport = transport
         self.side = Side(transport.process, self._on_item, self._on_break, self._on_idle)
@@ -68,7 +69,7 @@ class SimStreamOut:
 
     def _on_idle(self) -> None:
         if self.idle:       # nothing was sent since
-            self._transport.handler.on_idle(self)
+            self.on_idle()
 
 
 class SimStreamIn:
@@ -120,7 +121,7 @@ class _Incoming:
 
     async def _answer(self, method: str, body: bytes) -> None:
         try:
-            async for part in self._transport.handler.on_call(method, body, self._identity):
+            async for part in self._transport.calls_to.on_call(method, body, self._identity):
                 while self.side.out.full and not self.side.closed:
                     self._room = self._transport.process.driver.promise()
                     await self._room
@@ -217,13 +218,14 @@ class SimCall:
 
 
 class SimTransport:
-    """A Transport, for one life of a process. The handler's methods are called by that process only.
+    """A Transport, for one life of a process. The handlers' methods are called by that process only.
 
     authenticated: whether others see the process's name as the identity of this end. Parts that others have asked for
     with a call are not asked of the handler any more after stop(); what it was waiting for then is not cancelled.
     """
 
-    handler: TransportHandler
+    handler: StreamHandler
+    calls_to: CallHandler
 
     def __init__(self, process: Process, network: Network, address: str, *, authenticated: bool = True) -> None:
         self.process = process
@@ -242,11 +244,11 @@ class SimTransport:
     def listens(self) -> bool:
         return self._network.listeners.get(self.address) is self and not self._stopped
 
-    async def start(self, handler: TransportHandler) -> None:
+    async def start(self, calls: CallHandler, streams: StreamHandler) -> None:
         other = self._network.listeners.get(self.address)
         if isinstance(other, SimTransport) and other.listens and other.alive:
             raise BindFailed(f"cannot listen on {self.address}: it is in use by {other.process.name}")
-        self.handler = handler
+        self.handler, self.calls_to = streams, calls
         self._network.listeners[self.address] = self
 
     @property
