@@ -167,14 +167,18 @@ class Adoption:
                     del self._of_life[life]
         for life in _lives_of(after):
             self._of_life.setdefault(life, set()).add(session)
-        self.on_entry(session, self._owners.owner(session) is not None)
+        if self._begun and (self._lives or not self._lives_now().issuperset(_lives_of(after))):
+            self.pending = True
+        self.on_entry(session, session in self._owners.entries)
 
     def on_entry(self, session: Session, present: bool) -> None:
-        """For Owners."""
-        if present or self._kept.data(session) is None:
-            self._unowned.pop(session, None)
-        else:
+        """For Owners. Nothing is to be looked at when the owner of a session is another one than before."""
+        if not present and self._kept.data(session) is not None:
             self._unowned.setdefault(session)
+        elif session in self._unowned:
+            del self._unowned[session]
+        elif session not in self._broker.stored:
+            return
         self.pending = True
 
     def on_batch(self) -> None:
@@ -229,12 +233,13 @@ class Adoption:
         self._take_what_is_ours(alive)
         self._settle()
         self._answer()
+        self.pending = bool(self._questions)    # they wait for a revision, or for sessions of others
         if self._ready is not None and not self._lives and not self._broker_waits():
             fulfil(self._ready, None)
 
     def _broker_waits(self) -> bool:
         """Whether a stored session may become this node's own."""
-        return any(self._owners.owner(session) is None for session in self._broker.stored)
+        return any(session not in self._owners.entries for session in self._broker.stored)
 
     def _take_what_is_ours(self, alive: set[int]) -> None:
         for session in list(self._unowned):
@@ -251,7 +256,7 @@ class Adoption:
             if self._working >= WORKERS_MAX:
                 return
             if not held.data.identity and self._kept.data(session) is None and session not in self._coming and (
-                    self._owners.owner(session) is None):
+                    session not in self._owners.entries):
                 self._begin(session, None)      # it was here before this node was in a cluster
 
     def _falls_to(self, session: Session, data: SessionData) -> str:
@@ -340,7 +345,7 @@ class Adoption:
                                          [Change(key, self._kept.encoded(mine))]):
             return False
         filters = await self._subscriptions(session)
-        if not self._owners.owned_epoch(session) or self._closed:
+        if session not in self._owners.owned or self._closed:
             return False
         taken = self._left.store(session)
         if held is not None and is_same and self._broker.stored.get(session) is held:
@@ -482,6 +487,7 @@ class Adoption:
     def on_adopting(self, peer: Peer, message: Adopting) -> None:
         """A question."""
         self._questions[peer.name, message.life] = message.revision
+        self.pending = True
         self._answer()
 
     def _answer(self) -> None:

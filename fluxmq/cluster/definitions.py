@@ -92,7 +92,8 @@ class Definitions:
         self.exchanges: dict[Address, Entry[ExchangeDefinition]] = {}
         self.bindings: dict[bytes, Entry[BindingDefinition]] = {}
         self.placed: Counter[str] = Counter()  # queues by the node that has their messages
-        self.on_queue: Callable[[Address], object] = lambda address: None  # called with each one that has changed
+        # Called with each one that has changed, is placed here, and is not owned by this node.
+        self.on_queue: Callable[[Address], object] = lambda address: None
         self._node = node
         self._writer = writer
         self._driver = driver
@@ -230,7 +231,9 @@ class Definitions:
     def on_batch(self) -> None:
         """Tells the engine what has changed since the last call, as soon as there is one."""
         for address in list(self._changed_queues):
-            self.on_queue(address)
+            home = self.home_of(address)
+            if home is not None and home.node == self._node and self.owner_of(address) != self._node:
+                self.on_queue(address)
         learner = self._learner
         if learner is None:
             return

@@ -44,11 +44,12 @@ class Documents:
         self._told: DocumentsChanged | None = None
         self._tables: dict[Kind, dict[Document, _Entry]] = {kind: {} for kind in Kind}
         self._changed: dict[Document, None] = {}
-        self.pending = True  # see AtEnd: who is attached is told of the first batch in any case
+        self.pending = False  # see AtEnd
 
     def attach(self, changed: DocumentsChanged) -> None:
         """See the port."""
         self._told = changed
+        self.pending = True  # of the next batch in any case
 
     def close(self) -> None:
         """Nobody is told anything any more."""
@@ -81,8 +82,8 @@ class Documents:
     def on_batch(self) -> None:
         """All changes of a batch were reported; the first has everything."""
         changed, self._changed = self._changed, {}
+        self.pending = False
         if self._told is not None:
-            self.pending = False
             self._told(list(changed))
 
     # ------------------------------------------------------------------ to the store

@@ -180,7 +180,7 @@ class KeptSessions:
         self._note(session, event.value, event.revision)
         own = self._own.get(session)
         data = self.data(session)
-        if own is None and data is not None and self.owners.owned_epoch(session) and (
+        if own is None and data is not None and session in self.owners.owned and (
                 data.node, data.epoch) != (self._membership.name, self._membership.epoch):
             # What the former owner had written was not known when this node took the session.
             self._change(session, None)
@@ -218,7 +218,7 @@ class KeptSessions:
 
     def changed(self, session: Session, filter_: bytes | None) -> None:
         """See Directory.kept_changed."""
-        if self._broker.joining or not self.owners.owned_epoch(session):
+        if self._broker.joining or session not in self.owners.owned:
             return                              # the session is lost, or is written when this node has it
         if session not in self._own and session not in self._known and not self._is_durable(session):
             return
@@ -334,13 +334,13 @@ class KeptSessions:
         """Until the store has what is wanted."""
         try:
             while not self._closed and self._own.get(session) is own and (own.dirty or own.head or own.unread):
-                epoch = self.owners.owned_epoch(session)
-                if not epoch:
+                owner = self.owners.owned.get(session)
+                if owner is None:
                     self.lost(session)
                     return
                 if own.unread:
                     await self._read(session, own)
-                elif not await self._write(session, own, epoch):
+                elif not await self._write(session, own, owner.epoch):
                     # Later there is space, or the feed says who owns the session.
                     await self._driver.sleep(FULL_RETRY_S if own.full else RETRY_S)
         finally:

@@ -88,7 +88,7 @@ class Leaving:
     @property
     def left(self) -> int:
         """Number of sessions that this node has still, also of those that another one is taking."""
-        return sum(session.data.expiry_s > 0 and self._owners.owned_epoch(address) > 0
+        return sum(session.data.expiry_s > 0 and address in self._owners.owned
                    for address, session in self._broker.sessions.items())
 
     async def _decides(self) -> bool:
@@ -108,7 +108,7 @@ class Leaving:
     def _to_move(self) -> list[Session]:
         """Those that outlive their connections, and are not on their way."""
         return [address for address, session in self._broker.sessions.items()
-                if session.data.expiry_s and not session.data.frozen and self._owners.owned_epoch(address)]
+                if session.data.expiry_s and not session.data.frozen and address in self._owners.owned]
 
     async def _work(self) -> None:
         while self._waiting and not self._given_up and not self._peers.membership.why_late:
@@ -128,7 +128,7 @@ class Leaving:
                 await self._ask(session, peer)
                 return
             except CallFailed as error:
-                if not self._owners.owned_epoch(session):
+                if session not in self._owners.owned:
                     return  # its client has taken it to a node of its own choice meanwhile
                 if not error.reached:
                     self._unwilling.add(name)

@@ -22,7 +22,7 @@ from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import OWNER, Name, client_key
 from fluxmq.cluster.membership import Membership, State
 from fluxmq.cluster.ports import Change, Compare, Event, Item, StoreError
-from fluxmq.cluster.takes import NOBODY, Session, Takes
+from fluxmq.cluster.takes import NOBODY, Attempt, Session, Takes, fail
 from fluxmq.cluster.writer import CHANGES_MAX, Writer
 from fluxmq.engine.ports.cluster import Owner
 from fluxmq.engine.ports.driver import Driver, Promise, Work, fulfil
@@ -131,10 +131,10 @@ class Owners:
         self._is_here = is_here
         self._keys = keys
         self._limit_s = limit_s
-        self._entries: dict[Session, _Entry] = {}
-        self._owned: dict[Session, Owner] = {}
+        self.entries: dict[Session, _Entry] = {}  # who has each session, as far as this node has seen
+        self.owned: dict[Session, Owner] = {}  # those of this node
         self._unused: dict[Session, int] = {}  # owned, and not claimed since: when the latest CONNECT came
-        self.takes = Takes(membership, driver, self._try, self._taken)
+        self.takes = Takes(membership, driver, self._attempt)
         self._releasing: dict[Session, Work[None]] = {}
         self._handing_over: dict[Session, Promise[None]] = {}  # they are being handed over
         self._changed: dict[Session, list[Promise[None]]] = {}  # who waits for the key's next change
@@ -143,7 +143,7 @@ class Owners:
 
     def claim(self, session: Session, clean_start: bool = False) -> Owner | None:
         """See Directory.claim_session."""
-        owner = None if session in self._handing_over or self.takes.under_way(session) else self._owned.get(session)
+        owner = None if session in self._handing_over or session in self.takes.attempts else self.owned.get(session)
         if owner is None or self.unowned.wait(session) is not None \
                 or self.former.wait(session, clean_start) is not None:
             return None
@@ -166,9 +166,9 @@ class Owners:
 
     async def _reclaim(self, session: Session) -> bool:
         member = self._membership
-        if session in self._owned:
+        if session in self.owned:
             return True
-        if session not in self._entries:
+        if session not in self.entries:
             key, others = client_key(OWNER, *session), self._keys.taking(session)
             result = await self._writer.change([Compare(key, 0)],
                                                [Change(key, member.name.encode(), member.lease), *others])
@@ -180,36 +180,49 @@ class Owners:
 
     def release(self, session: Session) -> None:
         """See Directory.release_session."""
-        owner = self._owned.pop(session, None)
+        owner = self.owned.pop(session, None)
         if owner is not None:
             self._unused.pop(session, None)
             self._releasing[session] = self._driver.start(self._release(session, owner))
 
     def owner(self, session: Session) -> Owner | None:
         """Who has the session, as far as this node has seen."""
-        entry = self._entries.get(session)
+        entry = self.entries.get(session)
         return None if entry is None else Owner(entry.node, entry.revision)
 
     def counts(self) -> dict[str, int]:
         """Number of sessions by node."""
         found: dict[str, int] = {}
-        for entry in self._entries.values():
+        for entry in self.entries.values():
             found[entry.node] = found.get(entry.node, 0) + 1
         return found
 
     # ------------------------------------------------------------------ take
 
-    def _taken(self, session: Session, owner: Owner) -> None:
-        latest_ms = self.takes.latest(session)
-        self._unused[session] = NOBODY if latest_ms is None else latest_ms
-        self._driver.start(self._release_unused(session, owner))
+    async def _attempt(self, session: Session, clean_start: bool, attempt: Attempt) -> None:
+        """For all who wait: see Takes."""
+        try:
+            owner = await self._try(session, clean_start, attempt)
+        except StoreError as error:
+            fail(attempt.promise, f"etcd does not answer: {error}")
+        except ProtocolError as error:
+            fail(attempt.promise, error)
+        except BaseException as error:
+            fail(attempt.promise, f"the session was not taken: {error!r}")
+            raise
+        else:
+            self._unused[session] = max(attempt.callers, default=NOBODY)
+            self._driver.start(self._release_unused(session, owner))
+            fulfil(attempt.promise, owner)
+        finally:
+            del self.takes.attempts[session]
 
-    async def _try(self, session: Session, clean_start: bool) -> Owner:
+    async def _try(self, session: Session, clean_start: bool, attempt: Attempt) -> Owner:
         member = self._membership
         late, patient_until = self._driver.now() + member.ttl_s + CLAIM_S, self._driver.now() + self._limit_s
         while True:
             handover: Handover | None = None
-            self._asked(session)
+            _asked(attempt)
             if session in self._handing_over:
                 await self._driver.end_of(self._handing_over[session])
                 continue
@@ -217,20 +230,20 @@ class Owners:
                 await self._driver.end_of(waiting)
                 patient_until = self._driver.now() + self._limit_s
                 continue
-            if self.takes.latest(session) != NOBODY and (waiting := self.former.wait(session, clean_start)) is not None:
+            if _asked(attempt) != NOBODY and (waiting := self.former.wait(session, clean_start)) is not None:
                 if self._driver.now() >= patient_until:
                     raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "the will of the client's former connection is "
                                         "not with every node yet")
                 await self._driver.end_of(waiting)
                 continue
-            owned = self._owned.get(session)
+            owned = self.owned.get(session)
             if owned is not None:
                 return owned
             releasing = self._releasing.get(session)
             if releasing is not None:
                 await self._driver.end_of(releasing)
                 continue
-            entry = self._entries.get(session)
+            entry = self.entries.get(session)
             if entry is None:
                 await member.wait_takeover_delay()
                 revision = 0
@@ -238,12 +251,12 @@ class Owners:
                 return self._own(session, entry.revision)       # an earlier attempt whose answer was lost
             elif entry.node in member.nodes and member.nodes[entry.node].lease == entry.lease:
                 await self.takes.await_quorum()
-                self._asked(session)
+                _asked(attempt)
                 try:
                     handover = await self.handovers.fetch(session, Owner(entry.node, entry.revision), clean_start,
-                                                 partial(self._asked, session))
+                                                 partial(_asked, attempt))
                 except NotHandedOver as error:
-                    if self._entries.get(session) is entry:     # else the feed was quicker than that node's answer
+                    if self.entries.get(session) is entry:     # else the feed was quicker than that node's answer
                         await self._change_of(session, ASK_AGAIN_S)
                     if self._driver.now() >= late:
                         raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from None
@@ -270,15 +283,6 @@ class Owners:
             if revision == 0:
                 self.former.compared(session, result.found[1])
 
-    def _asked(self, session: Session) -> int:
-        """When the latest CONNECT came of those that wait for the session. Raises ProtocolError if their clients have
-        gone: for them nothing is taken from another node. What that one has handed over is taken nevertheless, because
-        it would serve nobody until it had given up waiting."""
-        asked_ms = self.takes.latest(session)
-        if asked_ms is None:
-            raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "nobody waits for the session any more")
-        return asked_ms
-
     def _took(self, session: Session, revision: int, others: list[Change]) -> Owner:
         """The transaction was done that makes this node the owner."""
         member = self._membership
@@ -289,21 +293,21 @@ class Owners:
         return owner
 
     def _own(self, session: Session, revision: int) -> Owner:
-        owner = self._owned[session] = Owner(self._membership.name, revision)
+        owner = self.owned[session] = Owner(self._membership.name, revision)
         return owner
 
     def _found(self, session: Session, item: Item | None) -> None:
         """What a transaction has found is as good as what the feed reports, and newer."""
-        former = self._entries.get(session)
+        former = self.entries.get(session)
         if item is None and former is not None and former.node != self._membership.name:
             self._membership.note_end()             # perhaps with its node's lease: the feed has not told yet
         self._enter(session, None if item is None else _Entry(_node_of(item.value), item.revision, item.lease))
 
     def _enter(self, session: Session, entry: _Entry | None) -> None:
         if entry is None:
-            self._entries.pop(session, None)
+            self.entries.pop(session, None)
         else:
-            self._entries[session] = entry
+            self.entries[session] = entry
         self.unowned.on_entry(session, entry is not None)
 
     async def _change_of(self, session: Session, limit_s: float = 0.0) -> None:
@@ -328,7 +332,7 @@ class Owners:
 
     def owned_epoch(self, session: Session) -> int:
         """The epoch with which this node owns a session; 0: it does not."""
-        owner = self._owned.get(session)
+        owner = self.owned.get(session)
         return 0 if owner is None else owner.epoch
 
     def awaited(self, session: Session) -> int:
@@ -348,12 +352,12 @@ class Owners:
 
     def handed_over(self, session: Session, to: Owner, lease: int) -> None:
         """Another node, with this lease, owns a session that was this one's; the feed may not have told yet."""
-        owned = self._owned.get(session)
+        owned = self.owned.get(session)
         if owned is None or owned.epoch < to.epoch:
-            self._owned.pop(session, None)
-            entry = self._entries.get(session)
+            self.owned.pop(session, None)
+            entry = self.entries.get(session)
             if entry is None or entry.revision < to.epoch:
-                self._entries[session] = _Entry(to.node, to.epoch, lease)
+                self.entries[session] = _Entry(to.node, to.epoch, lease)
                 self._feed.note(client_key(OWNER, *session), to.epoch)
             self._wake(session)
 
@@ -390,7 +394,7 @@ class Owners:
         """The client that it was taken for may be gone. If it has a session, that has come here and stays: it is
         released when it ends."""
         await self._driver.sleep(UNUSED_S)
-        if session in self._unused and self._owned.get(session) is owner and not self._is_here(session):
+        if session in self._unused and self.owned.get(session) is owner and not self._is_here(session):
             self.release(session)
 
     # ------------------------------------------------------------------ release
@@ -406,7 +410,7 @@ class Owners:
         except StoreError:
             return                          # only when the node ends; the key ends with its lease
         else:
-            entry = self._entries.get(session)
+            entry = self.entries.get(session)
             if not result.done:
                 self._found(session, result.found[0])
             elif entry is not None and entry.revision == owner.epoch:
@@ -431,11 +435,11 @@ class Owners:
         session = name.namespace, name.name
         self._enter(session, None if event.value is None else
                     _Entry(_node_of(event.value), event.revision, event.lease))
-        owned = self._owned.get(session)
+        owned = self.owned.get(session)
         if owned is not None and event.value is not None and event.lease == self._membership.lease:
             self._own(session, max(event.revision, owned.epoch))    # this node's own change, before its answer
         elif owned is not None and event.revision > owned.epoch:
-            del self._owned[session]
+            del self.owned[session]
             self._unused.pop(session, None)
             self._keys.lost(session)
             self.handovers.on_lost(session, _node_of(event.value) if event.value is not None else "")
@@ -444,6 +448,15 @@ class Owners:
     def _wake(self, session: Session) -> None:
         for promise in self._changed.pop(session, ()):
             fulfil(promise, None)
+
+
+def _asked(attempt: Attempt) -> int:
+    """When the latest CONNECT came of those that wait for the session. Raises ProtocolError if their clients have gone:
+    for them nothing is taken from another node. What that one has handed over is taken nevertheless, because it would
+    serve nobody until it had given up waiting."""
+    if not attempt.callers:
+        raise ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "nobody waits for the session any more")
+    return max(attempt.callers)
 
 
 def _node_of(value: bytes) -> str:

@@ -187,7 +187,7 @@ class QueueOwners:
                 and not self._closed)
 
     def _look(self, address: Address) -> None:
-        """A queue's keys have changed."""
+        """The keys of a queue have changed that is placed here."""
         if self._may_claim(address) and address not in self._claiming:
             self._driver.start(self._claim(address))
 

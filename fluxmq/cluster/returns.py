@@ -152,7 +152,7 @@ class Returns:
 
     def _mine(self, session: Session) -> HeldSession:
         held = self._broker.sessions.get(session)
-        if held is None or held.data.frozen or not self._owners.owned_epoch(session) or self._is_taking(session):
+        if held is None or held.data.frozen or session not in self._owners.owned or self._is_taking(session):
             raise CallFailed("this node does not have the session, or not yet, or hands it over", reached=False)
         return held
 

@@ -51,7 +51,7 @@ class Sweep:
             if name is None or name.kind != SUBSCRIPTION:
                 continue
             session = name.namespace, name.name
-            if not self._sessions.revision(session) and self._owners.owner(session) is None:
+            if not self._sessions.revision(session) and session not in self._owners.entries:
                 await self._writer.change(
                     [Compare(client_key(DATA, *session), 0), Compare(client_key(OWNER, *session), 0),
                      Compare(key, revision)], [Change(key, None)])

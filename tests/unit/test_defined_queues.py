@@ -17,7 +17,6 @@ from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.definitions import QueueDefinition
 from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.queues import QueueSpec
 
 Q = QueueDefinition(77, QueueSpec(name="q"))
@@ -39,7 +38,7 @@ class Peers:
         return ""
 
 
-class Heard(QueueListener):
+class Heard:
     def __init__(self) -> None:
         self.of: list[bytes] = []
 
@@ -52,7 +51,7 @@ def world() -> tuple[QueueManager, Any, Peers, Heard]:
     peers, heard = Peers(node), Heard()
     cluster: Any = Cluster(alone.directory, peers, alone.replicator)
     manager = QueueManager(node.hub, cluster=cluster)
-    manager.listeners.append(heard)
+    manager.on_owner.append(heard.owner_changed)
     return manager, defined(manager), peers, heard
 
 

@@ -414,7 +414,7 @@ def test_a_change_of_settings_leaves_consumers_as_they_are() -> None:
     pair.publish(0)
     pair.run()
     [attached] = pair.group.members
-    pair.a.manager.listeners.append(pair.a.relays)
+    pair.a.manager.on_owner.append(pair.a.relays.owner_changed)
     defined(pair.a.manager).learn(QueueDefinition(IDENTITY, QueueSpec(name="q", overflow="drop-head")), "b")
     pair.run()
     assert pair.group.members == [attached] and pair.seen() == [("m", 0, 1)]

@@ -58,6 +58,7 @@ class ChannelMethods:
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
         queues.manager.listeners.append(self.consumers)
+        queues.manager.on_owner.append(self.consumers.owner_changed)
         relays.on_refused.append(self.consumers.refused)
         self._verbs: dict[type[m.Method], Callable[[Client, ChannelState, Any], None]] = {
             m.ChannelFlow: self.channel_flow, m.ChannelFlowOk: self.nothing,

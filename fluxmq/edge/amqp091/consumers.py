@@ -180,8 +180,8 @@ class Consumers(QueueListener):
             self._stop(member)
 
     def owner_changed(self, queue: Queue) -> None:
-        """See QueueListener. While the node that has the queue is away its consumers wait, unless they have asked to be
-        cancelled then."""
+        """See QueueTable.on_owner. While the node that has the queue is away its consumers wait, unless they have asked
+        to be cancelled then."""
         if isinstance(queue.relay, QueueRelay) and not queue.relay.reachable:
             for member in self.queues.manager.members_of(self.queues.manager.states[queue]):
                 if getattr(member, "queue", queue) is queue:  # else the others of its partitions go on

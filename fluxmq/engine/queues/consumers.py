@@ -89,6 +89,7 @@ class QueueConsumers:
         wholes = Wholes(manager, relays, hosts)
         self.defined = DefinedQueues(manager, self.hands, wholes)
         manager.listeners += [wholes, hosts, relays]
+        manager.on_owner.append(relays.owner_changed)
         relays.is_known = manager.states.__contains__
         manager.reads.connect(relays, hosts)
         manager.listeners.append(WholeStreams(manager))

@@ -158,8 +158,8 @@ class DefinedQueues(QueueListener):
             self.manager.away.add(state, relay.owner, at_once=former is not None)
         else:
             self.manager.away.discard(state)
-        for listener in self.manager.listeners:
-            listener.owner_changed(state.queue)
+        for call in self.manager.on_owner:
+            call(state.queue)
 
     def _refusal_of(self, owner: str) -> str:
         """What publishers of a queue of this node are told where they must go there."""

@@ -171,6 +171,7 @@ class Hands(QueueListener):
         self._protocols = protocols
         self._untold: dict[Queue, list[list[Any]]] = {}  # settle_late() takes each; nobody is known who decides
         manager.listeners.append(self)
+        manager.on_owner.append(self.owner_changed)
 
     @staticmethod
     def _expect(state: QueueState, event: Event) -> None:
@@ -305,7 +306,7 @@ class Hands(QueueListener):
             self._untold.setdefault(state.queue, []).append(what)
 
     def owner_changed(self, queue: Queue) -> None:
-        """See QueueListener: who decides is known, and hears what consumers of other nodes settled here meanwhile."""
+        """See QueueTable.on_owner: who decides is known, and hears what consumers of other nodes settled meanwhile."""
         relay = queue.relay
         if queue in self._untold and isinstance(relay, QueueRelay) and relay.reachable:
             for what in self._untold.pop(queue):

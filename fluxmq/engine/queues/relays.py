@@ -228,7 +228,7 @@ class Relays(QueueListener):
         self._note(relay, number, answered)
 
     def owner_changed(self, queue: Queue) -> None:
-        """See QueueListener: attaches the consumers to the owner, with what they hold."""
+        """See QueueTable.on_owner: attaches the consumers to the owner, with what they hold."""
         relay = queue.relay
         assert isinstance(relay, QueueRelay)
         if not relay.reachable:

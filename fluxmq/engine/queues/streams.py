@@ -132,6 +132,7 @@ class StreamReads(QueueListener):
         self._commits = StreamCommits(self._manager.hub, relays)
         relays.ticks.append(self._tick)
         self._manager.listeners.append(self)
+        self._manager.on_owner.append(self.owner_changed)
         self.hosts = StreamHosts(self._manager, hosts)
 
     # ------------------------------------------------------------------ readers come and go
@@ -382,7 +383,7 @@ class StreamReads(QueueListener):
     # ------------------------------------------------------------------ QueueListener
 
     def owner_changed(self, queue: Queue) -> None:
-        """See QueueListener: the readers go on where they are."""
+        """See QueueTable.on_owner: the readers go on where they are."""
         relay = queue.relay
         if queue.kind != QUEUE_STREAM or not isinstance(relay, QueueRelay):
             return

@@ -79,9 +79,6 @@ class QueueListener:
     def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
         """The queue has been deleted; members: its consumers."""
 
-    def owner_changed(self, queue: Queue) -> None:
-        """Another node has the messages of this queue now, or it is away, or back: consumers must be attached anew."""
-
     def queue_stopped(self, queue: Queue, members: list[Member]) -> None:
         """The queue is damaged."""
 
@@ -130,6 +127,9 @@ class QueueTable(ABC):
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): rows to delete from the view
         self.disk = Disk()
         self.listeners: list[QueueListener] = []
+        # Called with a queue whose messages another node has now, or which is away, or back: consumers must be attached
+        # anew.
+        self.on_owner: list[Callable[[Queue], None]] = []
         self.amqp_dead_letters: AmqpDeadLetters | None = None
         self.refused_unknown = 0  # publishes to unknown queues
         self.sums = QueueSums(hub.ledger)

@@ -91,7 +91,7 @@ def test_for_a_client_that_has_gone_nothing_is_taken_from_one_that_is_there() ->
     brokers.run_for(5.0)
     assert first.connected and not first.ended
     assert served_by(brokers) == ["two"]
-    assert not brokers.processes["one"].cluster.holdings.owners.takes.under_way((b"/", b"c"))
+    assert not brokers.processes["one"].cluster.holdings.owners.takes.attempts
 
 
 def test_a_client_that_goes_while_its_node_asks_displaces_nobody() -> None:
