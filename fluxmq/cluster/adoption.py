@@ -120,7 +120,7 @@ class Adoption:
         self._serving: set[str] = set()
         self._leaving: set[str] = set()
         self._joined = 0.0
-        self._ready: Promise[None] | None = None
+        self._ready: Promise[None] | None = None  # begin() waits for it
         self._begun = False
         self._closed = False
         self.pending = False  # see AtEnd
@@ -134,9 +134,9 @@ class Adoption:
         node knows too little to serve clients."""
         self._begun, self._joined = True, self._driver.now()
         self._driver.start(self._keep_time())
-        self._ready = self._driver.promise()
+        ready = self._ready = self._driver.promise()
         self.look()
-        await self._ready
+        await ready
 
     def serving(self, serves: bool = True) -> None:
         """This node serves clients from now on; False: it leaves, and takes nothing any more."""
@@ -177,7 +177,7 @@ class Adoption:
             self._unowned.setdefault(session)
         elif session in self._unowned:
             del self._unowned[session]
-        elif session not in self._broker.stored:
+        elif present and self._ready is None:
             return
         self.pending = True
 
@@ -236,6 +236,7 @@ class Adoption:
         self.pending = bool(self._questions)    # they wait for a revision, or for sessions of others
         if self._ready is not None and not self._lives and not self._broker_waits():
             fulfil(self._ready, None)
+            self._ready = None
 
     def _broker_waits(self) -> bool:
         """Whether a stored session may become this node's own."""
@@ -288,8 +289,8 @@ class Adoption:
         return None
 
     def _is_orphan(self, session: Session) -> bool:
-        data = self._kept.data(session)
-        return session in self._unowned and data is not None and data.epoch not in self._lives_now()
+        return session in self._unowned and (
+            data := self._kept.data(session)) is not None and data.epoch not in self._lives_now()
 
     # ------------------------------------------------------------------ taking one
 

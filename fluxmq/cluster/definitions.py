@@ -151,6 +151,12 @@ class Definitions:
         queue, data = self.queues.get(address), self.data.get(address)
         return data.value if queue is not None and data is not None and data.value.id == queue.value.id else None
 
+    def is_unclaimed(self, address: Address, disk: str | None = None) -> bool:
+        """Whether a queue of the tables is placed at this node, which does not own it yet. disk: and is on this one."""
+        home = self.home_of(address)
+        return (home is not None and home.node == self._node and disk in (None, home.disk)
+                and self.owner_of(address) != self._node)
+
     def _told_owner(self, address: Address) -> str | None:
         """As owner_of; this node serves what it has, also before others know."""
         home = self.home_of(address)
@@ -231,8 +237,7 @@ class Definitions:
     def on_batch(self) -> None:
         """Tells the engine what has changed since the last call, as soon as there is one."""
         for address in list(self._changed_queues):
-            home = self.home_of(address)
-            if home is not None and home.node == self._node and self.owner_of(address) != self._node:
+            if self.is_unclaimed(address):
                 self.on_queue(address)
         learner = self._learner
         if learner is None:

@@ -183,8 +183,7 @@ class QueueOwners:
         return [address for address in self._definitions.data if self._may_claim(address)]
 
     def _may_claim(self, address: Address) -> bool:
-        return (self._is_mine(address) and self._definitions.owner_of(address) != self._membership.name
-                and not self._closed)
+        return not self._closed and self._definitions.is_unclaimed(address, self._membership.registration.identity)
 
     def _look(self, address: Address) -> None:
         """The keys of a queue have changed that is placed here."""
