@@ -14,7 +14,7 @@ peer with a lease is known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from fluxmq._core.errors import ProtocolError, StorageError, UsageError
@@ -49,7 +49,7 @@ ACK_BYTES = 16 << 10  # of frames that are waited for: an acknowledgement costs 
 SLOTS = 256  # of sources of messages: this node, and its peers
 OWN_CLIENTS = 0  # the slot of what this node's own clients publish
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
-Handlers = Mapping[type[Control], Callable[["Peer", Any], None]]  # what a message of a peer is given to
+Handlers = dict[type[Control], Callable[["Peer", Any], None]]  # what a message of a peer is given to
 
 
 class Peer:

@@ -16,6 +16,7 @@ from simulator.cluster.test_kept import data, subscriptions
 from simulator.cluster.test_takeover import NAMES, answers, connected, hop, one_serves
 
 from fluxmq.cluster.keys import node_key
+from fluxmq.cluster.messages import Adopted
 from fluxmq.cluster.overview import Overview
 from fluxmq.engine.sessions.transfer import Arrival
 
@@ -594,15 +595,20 @@ def test_an_adopter_dies_before_others_hear_of_its_session(seed: int) -> None:
     rest = [name for name in names[1:] if name not in took]
 
     def hears_late_of_the_newer_life(name: str) -> None:
-        adoption, driver = brokers.processes[name].cluster.holdings.adoption, brokers.processes[name].process.driver
-        on_adopted = adoption.on_adopted
+        handlers, driver = brokers.processes[name].cluster.peers.handlers, brokers.processes[name].process.driver
+        on_adopted = handlers[Adopted]
 
         async def later(peer: Any, message: Any) -> None:
             await driver.sleep(0.02)
             on_adopted(peer, message)
 
-        adoption.on_adopted = lambda peer, message: (   # type: ignore[method-assign]
-            driver.start(later(peer, message)) if message.life == newer else on_adopted(peer, message))
+        def heard(peer: Any, message: Any) -> None:
+            if message.life == newer:
+                driver.start(later(peer, message))
+            else:
+                on_adopted(peer, message)
+
+        handlers[Adopted] = heard
 
     for name in rest:
         hears_late_of_the_newer_life(name)

@@ -541,19 +541,20 @@ def test_a_publisher_goes_where_a_subscriber_is_going(monkeypatch: pytest.Monkey
     assert not any(len(broker.node.hub.origins) for broker in brokers.processes.values())
 
 
-def hold_switches(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], None]], Callable[[], None]]:
+def hold_switches(brokers: Brokers) -> tuple[list[Callable[[], None]], Callable[[], None]]:
     """Node three does not hear that the session "s" has moved, and so does not cut. Returns what it has not heard, and
     what lets it hear."""
     held: list[Callable[[], None]] = []
-    switches, on_switch = [True], Takeovers.on_switch
+    handlers = brokers.processes["three"].cluster.peers.handlers
+    switches, on_switch = [True], handlers[Switch]
 
-    def switches_late(takeovers: Takeovers, peer: Peer, switch: Switch) -> None:
-        if switches and switch.client_id == b"s" and takeovers._broker.directory.node == "three":
-            held.append(partial(on_switch, takeovers, peer, switch))
+    def switches_late(peer: Peer, switch: Switch) -> None:
+        if switches and switch.client_id == b"s":
+            held.append(partial(on_switch, peer, switch))
         else:
-            on_switch(takeovers, peer, switch)
+            on_switch(peer, switch)
 
-    monkeypatch.setattr(Takeovers, "on_switch", switches_late)
+    handlers[Switch] = switches_late
 
     def let_go() -> None:
         switches.clear()
@@ -564,8 +565,7 @@ def hold_switches(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Callable[[], No
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("two", "three"), ("three", "two")])
-def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: pytest.MonkeyPatch, first: str,
-                                                                   second: str, over: bool) -> None:
+def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(first: str, second: str, over: bool) -> None:
     """A subscriber's session is on its way to a node, for which another one has not cut yet: what the first of these
     publishes counts there already, and what the other one does still counts at the old owner. over: and its publisher
     has released it before the rest of the session has come."""
@@ -574,7 +574,7 @@ def test_a_copy_counts_at_the_old_owner_and_another_at_the_new_one(monkeypatch: 
     publisher = publisher_at(brokers, first)
     exchange(brokers, publisher, b"0")
     released(brokers, publisher)
-    held, let_go = hold_switches(monkeypatch)
+    held, let_go = hold_switches(brokers)
     reader.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_until(lambda: bool(held))
     exchange(brokers, publisher, b"1")
@@ -611,7 +611,7 @@ def test_a_copy_comes_between_two_parts_of_a_tail(monkeypatch: pytest.MonkeyPatc
     brokers = serving(*NAMES)
     reader, other = persistent(brokers, "one", "s"), connected(brokers, "three", "other")
     publisher = publisher_at(brokers, "three")
-    _, let_go = hold_switches(monkeypatch)
+    _, let_go = hold_switches(brokers)
     reader.connect(at="two", clean_start=False, expiry_s=1000)
     brokers.run_for(0.5)
     exchange(brokers, publisher, b"1")

@@ -13,9 +13,9 @@ from kit.sizes import some
 from oracle.mqtt import Connack, Puback, Publish, Pubrec
 from simulator.cluster.brokers import Brokers, Client
 
-from fluxmq.cluster.keys import node_key
+from fluxmq.cluster.keys import OWNER, node_key
 from fluxmq.cluster.leaving import TAKE
-from fluxmq.cluster.messages import ReturnCall, TailCall, TakeCall, TakeoverCall, encode
+from fluxmq.cluster.messages import Cut, ReturnCall, Switch, TailCall, TakeCall, TakeoverCall, encode
 from fluxmq.cluster.ports import CallFailed
 from fluxmq.cluster.returns import RETURN, STORED
 from fluxmq.cluster.takeover import TAIL, TAKEOVER
@@ -192,7 +192,7 @@ def test_a_node_that_is_slow_is_waited_for_although_the_store_is_slower(seed: in
     brokers.run_until(lambda: client.acknowledged(packet_id))
     publisher = connected(brokers, "three", "p")
     brokers.network.link("three", "one").delay_ms = (60, 60)
-    monkeypatch.setattr(brokers.processes["one"].cluster.holdings.owners, "on_event", lambda name, event: None)
+    monkeypatch.setitem(brokers.processes["one"].cluster.feed._listeners, OWNER, lambda name, event: None)
     client.connect(at="two", clean_start=False, expiry_s=1000)
     sent = [b"%d" % number for number in range(200)]
     for payload in sent:
@@ -635,8 +635,9 @@ def test_what_a_former_owner_publishes_that_has_not_heard_of_the_next_one_comes_
     nothing_is_left(brokers)
 
 
-@pytest.mark.parametrize(("what", "publishes"), [("on_switch", "one"), ("on_cut", "two")])
-def test_what_is_late_of_an_earlier_takeover_between_others_says_nothing_of_this_one(what: str, publishes: str) -> None:
+@pytest.mark.parametrize(("what", "publishes"), [(Switch, "one"), (Cut, "two")])
+def test_what_is_late_of_an_earlier_takeover_between_others_says_nothing_of_this_one(
+        what: type[Switch | Cut], publishes: str) -> None:
     """It comes to the owner when that one is handing the session over: what its own clients publish, and what a node
     sends that has not cut, counts there still."""
     brokers = serving()
@@ -647,10 +648,11 @@ def test_what_is_late_of_an_earlier_takeover_between_others_says_nothing_of_this
     brokers.run_for(0.5)
     takeovers = brokers.processes["one"].cluster.holdings.takeovers
     late: list[tuple[Any, Any]] = []
-    hears = getattr(takeovers, what)
-    setattr(takeovers, what, lambda *heard: late.append(heard))
+    handlers = brokers.processes["one"].cluster.peers.handlers
+    hears = handlers[what]
+    handlers[what] = lambda *heard: late.append(heard)
     hop(brokers, client, "three")
-    setattr(takeovers, what, hears)
+    handlers[what] = hears
     hop(brokers, client, "one")
     client.connect(at="three", clean_start=False, expiry_s=1000, keep_alive=0)
     brokers.run_until(lambda: takeovers._going)
