@@ -463,9 +463,9 @@ def test_an_address_that_is_taken(run: Run) -> None:
     async def test() -> None:
         async with Node() as one:
             with pytest.raises(BindFailed, match=f"cannot listen on {one.address}: Address already in use"):
-                await GrpcTransport(one.address).start(one)
+                await GrpcTransport(one.address).start(one, one)
             with pytest.raises(BindFailed, match="Cannot assign requested address"):
-                await GrpcTransport("192.0.2.1:0").start(one)
+                await GrpcTransport("192.0.2.1:0").start(one, one)
     run(test())
 
 

@@ -264,7 +264,8 @@ def test_nobody_listens(pair: Pair) -> None:
 def test_an_address_is_taken(pair: Pair) -> None:
     process = pair.world.processes["n2"]
     second = SimTransport(process, pair.network, "n1:1")
-    work = process.driver.start(second.start(Handler(process)))
+    handler = Handler(process)
+    work = process.driver.start(second.start(handler, handler))
     pair.world.settle()
     assert isinstance(work.exception(), BindFailed)
 
