@@ -125,6 +125,10 @@ class SimDriver:
         self._dropped = False
         self.crashed: list[BaseException] = []      # what tasks ended with that nobody may be waiting for
         self.unretrieved: list[BaseException] = []  # what tasks and promises ended with, and nobody has seen
+        self.acts = 0           # what was done since somebody set it to 0, but looks in vain (`look`)
+        self.may_find = False   # the next look is to be done: the last one was not in vain, or something was done since
+        self._look: Callable[[], object] | None = None      # the call of its timer
+        self._look_s: Callable[[], float] = float
 
     # ── Driver ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,6 +152,7 @@ class SimDriver:
 
     def cancel_all(self) -> None:
         """As LoopDriver.cancel(), at the end of a life whose process goes on."""
+        self._look = None
         for coroutine in list(self._coroutines):
             self._close(coroutine)
 
@@ -219,6 +224,7 @@ class SimDriver:
         self.threads.clear()
         self._ready.clear()
         self._timers.clear()
+        self._look = None
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -232,6 +238,52 @@ class SimDriver:
             self.soon(call)
         else:
             heapq.heappush(self._timers, (self._now_ms() + round(seconds * 1000), next(self._serials), call))
+
+    def look(self, period_s: Callable[[], float], step: Callable[[], object]) -> None:
+        """Does step() every period_s(), from the next turn on, as a coroutine that sleeps in between. One that returns
+        false has changed nothing, and neither will the next ones until something else is done. One per driver."""
+        assert self._look is None
+
+        def again() -> None:
+            self.later(period_s(), wake)
+
+        def wake() -> None:
+            self.acts -= 1
+            self.soon(look)
+
+        def look() -> None:
+            if self._look is not wake:
+                return                      # it was cancelled
+            try:
+                self.may_find = bool(step())
+            except Exception as error:
+                self._look = None
+                self.crashed.append(error)
+            else:
+                self.acts -= not self.may_find
+                again()
+
+        self._look, self._look_s = wake, period_s
+        self.soon(again)
+
+    @property
+    def looks(self) -> bool:
+        """Somebody does, every now and then."""
+        return self._look is not None
+
+    @property
+    def look_ms(self) -> int | None:
+        """When the next look is due; None if other timers are due before it."""
+        return self._timers[0][0] if self._timers and self._timers[0][2] is self._look else None
+
+    @property
+    def look_every_ms(self) -> int:
+        return round(self._look_s() * 1000)
+
+    def looked(self, next_ms: int) -> None:
+        """Looks before next_ms, when the next one is due, were in vain: they count as done."""
+        assert self._look is not None
+        heapq.heapreplace(self._timers, (next_ms, next(self._serials), self._look))
 
     @property
     def busy(self) -> bool:
@@ -249,6 +301,14 @@ class SimDriver:
         """When the next timer is due, by now_ms; None without any."""
         return self._timers[0][0] if self._timers else None
 
+    @property
+    def next_but_look_ms(self) -> int | None:
+        """The same without looks."""
+        timers = self._timers
+        if timers and timers[0][2] is self._look:       # a heap: one of the next two is the second
+            return min((timer[0] for timer in timers[1:3]), default=None)
+        return self.next_ms
+
     def timers_first(self) -> None:
         """Timers that are due go ahead of what is ready, not behind it."""
         due = []
@@ -260,11 +320,13 @@ class SimDriver:
         """Everything that is due now; what these begin is for the next call."""
         while self._timers and self._timers[0][0] <= self._now_ms():
             self._ready.append(heapq.heappop(self._timers)[2])
+        self.acts += len(self._ready)
         for _ in range(len(self._ready)):
             self._ready.popleft()()
 
     def run_thread(self, at: int = 0) -> None:
         """One blocking step, from its beginning to its end."""
+        self.acts += 1
         work, step = self.threads.pop(at)
         try:
             result = step()

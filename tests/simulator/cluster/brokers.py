@@ -121,7 +121,7 @@ class BrokerProcess:
         self.node.start()
         self.cluster.stalled_s = lambda: self.node.keeper.stalls.seconds
         self.node.hub.wake = lambda: driver.soon(self.turn)
-        driver.start(self._write())
+        driver.look(lambda: brokers.writer_s, self._write)
         driver.start(self._tick())
         self.started = driver.start(self.cluster.start(Registration(
             address=f"{self.machine}:7948", clients={"mqtt": f"{self.machine}:1883"})))
@@ -183,12 +183,15 @@ class BrokerProcess:
                     self.node.turn()
             self.process.kill()
 
-    async def _write(self) -> None:
-        driver = self.process.driver
-        while True:
-            await driver.sleep(self.brokers.writer_s)
-            if not self.hangs and self.node.write_journal():
-                self.turn()
+    def _write(self) -> bool:
+        """The journal's writer, once. Whether it did something, or what is there has to wait."""
+        if self.hangs:
+            return False
+        if self.node.write_journal():
+            self.turn()
+            return True
+        journal = self.node.journal
+        return bool(journal.backlog()) or journal.firm != journal.durable
 
     def hang(self) -> None:
         """No call of the disk returns from now on: the journal's writer stands still, and so do other threads."""

@@ -55,6 +55,21 @@ class Process:
         return -(-(local_ms - self._offset_ms) * MILLION // self._rate)
 
     @property
+    def look_ms(self) -> int | None:
+        """When the next look is due, by the world's clock; None if other timers are due before it."""
+        due_ms = self.driver.look_ms
+        return None if due_ms is None else self.world_ms(due_ms)
+
+    def look_until(self, until_ms: int) -> None:
+        """All looks before that, by the world's clock, were in vain."""
+        while (due_ms := self.driver.look_ms) is not None and (at_ms := self.world_ms(due_ms)) < until_ms:
+            every_ms = self.driver.look_every_ms
+            if self._rate == MILLION:
+                self.driver.looked(due_ms + -(-(until_ms - at_ms) // every_ms) * every_ms)
+            else:
+                self.driver.looked(self._offset_ms + at_ms * self._rate // MILLION + every_ms)
+
+    @property
     def runs(self) -> bool:
         """Neither paused nor dead."""
         return self.alive and not self.paused
@@ -107,6 +122,7 @@ class Machines:
         self.events = SimDriver(lambda: self.now_ms)
         self.processes: dict[str, Process] = {}
         self.checks: list[Callable[[], None]] = []      # called at each instant at which something happened
+        self.always_checks = False      # and at that of each look: they do something because time has passed
         # Called when a process was paused, resumed (then with it) or killed.
         self.on_change: list[Callable[[Process | None], None]] = []
 
@@ -141,15 +157,52 @@ class Machines:
 
     def _run(self, seconds: float, condition: Callable[[], object] | None) -> bool:
         end_ms = self.now_ms + round(seconds * 1000)
+        self._wake()                # whoever calls this may have done anything
         while True:
             self.settle()
             if condition is not None and condition():
                 return True
+            if self._still():
+                due_ms = self._next_ms(looks=False)
+                if self._look_until(end_ms + 1 if due_ms is None or due_ms > end_ms else due_ms, condition):
+                    return True
             due_ms = self._next_ms()
             if due_ms is None or due_ms > end_ms:
                 self.now_ms = end_ms
                 return False
             self.now_ms = due_ms
+
+    def _wake(self) -> None:
+        """Something was done, so looks may find something."""
+        for process in self.processes.values():
+            process.driver.may_find = process.driver.looks
+
+    def _still(self) -> bool:
+        """Nothing happens but looks in vain (`SimDriver.look`) until another timer is due."""
+        return not self.events.due and not any(process.driver.may_find or process.driver.due
+                                               for process in self.processes.values() if process.runs)
+
+    def _look_until(self, until_ms: int, condition: Callable[[], object] | None) -> bool:
+        """All looks before that, none of which is done: the history is as if each had been, and played in a part of the
+        time. The condition is asked for after each; whether it holds."""
+        looking = [process for process in self.processes.values() if process.runs and process.driver.looks]
+        while condition is not None or self.always_checks:
+            at_ms = min((at_ms for process in looking if (at_ms := process.look_ms) is not None), default=until_ms)
+            if at_ms >= until_ms:
+                return False
+            self.now_ms = at_ms
+            for process in looking:
+                process.look_until(at_ms + 1)
+            if self.always_checks:
+                for check in self.checks:
+                    check()
+            if condition is not None and condition():
+                return True
+            if not self._still():
+                return False
+        for process in looking:
+            process.look_until(until_ms)
+        return False
 
     def settle(self) -> None:
         """Everything that is due now."""
@@ -163,6 +216,13 @@ class Machines:
                 break
         else:
             raise AssertionError(f"nothing comes to rest at {self.now_ms} ms")
+        acts = self.events.acts
+        self.events.acts = 0
+        for process in processes:
+            acts += process.driver.acts
+            process.driver.acts = 0
+        if acts:
+            self._wake()
         for check in self.checks:
             check()
 
@@ -175,10 +235,11 @@ class Machines:
             driver.run_thread(self.chance.randrange(len(driver.threads)))
         return True
 
-    def _next_ms(self) -> int | None:
+    def _next_ms(self, *, looks: bool = True) -> int | None:
         found = self.events.next_ms
         for process in self.processes.values():
-            if process.runs and (due_ms := process.driver.next_ms) is not None:
+            driver = process.driver
+            if process.runs and (due_ms := driver.next_ms if looks else driver.next_but_look_ms) is not None:
                 at_ms = max(process.world_ms(due_ms), self.now_ms + 1)
                 if found is None or at_ms < found:
                     found = at_ms

@@ -227,6 +227,7 @@ class History:
         self.chance = chance = random.Random(seed)
         self.faults = faults
         self.brokers = serving(*NAMES, seed=seed)
+        self.brokers.world.always_checks = True     # consumers ask again after a while
         # A slow disk: what happens before something is on it can be seen.
         self.brokers.writer_s = chance.choice((0.005, 0.005, 0.05, 0.2))
         self.failed = False         # something other than clients
