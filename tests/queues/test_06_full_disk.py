@@ -149,7 +149,11 @@ def test_it_starts_on_a_full_disk(broker: CrashBroker, small_disk: Path, connect
     put(connect(broker), "q", b"x")
 
 
-@pytest.mark.parametrize("emptied", ["purged", "consumed", "deleted"])
+# Each way to empty it with one of the brokers, each broker at least once; with `-m soak` the other pairs.
+@pytest.mark.parametrize(("broker", "emptied"), [
+    ("journal", "purged"), ("checkpoints", "consumed"), ("journal", "deleted"),
+    *(pytest.param(*pair, marks=pytest.mark.soak) for pair in (
+        ("checkpoints", "purged"), ("journal", "consumed"), ("checkpoints", "deleted")))], indirect=["broker"])
 def test_a_disk_that_its_own_messages_have_filled_is_free_again_without_them(
         broker: CrashBroker, small_disk: Path, connect: Connect, emptied: str) -> None:
     """Nothing else is on this disk. The checkpoint that waits for space moves only what still counts, so with the
