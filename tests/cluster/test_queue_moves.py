@@ -60,7 +60,7 @@ def test_a_queue_moves_with_all_that_is_in_it(cluster: Cluster) -> None:
 
 def test_a_stream_moves_under_its_readers(cluster: Cluster) -> None:
     """On each node one at the tail, and one that begins with the first message after each move."""
-    name, desk = queue_of(cluster, "flowing", "--type", "stream"), Desk(cluster, HERE)
+    name, desk = queue_of(cluster, "flowing", "stream"), Desk(cluster, HERE)
     publisher = wire(cluster, THIRD)
     publisher.call(1, "confirm.select")
     sent = confirmed = 0
@@ -105,7 +105,7 @@ def test_a_stream_moves_under_its_readers(cluster: Cluster) -> None:
 
 
 def test_a_queue_in_memory_moves(cluster: Cluster) -> None:
-    name, desk = queue_of(cluster, "airy", "--type", "ephemeral"), Desk(cluster, HERE)
+    name, desk = queue_of(cluster, "airy", "ephemeral"), Desk(cluster, HERE)
     client = wire(cluster, OWNER)
     client.call(1, "confirm.select")
     for number in range(100):

@@ -70,7 +70,7 @@ def test_a_single_node(tmp_path: Path) -> None:
 def test_every_node_shows_the_same(cluster: Cluster) -> None:
     desk = Desk(cluster, HERE)
     desk.say("create", "split", "--partitions", "3")
-    far, log = queue_of(cluster, "far"), queue_of(cluster, "log", "--type", "stream")
+    far, log = queue_of(cluster, "far"), queue_of(cluster, "log", "stream")
     broker = ["--broker", "{}:{}".format(*cluster[THIRD].address)]
     for name in ("split", far, log):
         fluxmq_said("pub", *broker, "--queue", name, "--lines", given=b"1\n2\n3\n4\n5\n6\n")

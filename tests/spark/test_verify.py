@@ -1,4 +1,4 @@
-"""Verify finds nothing in what a correct broker did, by chance, hundreds of times; and each planted fault, exactly.
+"""Verify finds nothing in what a correct broker did, by chance, a hundred times; and each planted fault, exactly.
 
 The histories come from oracle/delivery.py. Many of them are judged by one job: `run` keeps them apart.
 """
@@ -22,7 +22,7 @@ from oracle.delivery import TICK_NS, History, Row, Simulation, as_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HISTORIES = 300
+HISTORIES, HISTORIES_LONG = 100, 1000
 
 # Spark starts, and its first jobs are compiled, in the first test: of a machine with other work that takes minutes. A
 # test that is broken off leaves the connection to Java useless for all others.
@@ -38,11 +38,12 @@ def found(spark: SparkSession, histories: dict[str, History]) -> tuple[list[Any]
 
 
 # A seed does not get simpler by shrinking.
+@pytest.mark.parametrize("count", some(1, [HISTORIES, HISTORIES_LONG]))
 @settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**40))
-def test_nothing_is_found_in_what_a_correct_broker_did(spark: SparkSession, seed: int) -> None:
-    histories = {str(seed + number): Simulation(seed + number).run() for number in range(HISTORIES)}
+def test_nothing_is_found_in_what_a_correct_broker_did(spark: SparkSession, count: int, seed: int) -> None:
+    histories = {str(seed + number): Simulation(seed + number).run() for number in range(count)}
     rows, counted = found(spark, histories)
     assert not rows, f"{rows[0]}\n" + as_text(histories[rows[0].run])
     # It was no empty exercise: there was something that had to be, through subscriptions and through groups.
@@ -320,7 +321,8 @@ def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
     assert "Latency, cumulative" in page.text
 
 
-@pytest.mark.parametrize("complete", some(1, [True, False]))
+@pytest.mark.soak       # test_session.py (test_nothing_stands_before_a_result) plays it in CI
+@pytest.mark.parametrize("complete", [True, False])
 def test_nothing_to_judge(spark: SparkSession, tmp_path: Path, complete: bool) -> None:
     from fluxmq.spark.verify.command import verify
 
