@@ -72,7 +72,7 @@ def shown(manager: QueueManager, copy: QueueState, segments: SegmentStore | None
             at = covers
         return repr([found[offset] for offset in sorted(found)
                      if log.first <= offset < log.next and copy.queue.is_needed(log, offset)]).encode()
-    return digest(manager, copy, messages)
+    return digest(manager, copy, messages=messages)
 
 
 class World:

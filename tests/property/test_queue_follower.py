@@ -12,11 +12,12 @@ from property.test_queue_group import SMOKE, SOAK, START_MS, QueueMachine
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
-from fluxmq.cluster.solo import solo
+from fluxmq.cluster.solo import SoloReplicator, solo
 from fluxmq.engine.queues.hands import Hands
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.recovery.line import QueueLine
@@ -25,11 +26,22 @@ from fluxmq.engine.queues.relays import Relays
 from fluxmq.model.queues import QueueSpec
 
 
+class OneLine(SoloReplicator):
+    """Every queue is in the line, the dead-letter queue, too: so a dead letter is there at once."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    def line_of_queue(self, namespace: bytes, name: bytes, durable: bool) -> Line | None:
+        return self.line
+
+
 class FollowedMachine(QueueMachine):
     """here: the instance that follows, on a node of its own."""
 
     def declare(self, spec: QueueSpec) -> Queue:
         self.line = self.hub.commits.open_line("group 7")
+        self.manager.replicator = OneLine(self.line)
         self.there = Hub(None)
         self.there.set_clock(START_MS, 0)
         self.here = QueueManager(self.there, cluster=solo())
@@ -80,10 +92,12 @@ class FollowedMachine(QueueMachine):
     def from_a_snapshot(self, late: bool) -> None:
         """It has lost what it knew, or a new one comes: a snapshot, and what is recorded from then on."""
         self.replicate()
-        raw = snapshot(self.manager, self.state)
+        raw = [snapshot(self.manager, state) for state in self.manager.queues.values() if state is not self.state]
         if late:
             self.follower = self.new_follower()
-        state = self.follower.restore(raw)
+        for one in raw:
+            self.follower.restore(one)
+        state = self.follower.restore(snapshot(self.manager, self.state))
         assert digest(self.here, state) == digest(self.manager, self.state)
 
     @rule(evict=st.booleans())

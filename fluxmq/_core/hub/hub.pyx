@@ -21,10 +21,10 @@ from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
 from fluxmq._core.memory.message cimport (
-    BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, once_of, once_t, origin_of, pub_own,
+    BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, body_t, once_of, once_t, origin_of, pub_own,
 )
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_SUBSCRIPTION, read_clocks, stamp_clocks
-from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
+from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC, REASON_SERVER_UNAVAILABLE
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
     HOP_EXCHANGE, HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_SESSION, HOP_SPREAD, Routes, hop_target, route_enter,
@@ -569,6 +569,37 @@ cdef class Hub(Waiter):
             matched = self.publish(&pub, route)
         self.touch()
         return matched
+
+    def put_letter(self, Queue queue not None, bytes topic not None, bytes payload not None,
+                   bytes properties not None, *, uint64_t name, uint64_t use, bint noted, int qos=1,
+                   int format=0) -> int:
+        """Appends a dead letter to a queue that is led here, as it is: with the partition key and the priority in its
+        properties, whatever the limits. Gives a ticket of the queue's line.
+
+        topic, properties: valid, encoded as `format` (FORMAT_*). name, use: its origin; a queue that has had it does
+        not get it again, and the ticket is for what it has. noted: the letter is settled in another batch, so that it
+        may come again, and its origin is kept until Origins.release. Returns 0, or the MQTT 5 reason code of the
+        refusal."""
+        cdef body_t body
+        cdef origin_t origin = origin_t(name=name, use=use, packet_id=0, spread=True, doubtful=True)
+        cdef uint64_t written = self.commits.mark - self.commits.tickets
+        cdef uint32_t mark = queue_mark(queue.identity)
+        cdef Use known = self.origins.find(&origin)
+        cdef int reason
+        if known is not None and known.has_queue(mark):
+            self.ledger.wait_for_earlier(queue.line)
+            return 0
+        if self.origins.is_late(&origin):
+            return 0
+        if queue.ending:
+            return REASON_SERVER_UNAVAILABLE        # it is tried again until it is known what has become of the queue
+        body_borrow(&body, topic, properties, payload, 0, <uint8_t>format)
+        reason = queue.put_forced(&body, <uint8_t>qos)
+        if reason == 0 and noted:
+            queue.note_origin(&origin)
+            self.origins.note_group(&origin, mark,
+                                    self.commits.mark - self.commits.tickets != written and self.ledger.active())
+        return reason
 
     def begin_identities(self, uint64_t epoch):
         """The node is in a cluster, in this life: next_identity() gives numbers out. No other life, of whatever node,

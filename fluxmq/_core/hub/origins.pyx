@@ -420,6 +420,10 @@ cdef class Origins:
         for name, packet_id, use in released:
             self.note_released(name, packet_id, use, (mark,))
 
+    def release(self, uint64_t name, uint64_t use):
+        """A dead letter with this origin does not come again."""
+        self.end(name, 0, use)
+
     def forget(self, uint64_t name):
         """The session or will is no more."""
         cdef Use each

@@ -667,14 +667,6 @@ cdef class Queue(GroupOwner):
         body_borrow(&body, topic, properties, payload, expires_at, <uint8_t>format)
         return self.put(&body, <uint8_t>qos, NULL)
 
-    def put_letter(self, bytes topic not None, bytes payload not None, bytes properties not None, int qos=1,
-                   int format=0) -> int:
-        """Appends a dead letter as it is: with the partition key and the priority in its properties, whatever the
-        limits. Returns 0, or the MQTT 5 reason code of the refusal."""
-        cdef body_t body
-        body_borrow(&body, topic, properties, payload, 0, <uint8_t>format)
-        return self.put_forced(&body, <uint8_t>qos)
-
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
                        bint forced=False, int format=0) -> int:

@@ -73,8 +73,8 @@ class QueueClock:
         if not self._began:
             self._began = True
             for state in list(self.manager.queues.values()):
-                if is_under_way(state.queue.name):
-                    self.manager.forwarder.found(state.queue)
+                if state.here and is_under_way(state.queue.name):
+                    self.manager.forwarders.found(state.queue)
                 # A start set these times before the clock was resumed. Most of these queues need no timer; those that
                 # need other work after a start are marked dirty.
                 # Those of other nodes have none here: their owner applies limits and ages.

@@ -1,5 +1,6 @@
 """Dead letters: a message that is rejected, expired, delivered too often or dropped is copied to the dead-letter queue,
-in the same batch of the journal that ends it in its own queue."""
+in the same batch that ends it in its own queue. If the dead-letter queue is elsewhere, or its records are in another
+line, which may commit its batches or not, that batch has the message as a letter that is under way (forwarding.py)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from fluxmq.engine.queues.state import QueueState
     from fluxmq.engine.queues.table import QueueTable
 
-__all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_spec", "dead_letter_state", "make_room",
-           "note_dead_letter", "note_death"]
+__all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_spec", "dead_letter_state", "in_one_batch",
+           "make_room", "note_dead_letter", "note_death"]
 
 
 def dead_letter_queue(table: QueueTable, spec: QueueSpec) -> Queue:
@@ -37,6 +38,11 @@ def dead_letter_spec(spec: QueueSpec) -> QueueSpec:
 def dead_letter_state(table: QueueTable, spec: QueueSpec) -> QueueState | None:
     """The dead-letter queue, or None if it does not exist."""
     return table.queues.get((spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")))
+
+
+def in_one_batch(source: Queue, target: Queue) -> bool:
+    """Whether what ends in the one queue, which is led here, and begins in the other is committed together."""
+    return target.relay is None and target.line is source.line
 
 
 def note_death(table: QueueTable, state: QueueState, reason: str) -> None:
@@ -98,10 +104,11 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
                                time_ms=message.time_ms, now_ms=table.hub.now_ms)
     address = state.spec.address[0], name.encode("utf-8", "surrogateescape")
     topic, properties = envelope.moved_to(QUEUE_PREFIX + address[1]), envelope.with_headers(headers)
-    if table.definer is not None and (address not in table.queues or table.forwarder.awaits(address)):
-        table.forwarder.forward_when_made(address, topic, message.payload, properties, message.qos, message.format)
-    elif (target := dead_letter_queue(table, state.spec)).relay is not None:
-        table.forwarder.forward(target, topic, message.payload, properties, message.qos, message.format)
+    forwarder = table.forwarders.of(state.queue.line)
+    if table.definer is not None and (address not in table.queues or forwarder.awaits(address)):
+        forwarder.forward_when_made(address, topic, message.payload, properties, message.qos, message.format)
+    elif not in_one_batch(state.queue, target := dead_letter_queue(table, state.spec)):
+        forwarder.forward(target, topic, message.payload, properties, message.qos, message.format)
     else:
         target.append_message(topic, message.payload, properties=properties, qos=message.qos, forced=True,
                               format=message.format)

@@ -1,11 +1,15 @@
-"""Dead letters for queues of other nodes, and for queues that the cluster does not have yet.
+"""Dead letters that cannot be in the batch in which the message dies: for queues of other nodes, for queues of this
+node whose line is another one, and for queues that the cluster does not have yet.
 
-    a message dies ─► the queue under way, in the batch that ends it ─► on disk ─► the owner of the target ─► settled
-                                                                           └─► this node, if it is the owner
+    a message dies ─► the queue under way of its line, in the batch that ends it ─► committed ─► the target
+                                                              settled ◄─ committed in the target's line ◄─┘
 
-The queue under way is a queue of this node like others, which no other node knows: so nothing is lost when either node
-restarts, and the order is kept. Each message has an origin (its number there), by which the target's owner knows it if
-it comes again: it is there once. The owner forgets the origin when it hears that the message was settled here.
+A line, of the journal or of a group of nodes, has one queue under way, which whoever leads the line declares when it
+needs one. No other node knows it, but as a copy of the line: so in its own line a message is there, as a letter, until
+its target has it, whoever dies or leads meanwhile, and the order is kept. Each letter has an origin (the number in the
+queue's name, and its offset there), which is the same at the next leader, and by which the target knows it if it comes
+again: it is there once. The target forgets the origin when the letter's end is committed, unless another copy may be on
+its way; then it is forgotten with the time.
 
 A dead-letter queue that the broker makes is defined in the cluster first: two nodes may need the same one.
 """
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.peer.parts import Parts
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
@@ -26,9 +31,10 @@ from fluxmq.model.queues import DeadLetters, QueueSpec, new_dead_letter_queue
 
 if TYPE_CHECKING:
     from fluxmq._core.queue.group import Group
+    from fluxmq.engine.queues.state import QueueState
     from fluxmq.engine.queues.table import QueueTable
 
-__all__ = ["UNDER_WAY", "Forwarder", "is_under_way"]
+__all__ = ["UNDER_WAY", "Forwarder", "Forwarders", "is_under_way"]
 
 UNDER_WAY = "$under-way-"  # and the name of its origins, in hex
 _PREFIX = UNDER_WAY.encode()
@@ -55,14 +61,44 @@ class _Letter(msgspec.Struct, array_like=True, frozen=True):
     format: int
 
 
-class Forwarder:
-    """Machine. One per node."""
+class Forwarders:
+    """Machine. One per node: a Forwarder for each line that this node leads and in which messages die."""
 
     def __init__(self, table: QueueTable) -> None:
         self._table = table
+        self._by_line: dict[int, Forwarder] = {}
+
+    def of(self, line: Line) -> Forwarder:
+        """Takes letters of queues of this line, which this node leads."""
+        found = self._by_line.get(line.number)
+        if found is None:
+            found = self._by_line[line.number] = Forwarder(self._table, line)
+        return found
+
+    def found(self, queue: Queue) -> None:
+        """This node leads such a queue, from its disk or after another node: what is in it goes on."""
+        self.of(queue.line).found(queue)
+
+    def leave(self, line: Line) -> None:
+        """Another node leads the line from now on: it goes on with what is under way."""
+        forwarder = self._by_line.pop(line.number, None)
+        if forwarder is not None:
+            forwarder.end()
+
+
+class Forwarder:
+    """Machine. Letters of one line, as long as this node leads it."""
+
+    def __init__(self, table: QueueTable, line: Line) -> None:
+        self._table = table
+        self._line = line
         self._queue: Queue | None = None
         self._group: Group | None = None
+        self._member: PyMember | None = None
         self._name = 0
+        self._ended = False
+        self._inherited = 0  # a former leader may have sent the letters below this offset
+        self._sent: Counter[int] = Counter()  # by offset: how often it was given to another node
         self._awaited: Counter[tuple[bytes, bytes]] = Counter()  # letters with identity 0, by target
         self._making: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}  # those that wait for the definition
 
@@ -78,57 +114,72 @@ class Forwarder:
         return taken
 
     def forward(self, target: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int, format_: int) -> bool:
-        """Takes a dead letter for a queue of another node. Returns whether it has it."""
+        """Takes a dead letter for a queue of another node, or of another line. Returns whether it has it."""
         if isinstance(target.relay, Parts):  # decided once, so that the letter is there once
             target = target.relay.part_of(topic, properties, format_) or target
         return self._append(_Letter(target.address, target.identity, topic, properties, payload, qos, format_))
 
     def _append(self, letter: _Letter) -> bool:
         queue = self._queue
+        assert not self._ended, "a line that another node leads"
         if queue is None or queue not in self._table.states:
             self._forget()
             queue = self._make()
         return queue.append_message(b"", msgspec.msgpack.encode(letter), forced=True) == 0
 
     def _forget(self) -> None:
-        """An operator may have deleted the queue, with its letters."""
+        """An operator may have deleted the queue, with its letters; or another node leads it."""
         self._queue = self._group = None
+        self._sent.clear()
         self._awaited.clear()
         for waiting in self._making.values():
             waiting.clear()
 
+    def end(self) -> None:
+        """Another node leads the line. What this one holds is ready for it; what comes back has no effect here."""
+        self._ended = True
+        if self._group is not None and self._member is not None:
+            self._group.leave(self._member)
+        self._forget()
+
     def found(self, queue: Queue) -> None:
-        """This node has such a queue from its disk: what is in it goes on."""
+        """See Forwarders.found."""
         if self._queue is not None:
             return
         self._name = int(queue.name[len(UNDER_WAY):], 16)
         self._queue = queue
+        self._inherited = queue.logs[0].next if self._line.number else 0  # what a former life has sent is void
         group = self._group = self._table.states[queue].groups.get((GROUP, b"")) or self._table.group(queue, GROUP)
-        group.join(PyMember(self._deliver, None, AT_ONCE))
+        group.deliveries_max = 0  # each change of the leader is a delivery, and no reason to drop a letter
+        self._member = PyMember(self._deliver, None, AT_ONCE)
+        group.join(self._member)
 
     def _make(self) -> Queue:
-        known = next((state.queue for state in self._table.queues.values() if is_under_way(state.queue.name)), None)
+        known = next((state.queue for state in self._table.queues.values() if is_under_way(state.queue.name)
+                      and state.queue.line is self._line and state.queue.relay is None), None)
         if known is not None:
             self.found(known)
             return known
-        name = self._table.hub.next_identity() or 1
+        name = self._table.hub.next_identity() or 1 + self._line.number
         spec = QueueSpec(name=f"{UNDER_WAY}{name:x}", dlq=DeadLetters(enabled=False))
-        queue = self._table.make(spec)
+        queue = self._table.make(spec, line=self._line)
         self.found(queue)
         return queue
 
     def _deliver(self, log: int, offset: int, deliveries: int) -> bool:
         # Not in the middle of a pump: it may end there.
-        self._table.hub.publish_later(partial(self._send_when_on_disk, log, offset))
+        self._table.hub.publish_later(partial(self._send_when_committed, log, offset))
         return True
 
-    def _send_when_on_disk(self, log: int, offset: int) -> None:
-        # A node that dies with the letter in memory makes it anew, perhaps with the origin of another one.
+    def _send_when_committed(self, log: int, offset: int) -> None:
+        # A node that dies with the letter in memory makes it anew, perhaps with the origin of another one; and a leader
+        # whose line has not committed that the message died may not lead any more: then it has not died.
         hub = self._table.hub
-        hub.when_gathered(partial(self._send, log, offset), hub.commits.local)
+        hub.when_gathered(partial(self._send, log, offset), self._line)
 
     def _send(self, log_number: int, offset: int) -> None:
-        assert self._queue is not None
+        if self._queue is None or self._queue.logs[0].number != log_number:
+            return  # another node leads, or the queue was deleted
         log = self._queue.logs[0]
         message = log.get(offset)
         if message is None:  # it must be read from the disk again
@@ -154,19 +205,26 @@ class Forwarder:
             else:
                 self._settle(log_number, offset, letter)
             return
-        relay, since = state.queue.relay, self._table.hub.commits.mark
-        if not isinstance(relay, QueueRelay):  # it is here, so both records are in one batch
-            reason = state.queue.put_letter(letter.topic, letter.payload, letter.properties, letter.qos, letter.format)
-            if reason == 0:
-                self._settle(log_number, offset, letter)
-        else:
+        self._send_to(state, letter, log_number, offset)
+
+    def _send_to(self, state: QueueState, letter: _Letter, log_number: int, offset: int) -> None:
+        queue, hub = state.queue, self._table.hub
+        relay, since = queue.relay, hub.commits.mark
+        if isinstance(relay, QueueRelay):
             reason = relay.publish_once(letter.topic, letter.payload, letter.properties, name=self._name,
                                         use=FIRST_USE + offset, qos=letter.qos, format=letter.format)
-            if reason == 0:
-                self._table.hub.when_durable(partial(self._arrived, log_number, offset, letter, relay), since,
-                                             lambda why: self._again(log_number, offset))
+            self._sent[offset] += reason == 0
+        else:
+            reason = hub.put_letter(queue, letter.topic, letter.payload, letter.properties, name=self._name,
+                                    use=FIRST_USE + offset, noted=queue.line is not self._line, qos=letter.qos,
+                                    format=letter.format)
         if reason:
             self._again(log_number, offset)
+        elif relay is None and queue.line is self._line:  # both records are in one batch
+            self._settle(log_number, offset, letter)
+        else:
+            hub.when_durable(partial(self._arrived, log_number, offset, letter), since,
+                             lambda why: self._again(log_number, offset))
 
     def _make_target(self, target: tuple[bytes, bytes], log_number: int, offset: int) -> None:
         spec = new_dead_letter_queue(*(part.decode("utf-8", "surrogateescape") for part in target))
@@ -182,12 +240,27 @@ class Forwarder:
         for log_number, offset in self._making.pop(target):
             self._send(log_number, offset)
 
-    def _arrived(self, log_number: int, offset: int, letter: _Letter, relay: QueueRelay) -> None:
-        since = self._table.hub.commits.mark
+    def _arrived(self, log_number: int, offset: int, letter: _Letter) -> None:
+        """The target's line has committed it."""
+        if self._queue is None or self._queue.logs[0].number != log_number:
+            return
+        since, once = self._table.hub.commits.mark, self._sent[offset] <= 1 and offset >= self._inherited
         self._settle(log_number, offset, letter)
-        self._table.hub.when_durable(lambda: relay.release(self._name, FIRST_USE + offset), since, lambda why: None)
+        if once:  # else a copy that this node, or a former leader, has sent may be behind the release
+            self._table.hub.when_durable(partial(self._release, letter, self._name, offset), since, lambda why: None)
+
+    def _release(self, letter: _Letter, name: int, offset: int) -> None:
+        """The letter's line has committed its end."""
+        state = self._table.queues.get(letter.target)
+        if state is None:
+            return
+        if isinstance(state.queue.relay, QueueRelay):
+            state.queue.relay.release(name, FIRST_USE + offset)
+        else:
+            self._table.hub.origins.release(name, FIRST_USE + offset)
 
     def _settle(self, log_number: int, offset: int, letter: _Letter) -> None:
+        del self._sent[offset]
         if self._group is not None and self._queue is not None:
             by_offset.settle_at(self._group, log_number, offset)
             self._group.flush_records()

@@ -27,7 +27,7 @@ from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.away import AwayQueues
 from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue, dead_letter_spec
-from fluxmq.engine.queues.forwarding import Forwarder, is_under_way
+from fluxmq.engine.queues.forwarding import Forwarders, is_under_way
 from fluxmq.engine.queues.parts import is_part, part_name, whole_of
 from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queues.records import GroupRecord, is_moving, record
@@ -66,7 +66,7 @@ class QueueManager(QueueTable):
         super().__init__(hub, on_log, cluster=cluster)
         self.auto = auto_create
         self.dead_names = DeadNames()
-        self.forwarder = Forwarder(self)
+        self.forwarders = Forwarders(self)
         self._relays = 0  # made so far
         self.spare_lines: list[Line] = []  # of relays that are gone: QueueRelay
         self.away = AwayQueues(hub, self.log)

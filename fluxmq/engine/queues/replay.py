@@ -13,6 +13,7 @@ from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq._core.wire.queue_address import QUEUE_PREFIX
 from fluxmq.engine.ports.queues import Moved, QueueRefused
+from fluxmq.engine.queues.dead_letters import in_one_batch
 from fluxmq.engine.queues.properties import DEATH
 from fluxmq.model.mqtt import ReasonCode
 
@@ -114,16 +115,17 @@ class Replay:
 
     def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
         """Moves one dead letter back, without its death's user properties. False: the queue takes no more; raises
-        QueueRefused if it has not taken any. To a queue of another node it goes as dead letters do, whatever the limits
-        of that queue: it is there once."""
+        QueueRefused if it has not taken any. To a queue of another node or line it goes as dead letters do, whatever
+        the limits of that queue: it is there once."""
         envelope = record.envelope
         topic = envelope.moved_to(envelope.get(b"x-death-topic", QUEUE_PREFIX + state.queue.name))
         properties = envelope.with_headers([], DEATH)
-        if state.here:
+        if in_one_batch(dead.queue, state.queue):
             reason = state.queue.append_message(
                 topic, record.payload, qos=record.qos, properties=properties, priority=envelope.priority(),
                 partition_key=envelope.partition_key(), format=record.format)
-        elif self.manager.forwarder.forward(state.queue, topic, record.payload, properties, record.qos, record.format):
+        elif self.manager.forwarders.of(dead.queue.line).forward(state.queue, topic, record.payload, properties,
+                                                                 record.qos, record.format):
             reason = 0
         else:
             reason = ReasonCode.QUOTA_EXCEEDED

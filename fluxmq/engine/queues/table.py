@@ -94,11 +94,11 @@ class AmqpDeadLetters(Protocol):
 
 
 class DeadLetterForwarder(Protocol):
-    """Dead letters for queues of other nodes."""
+    """Dead letters of queues of one line for queues of other nodes and lines."""
 
     def forward(self, target: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int,
                 format_: int, /) -> bool:
-        """Takes a dead letter for a queue of another node. Returns whether it has it."""
+        """Takes a dead letter for a queue of another node or line. Returns whether it has it."""
 
     def forward_when_made(self, target: tuple[bytes, bytes], topic: bytes, payload: bytes, properties: bytes, qos: int,
                           format_: int, /) -> bool:
@@ -107,8 +107,18 @@ class DeadLetterForwarder(Protocol):
     def awaits(self, target: tuple[bytes, bytes], /) -> bool:
         """Whether letters for this queue are under way because it was not there."""
 
+
+class DeadLetterForwarders(Protocol):
+    """One for each line that is led here."""
+
+    def of(self, line: Line, /) -> DeadLetterForwarder:
+        """That of a line."""
+
     def found(self, queue: Queue) -> None:
-        """What is in this queue, from the disk, is under way to other nodes."""
+        """What is in this queue, from the disk or from who led its line before, is under way."""
+
+    def leave(self, line: Line) -> None:
+        """Another node leads the line."""
 
 
 class QueueTable(ABC):
@@ -133,7 +143,7 @@ class QueueTable(ABC):
         self.amqp_dead_letters: AmqpDeadLetters | None = None
         self.refused_unknown = 0  # publishes to unknown queues
         self.sums = QueueSums(hub.ledger)
-        self.forwarder: DeadLetterForwarder  # of QueueManager
+        self.forwarders: DeadLetterForwarders  # of QueueManager
         self.counted: Counter[str] = Counter()  # further counts: died_<reason>, dead_lettered
         self.kinds: Counter[str] = Counter()  # queues by type
         self.streams: dict[QueueState, None] = {}

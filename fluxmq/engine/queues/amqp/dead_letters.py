@@ -4,9 +4,9 @@ why the message was dead-lettered, and in which queue.
     rejected            by a consumer, without requeue      expired            it expired at the queue's head
     delivery_limit      it was returned too often           maxlen             there was no room
 
-A dead letter is appended to the queues to which the exchange routes it, in the same batch of the journal that removes
-it from its own queue. A message that was in a queue before, and has not been rejected since, is not put into that queue
-again, because it would circulate for ever.
+A dead letter is appended to the queues to which the exchange routes it, in the same batch that removes it from its own
+queue; for those of other nodes and lines that batch has a letter (forwarding.py). A message that was in a queue before,
+and has not been rejected since, is not put into that queue again, because it would circulate for ever.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fluxmq._core.bridge.translate import mqtt_to_amqp
 from fluxmq._core.envelope.envelope import FORMAT_AMQP091
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.queues.dead_letters import note_dead_letter, note_death
+from fluxmq.engine.queues.dead_letters import in_one_batch, note_dead_letter, note_death
 from fluxmq.model.amqp import text
 from fluxmq.model.queue_arguments import NAME_BYTES_MAX
 
@@ -89,8 +89,9 @@ class DeadLetterer:
             if reason != "rejected" and is_cycle(text(queue.name), headers["x-death"]):
                 continue
             address = bytes((len(target),)) + target + keys[0]
-            if queue.relay is not None:
-                taken = self.table.forwarder.forward(queue, address, payload, written, QOS, FORMAT_AMQP091)
+            if not in_one_batch(state.queue, queue):
+                taken = self.table.forwarders.of(state.queue.line).forward(queue, address, payload, written, QOS,
+                                                                          FORMAT_AMQP091)
             else:
                 taken = queue.append_message(address, payload, properties=written, qos=QOS,
                                              priority=fields.get("priority", 0), format=FORMAT_AMQP091) == 0

@@ -27,21 +27,22 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
-from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve
-from fluxmq._core.queue.lend import give_back, lend, mirror_of, release, retain, undo
+from fluxmq._core.queue.lend import give_back, mirror_of, release, retain, undo
 from fluxmq._core.queue.line import LineObjects
 from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue.state import restore_state, state_of
+from fluxmq._core.queue.state import restore_state
 from fluxmq.engine.queues.deduplication import together, with_sequence
-from fluxmq.engine.queues.delays import DELAY_GROUP, adopt_delays
-from fluxmq.engine.queues.hands import NEXT, Contents, Event, Hand, Hands, hand_of
+from fluxmq.engine.queues.delays import adopt_delays
+from fluxmq.engine.queues.forwarding import is_under_way
+from fluxmq.engine.queues.hands import Event, Hand, Hands, hand_of
 from fluxmq.engine.queues.manager import KINDS, NOTHING, QueueManager, QueueState
 from fluxmq.engine.queues.records import GroupRecord, Origin, QueueRecord, produced_in
-from fluxmq.engine.queues.recovery.followed import CopyOrigins, keep_held
+from fluxmq.engine.queues.recovery.followed import CopyOrigins, expect_hand, forget_letters, keep_held, lent_by
 from fluxmq.engine.queues.recovery.snapshot import queue_in
+from fluxmq.engine.queues.table import QueueListener
 from fluxmq.engine.stored import group_of, queue_of
 from fluxmq.model.queues import QueueSpec
 
@@ -51,7 +52,7 @@ __all__ = ["QueueLine"]
 _QUEUE, _QUEUE_END, _GROUP = RecordKind.QUEUE, RecordKind.QUEUE_END, RecordKind.GROUP
 
 
-class QueueLine:
+class QueueLine(QueueListener):
     """Machine. make_log: makes a log that a queue's record names; None: one without messages. hands: of a node whose
     queues may be of other nodes; None: of one that leads everything."""
 
@@ -71,6 +72,8 @@ class QueueLine:
         self._declared: dict[int, QueueState] = {}  # those that it has declared, and that have no copy yet
         self._make_log = make_log or self._new_log
         self.applied = 0  # the position of the last batch that was applied, if whoever applies says it
+        if line.number:
+            manager.listeners.append(self)
 
     def _new_log(self, number: int, lane: int) -> Log:
         log = Log(self.manager.hub.ledger, number, lane=lane, line=self.line)
@@ -277,15 +280,12 @@ class QueueLine:
     def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
         state = self.queues.get(number)
         namespace, spec = self.place(record, spec)
-        if namespace is None:
+        known = self.manager.queues.get(spec.address) if state is None and self.line.number == 0 else None
+        if namespace is None or (known is not None and known.queue.number > number):
+            # It has ended, or the view has a newer queue of the same name.
             self.passed_over.update((*(one.number for one in record.logs), record.delay))
             return
         if state is None:
-            known = self.manager.queues.get(spec.address) if self.line.number == 0 else None
-            if known is not None and known.queue.number > number:
-                # the view has a newer one of the same name
-                self.passed_over.update((*(one.number for one in record.logs), record.delay))
-                return
             state = self._adopt(number, record, spec, namespace)
         elif spec.address != state.queue.address:
             state = self._rename(number, state, record, spec)
@@ -363,14 +363,12 @@ class QueueLine:
         for copy in self.queues.values():
             if copy.queue.damage is not None:
                 raise UsageError(f"the copy of queue {copy.spec.shown} is damaged: {copy.queue.damage}")
-            served = self.manager.queues.get(copy.queue.address)
-            if served is not None and (hand_of(served), Event.TAKE) not in NEXT:
-                raise UsageError(f"there is a queue {copy.spec.shown} already, which line {self.line.name!r} does not "
-                                 f"commit")
+        expect_hand(Event.TAKE, self.manager, self.queues.values(), self.line)
         self.following = False
         self.line.hear(self.time, self.manager.hub.steady_ms)  # its own word from now on: no batch of it sets it back
         kept = []
-        for copy in self.queues.values():
+        # Letters come first: what dies while the others are taken goes there.
+        for copy in sorted(self.queues.values(), key=lambda copy: not is_under_way(copy.queue.name)):
             served = self.manager.queues.get(copy.queue.address)
             if served is None:
                 served = self.manager.make_relay(copy.spec, copy.declared, copy.id)
@@ -379,21 +377,24 @@ class QueueLine:
 
     def _take(self, hands: Hands, served: QueueState, copy: QueueState,
               has_ended: Callable[[int], bool]) -> list[tuple[Group, Reserve]]:
-        contents, delays = Contents.of(self.manager, copy), copy.queue.delays
-        contents.logs = [lend(log) for log in copy.queue.logs]
-        if delays is not None:
-            group = Group(self.manager.hub.ledger, delays.group.number, DELAY_GROUP, line=self.line)
-            contents.delays = Delays(lend(delays.log), group)
-            restore_state(group, state_of(delays.group))
+        contents = lent_by(self.manager, copy)
         # Before its relay gives it what was kept: that may be what the queue has had.
         self._origins.hand_over(copy.queue.number, served.queue, self.manager.hub.origins)
         settled = hands.take(served, contents)
         served.producers = dict(copy.producers)
         self._serves(served, copy)
         hands.settle_kept(served.queue, settled)
+        if is_under_way(served.queue.name):  # its only consumer is the Forwarder of whoever leads
+            self.manager.forwarders.found(served.queue)
+            return []
         here = self.manager.hub.ledger.life
         return [found for key, group in copy.groups.items()
                 for found in keep_held(served.groups[key], group, here, has_ended)]
+
+    def queue_made(self, queue: Queue) -> None:
+        """See QueueListener."""
+        if queue.line is self.line and not self.following:
+            self.note(self.manager.states[queue])
 
     def note(self, state: QueueState) -> None:
         """This instance, which leads, has declared a queue for the line: what it decides of it can be taken back."""
@@ -418,10 +419,9 @@ class QueueLine:
             raise UsageError(f"line {self.line.name!r} has {self.line.undecided} batches that are not decided")
         # Others were deleted here, and that is not committed.
         served = [state for state in self._served.values() if manager.states.get(state.queue) is state]
-        for state in served:
-            if (hand_of(state), Event.FOLLOW) not in NEXT:
-                raise UsageError(f"queue {state.spec.shown} is {hand_of(state)}: it cannot {Event.FOLLOW}")
+        expect_hand(Event.FOLLOW, manager, served, self.line)
         self.following = True
+        manager.forwarders.leave(self.line)
         for state in self._declared.values():
             if manager.states.get(state.queue) is state:
                 manager.delete(state.queue.address)
@@ -433,6 +433,7 @@ class QueueLine:
             hands.follow(state, state.copy)
         for log, lent in logs:
             give_back(log, lent)
+        forget_letters(manager, hands, served)
         self._served.clear()
         self._declared.clear()
         self.line.retaining.clear()

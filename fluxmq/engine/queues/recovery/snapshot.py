@@ -73,12 +73,15 @@ def _known(group: Group, now_ms: int) -> list[object]:
     return found
 
 
-def digest(manager: QueueManager, state: QueueState,
+def digest(manager: QueueManager, state: QueueState, line_ms: int | None = None,
            messages: Callable[[Log, Needed | None], bytes] = unflushed) -> str:
     """Equal for two instances of a queue with equal state: its declaration, messages that some group may still need,
-    and the state of each group; but not which consumer has which message. messages: reads these; without it, those that
-    no segment has."""
-    queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms + state.queue.line.shift_ms
+    and the state of each group; but not which consumer has which message. line_ms: the line's time, ms, at which they
+    are compared; None: the present one, as this node knows it. messages: reads these; without it, those that no segment
+    has."""
+    queue, delays, now_ms = state.queue, state.queue.delays, line_ms
+    if now_ms is None:
+        now_ms = manager.hub.steady_ms + queue.line.shift_ms
     state_hash = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)
     state_hash.update(msgspec.msgpack.encode((
