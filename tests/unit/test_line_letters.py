@@ -168,6 +168,35 @@ def test_the_next_leader_goes_on_under_the_same_name(has: bool) -> None:
     assert len(new.hub.origins) == 1, "the former leader's may still come: it is known"
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_next_leader_may_not_know_the_target_yet(learned: bool) -> None:
+    """A definition is heard of at different times. After a minute it is one that was deleted."""
+    former, new = Led("G", "H"), Led(name="b", epoch=2)
+    told = list[str]()
+    new.manager.log = lambda level, cause, what, fields: told.append(what)
+    rejected(former)
+    former.commit("G")
+    for written in former.raw["G"]:
+        new.lines["G"].apply(written)
+    new.lines["G"].lead()
+    for _ in range(3):
+        new.goes_on(new.now_ms + 1500)
+        new.settle_down()
+    assert new.letters() == 1 and told == []
+    if learned:
+        for written in former.raw["H"]:
+            new.lines["H"].apply(written)
+        new.lines["H"].lead()
+    for _ in range(2):
+        new.goes_on(new.now_ms + 60_000)
+        new.settle_down()
+    assert new.letters() == 0
+    if learned:
+        assert new.payloads("dead-in-h") == [b"x"]
+    else:
+        assert told == ["a dead letter is dropped: its queue was deleted"]
+
+
 def test_a_new_node_has_the_letters_of_the_line() -> None:
     node, new = Led("G", "H"), Led("H", name="b", epoch=2)
     rejected(node)

@@ -41,6 +41,7 @@ _PREFIX = UNDER_WAY.encode()
 GROUP = b"default"
 AT_ONCE = 1000  # how many are with their targets' owners
 AGAIN_MS = 1000  # before one that was refused is sent again
+LEARNS_MS = 60_000  # a node that leads hears of a queue later, perhaps, than the leader who had the letter: not deleted
 FIRST_USE = 2  # of the origin of the letter with offset 0; packet identifier 0 with use 1 alone would be a will
 
 
@@ -96,9 +97,10 @@ class Forwarder:
         self._group: Group | None = None
         self._member: PyMember | None = None
         self._name = 0
-        self._ended = False
         self._inherited = 0  # a former leader may have sent the letters below this offset
-        self._sent: Counter[int] = Counter()  # by offset: how often it was given to another node
+        self._since_ms = 0  # steady clock: leads since then
+        # By offset: how often it was given to another node, and after that to whoever leads the target.
+        self._sent: Counter[int] = Counter()
         self._awaited: Counter[tuple[bytes, bytes]] = Counter()  # letters with identity 0, by target
         self._making: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}  # those that wait for the definition
 
@@ -121,7 +123,6 @@ class Forwarder:
 
     def _append(self, letter: _Letter) -> bool:
         queue = self._queue
-        assert not self._ended, "a line that another node leads"
         if queue is None or queue not in self._table.states:
             self._forget()
             queue = self._make()
@@ -137,7 +138,6 @@ class Forwarder:
 
     def end(self) -> None:
         """Another node leads the line. What this one holds is ready for it; what comes back has no effect here."""
-        self._ended = True
         if self._group is not None and self._member is not None:
             self._group.leave(self._member)
         self._forget()
@@ -149,6 +149,7 @@ class Forwarder:
         self._name = int(queue.name[len(UNDER_WAY):], 16)
         self._queue = queue
         self._inherited = queue.logs[0].next if self._line.number else 0  # what a former life has sent is void
+        self._since_ms = self._table.hub.steady_ms
         group = self._group = self._table.states[queue].groups.get((GROUP, b"")) or self._table.group(queue, GROUP)
         group.deliveries_max = 0  # each change of the leader is a delivery, and no reason to drop a letter
         self._member = PyMember(self._deliver, None, AT_ONCE)
@@ -193,6 +194,9 @@ class Forwarder:
         if state is None and letter.identity == 0 and self._table.hub.namespaces.get(letter.target[0]):
             self._make_target(letter.target, log_number, offset)
             return
+        if state is None and offset < self._inherited and self._table.hub.steady_ms < self._since_ms + LEARNS_MS:
+            self._again(log_number, offset)
+            return
         if state is None or letter.identity not in (0, state.queue.identity):
             self._table.log("warning", "dead letter", "a dead letter is dropped: its queue was deleted",
                             {"queue": letter.target[1].decode("utf-8", "replace")})
@@ -218,6 +222,7 @@ class Forwarder:
             reason = hub.put_letter(queue, letter.topic, letter.payload, letter.properties, name=self._name,
                                     use=FIRST_USE + offset, noted=queue.line is not self._line, qos=letter.qos,
                                     format=letter.format)
+            self._sent[offset] += self._sent[offset] > 0
         if reason:
             self._again(log_number, offset)
         elif relay is None and queue.line is self._line:  # both records are in one batch
