@@ -53,6 +53,7 @@ class LinesNode(QueueNode):
         self.hosts.protocols |= {"mqtt": _Host(self), "amqp": _Host(self)}      # type: ignore[dict-item]
         self.manager.reads.connect(self.relays, self.hosts)
         self.manager.listeners.append(self.relays)
+        self.manager.on_owner.append(self.relays.owner_changed)
         self.hosts.calls["settle_late"] = lambda queue, member, *what: settle_late(self.manager, queue, *what)
         hands = Hands(self.manager, self.relays, self.hosts.protocols)
         self.lines = {line: QueueLine(self.manager, self.hub.commits.open_line(line), hands=hands) for line in LINES}

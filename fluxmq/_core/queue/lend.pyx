@@ -141,7 +141,8 @@ def undo(Log log not None, uint64_t first, uint64_t next):
     if log.chunks_count:
         cut(log, log.chunks_count - 1, next)
     log.first = first
-    log.next = log.flushed = next
+    log.next = next
+    log.flushed = next if log.disk else first
     log.found = 0
     log.wanted = NOTHING_WANTED
     log.keep(-<int64_t>log.kept_bytes)
@@ -153,11 +154,11 @@ def undo(Log log not None, uint64_t first, uint64_t next):
             if log.chunks[at].refs == 1:
                 cache_in(log.chunks[at])
             continue
-        if log.unflushed_bytes == 0:
+        if log.disk and log.unflushed_bytes == 0:
             log.flushed = max(log.chunks[at].first, first)
         log.unflushed_bytes += log.chunks[at].used
         log.keep(<int64_t>chunk_bytes(log.chunks[at], chunk_search(log.chunks[at], first), log.chunks[at].count))
-    if log.disk and log.flushed > first:    # segments may have more of it than memory: the disk is to be asked
+    if log.flushed > first:             # segments may have more of it than memory: the disk is to be asked
         log.sizes.add(log.flushed, stored)
         log.keep(<int64_t>stored)
         log.uncertain = 1
