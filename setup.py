@@ -17,6 +17,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 SANITIZE = os.environ.get("FLUXMQ_SANITIZE", "0") != "0"
@@ -139,10 +140,19 @@ def cython_is_old(modules: list[Extension]) -> Iterator[None]:
                 os.utime(path, ns=(time, time))
 
 
-MODULES = extensions()
-with nullcontext() if COVERAGE else cython_is_old(MODULES):
-    MODULES = cythonize(MODULES, nthreads=0 if COVERAGE else PROCESSORS, build_dir=None if COVERAGE else C_FILES,
-                        compiler_directives={"linetrace": True} if COVERAGE else {})
+class BuildCore(build_ext):
+    """Translates when it is to build, not before: pip runs this file twice only to read what the package needs."""
+
+    def run(self) -> None:
+        with nullcontext() if COVERAGE else cython_is_old(self.extensions):
+            made = cythonize(self.extensions, nthreads=0 if COVERAGE else PROCESSORS,
+                             build_dir=None if COVERAGE else C_FILES,
+                             compiler_directives={"linetrace": True} if COVERAGE else {})
+        # The command has prepared its own objects, and knows no others.
+        for module, translated in zip(self.extensions, made, strict=True):
+            module.sources = translated.sources
+        super().run()
+
 
 setup(
     packages=PACKAGES,
@@ -150,6 +160,7 @@ setup(
     # The floors of the load benchmarks are compiled where they run.
     package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"],
                   "fluxmq.bench.gate": ["*.yaml"], "fluxmq.spark": ["*.properties"]},
-    ext_modules=MODULES,
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildCore},
     options={"build": {"build_base": f"build/{KIND}"}, "build_ext": {"parallel": PROCESSORS}},
 )
