@@ -353,8 +353,7 @@ class Peers:
                 peer.cuts.append((now, peer.outbox.cut()))
                 while peer.cuts and peer.cuts[0][0] <= now - self.limit_s:
                     upto = peer.cuts.popleft()[1]
-                    if upto > peer.outbox.acknowledged_upto + 1:
-                        peer.outbox.give_up_before(upto, f"node {peer.name} did not answer within {self.limit_s:g} s")
+                    peer.outbox.give_up_before(upto, f"node {peer.name} did not answer within {self.limit_s:g} s")
                 peer.outbox.return_stalled()
             self.broker.relays.expire(int(self.limit_s * 1000))
             self._end_claims()

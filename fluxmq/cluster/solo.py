@@ -73,6 +73,9 @@ class SoloReplicator:
     def line_of_queue(self, namespace: bytes, name: bytes, durable: bool) -> Line | None:
         return None
 
+    def group_of_queue(self, namespace: bytes, name: bytes) -> int:
+        return 0
+
 
 class SoloOverview:
     """A ClusterOverview of one node. name, version: what to show. sessions: their number, asked for each time."""

@@ -83,9 +83,10 @@ def random_of_queue(rng: Random, kind: int) -> peer.Record:
     if kind in (11, 13):
         return kind, number, rng.randrange(2)
     if kind in (12, 14):
-        return kind, number, long, data
+        return kind, number, long, rng.choice((0, 1, rng.getrandbits(16))), data
     if kind in (15, 19):
-        return kind, long
+        position = rng.choice((long, number | rng.choice((0, 1, 2)) << 48))
+        return (kind, position) if kind == 19 else (kind, position, rng.randrange(2))
     if kind == 17:
         return kind, number, rng.randrange(4), long
     if kind == 18:
@@ -101,7 +102,8 @@ def random_of_queue(rng: Random, kind: int) -> peer.Record:
         content = 0, rng.choice((b"", text(rng, 1).encode())), mqtt_properties(rng)
     payload = rng.randbytes(rng.choice((0, 1, 20, 300)))
     if kind == 9:
-        return (kind, long, rng.randrange(3), content[0], rng.choice((0, number)), rng.choice((-1, 0, 5000)),
+        return (kind, long, rng.randrange(3), content[0],
+                rng.choice((0, number)) | rng.choice((0, 1, 2)) << 48, rng.choice((-1, 0, 5000)),
                 *content[1:], payload, *random_origin(rng))
     message = peer.log_message(long, content[0], rng.randrange(3), *content[1:], payload, rng.getrandbits(62), 0,
                                rng.randrange(256))

@@ -132,6 +132,9 @@ class FakeReplicator:
         self.asked.append((namespace, name, durable))
         return self.lines.get(name)
 
+    def group_of_queue(self, namespace: bytes, name: bytes) -> int:
+        return 0
+
 
 class Nodes:
     """The three, for a Broker or a Server."""

@@ -7,7 +7,7 @@ A frame is (header, records); a record is a tuple that begins with its kind:
 
     (9, queue, QoS and quiet, format and forced and repeated, position, left_ms, topic, properties, payload)
     (10, member, flags, deliveries, log, first offset, count, ms, reason)  (11, member, limit)
-    (12, number, queue, data)  (13, member, flags)  (14, …as 12)  (15, position)
+    (12, number, queue, channel, data)  (13, member, flags)  (14, …as 12)  (15, position, flags)
     (16, member, deliveries, log, left_ms, message, offset, format, topic, properties)
     (17, member, log, offset)  (18, number, data)  (19, position)  (20, position, reason, text)
 
@@ -17,7 +17,8 @@ One of kind 2, 3, 7 or 9 may end with its origin: (name, use, packet id). One of
 and a version: (number, life). flags of 21: also absent and state.
 
 flags: QoS and retain; left_ms -1: it does not expire; in 16 that is 0. The message of 16 is as log_message() builds it:
-its expiry is zero, and what stands behind it is what it says. MQTT's properties are not looked into.
+its expiry is zero, and what stands behind it is what it says. MQTT's properties are not looked into. A position has the
+channel in its upper 16 bits.
 """
 from __future__ import annotations
 
@@ -111,9 +112,12 @@ def build_record(record: Record) -> bytes:
     elif kind == 10:
         _, member, flags, a, *numbers, reason = record
         body = struct.pack(FIXED[kind][0], member, *numbers) + reason
-    elif kind == 13:
-        _, member, flags = record
-        body = struct.pack("<I", member)
+    elif kind in (12, 14):
+        _, number, queue, a, data = record
+        body = struct.pack("<IQ", number, queue) + data
+    elif kind in (13, 15):
+        _, number, flags = record
+        body = struct.pack(FIXED[kind][0], number)
     elif kind == 16:
         _, member, a, log, left_ms, message = record[:6]
         body = struct.pack("<II", member, log) + message[:24] + struct.pack("<q", left_ms) + message[32:]
@@ -295,13 +299,15 @@ def _read_of_queue(kind: int, flags: int, a: int, body: bytes) -> Record:
         need(1 <= count <= COUNT_MAX and first + count < 1 << 64 and -1 <= ms < LEFT_MAX)
         text(data)
         return member, flags, a, log, first, count, ms, data
-    need(flags <= (kind == 13))
+    need(flags <= (kind in (13, 15)))
     if kind == 20:
         need(a)
         text(data)
         return *numbers, a, data
+    if kind in (12, 14):
+        return *numbers, a, data
     need(a == 0)
-    if kind == 13:
+    if kind in (13, 15):
         return *numbers, flags
     return (*numbers, data) if more else numbers
 

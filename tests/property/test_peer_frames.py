@@ -32,13 +32,15 @@ MESSAGE = st.tuples(st.just(2), NUMBERS, FLAGS, LEFT, TOPIC, WIRE, PAYLOAD)
 ORIGIN = st.tuples(LONG.filter(bool), LONG, st.integers(0, 65535))
 CHANGE = st.tuples(st.integers(1, (1 << 62) - 1), LONG)     # version of a retained message
 SHORT = st.integers(0, 65535)
+# A position, and its channel above.
+POSITION = st.one_of(LONG, st.builds(lambda at, channel: at | channel << 48, st.integers(0, 3), SHORT))
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
 # (format, topic, properties) of a message in a queue. One in MQTT's format may have no topic.
 CONTENT = st.one_of(st.tuples(st.just(0), st.one_of(TOPIC, st.just(b"")), WIRE),
                     st.tuples(st.just(1), ADDRESS, AMQP_WIRE))
 PUBLISH = st.builds(lambda queue, qos, quiet, forced, content, position, left_ms, payload: (
     9, queue, qos | quiet << 2, content[0] | forced << 1, position, left_ms, *content[1:], payload),
-    LONG, st.integers(0, 2), st.integers(0, 1), st.integers(0, 1), CONTENT, LONG, LEFT, PAYLOAD)
+    LONG, st.integers(0, 2), st.integers(0, 1), st.integers(0, 1), CONTENT, POSITION, LEFT, PAYLOAD)
 REPEATED = st.builds(lambda message, repeated, origin: (
     *message[:3], message[3] | repeated << 2, *message[4:], origin), PUBLISH, st.integers(0, 1), ORIGIN)
 SETTLE = st.builds(lambda member, verb, counts, deliveries, log, first, count, ms, reason: (
@@ -52,10 +54,10 @@ DELIVERY = st.builds(lambda member, deliveries, log, left_ms, offset, content, q
     st.tuples(SIGNED, SIGNED, st.integers(0, 255)))
 OF_QUEUES = st.one_of(
     PUBLISH, REPEATED, SETTLE, DELIVERY,
-    st.tuples(st.just(11), NUMBERS, NUMBERS), st.tuples(st.sampled_from([12, 14]), NUMBERS, LONG, PAYLOAD),
-    st.tuples(st.just(13), NUMBERS, st.integers(0, 1)), st.tuples(st.sampled_from([15, 19]), LONG),
-    st.tuples(st.just(17), NUMBERS, NUMBERS, LONG), st.tuples(st.just(18), NUMBERS, PAYLOAD),
-    st.tuples(st.just(20), LONG, st.integers(1, 65535), TEXT))
+    st.tuples(st.just(11), NUMBERS, NUMBERS), st.tuples(st.sampled_from([12, 14]), NUMBERS, LONG, SHORT, PAYLOAD),
+    st.tuples(st.just(13), NUMBERS, st.integers(0, 1)), st.tuples(st.just(15), POSITION, st.integers(0, 1)),
+    st.tuples(st.just(19), POSITION), st.tuples(st.just(17), NUMBERS, NUMBERS, LONG),
+    st.tuples(st.just(18), NUMBERS, PAYLOAD), st.tuples(st.just(20), POSITION, st.integers(1, 65535), TEXT))
 RECORDS = st.lists(st.one_of(
     OF_QUEUES, OF_QUEUES, MESSAGE, MESSAGE, st.builds(lambda message, origin: (*message, origin), MESSAGE, ORIGIN),
     st.tuples(st.just(8), LONG.filter(bool), st.integers(0, 65535), LONG),
@@ -166,7 +168,8 @@ def delivery(format_: int, topic: bytes, properties: bytes, qos: int = 1) -> pee
     ((*SETTLED[:7], (1 << 52) - 1, b""), True), ((*SETTLED[:7], 1 << 52, b""), False),
     ((*SETTLED[:8], b"\xff"), False), ((*SETTLED[:8], b"\0"), False),
     *(((10, 1, flags, *SETTLED[3:]), flags & 15 <= 3 and flags < 32) for flags in (0, 3, 4, 15, 16, 19, 20, 32, 128)),
-    ((13, 1, 1), True), ((20, 0, 1, b""), True), ((20, 0, 0, b""), False), ((20, 0, 1, b"\xff"), False),
+    ((13, 1, 1), True), ((15, 1 << 48, 1), True), ((15, 1, 2), False), ((14, 1, 1, 65535, b""), True),
+    ((20, 0, 1, b""), True), ((20, 0, 0, b""), False), ((20, 0, 1, b"\xff"), False),
     (delivery(0, b"t", b""), True), (delivery(0, b"t", b"", 2), True), (delivery(0, b"t", b"", 3), False),
     (delivery(0, b"", b""), True), (delivery(0, b"+", b""), False), (delivery(2, b"t", b""), False),
     (delivery(0, b"", b"\x01\x01"), True), (delivery(0, b"", b"\x01"), False), (delivery(0, b"", b"\x23\0\1"), False),

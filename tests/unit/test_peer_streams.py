@@ -511,7 +511,7 @@ VALID = message(b"valid")
     ({"sequence": 1}, [ROOT, VALID, (7, 7, 1, -1, b"t", b"", b"", 5)], "namespace 7 was not defined"),
     ({"sequence": 1}, [ROOT, VALID, (22, b"")], "unknown kind 22"),
     ({"sequence": 1}, [ROOT, VALID, (0, b"")], "unknown kind 0"),
-    ({"flags": BEGIN}, [ROOT, (15, 1)], "kind 15 in the first frame"),
+    ({"flags": BEGIN}, [ROOT, (15, 1, 0)], "kind 15 in the first frame"),
     ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 0, 0, -1, b"a/+", b"", b"")], "topic name"),
     ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 0, 0, -1, b"", b"\x01", b"")], "malformed properties"),
     ({"sequence": 1}, [ROOT, VALID, (9, 1, 0, 0, 0, -1, b"t", b"\x23\0\1", b"")], "property of one connection"),

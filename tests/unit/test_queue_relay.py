@@ -18,7 +18,7 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.queue.stream import StreamReader
 from fluxmq._core.testing.frames_probe import decode
-from fluxmq.cluster.solo import solo
+from fluxmq.cluster.solo import SoloReplicator, solo
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.definitions import QueueDefinition
 from fluxmq.engine.queues.hands import Hands
@@ -39,7 +39,8 @@ class QueueNode(PeerNode):
     def __init__(self, name: str, epoch: int, journal: Journal | None = None, window_bytes: int = 1 << 24) -> None:
         super().__init__(name, epoch, journal, window_bytes)
         alone = solo()
-        self.manager = QueueManager(self.hub, cluster=Cluster(alone.directory, _Peers(self), alone.replicator))
+        self.groups: dict[bytes, int] = {}      # that replicate queues of other nodes, by the queue's name
+        self.manager = QueueManager(self.hub, cluster=Cluster(alone.directory, _Peers(self), _Replicator(self.groups)))
         self.defined = defined(self.manager)
         self.relays = Relays()
         self.hosts = Hosts(self.hub)
@@ -55,6 +56,14 @@ class QueueNode(PeerNode):
         state = self.manager.make_relay(QueueSpec(name="q", **spec), None, IDENTITY)
         self.defined.set_owner(state, owner)
         return state.queue
+
+
+class _Replicator(SoloReplicator):
+    def __init__(self, groups: dict[bytes, int]) -> None:
+        self.groups = groups
+
+    def group_of_queue(self, namespace: bytes, name: bytes) -> int:
+        return self.groups.get(name, 0)
 
 
 class _Peers:
@@ -678,12 +687,15 @@ def test_who_opens_a_stream_that_is_deleted_is_told() -> None:
 # ---------------------------------------------------------------- queues of lines that others commit
 
 class Lines(Pair):
-    """Node b has two queues, each of a line of its own, which the test commits; a member of node a consumes each."""
+    """Node b has two queues, each of a line of its own, which the test commits; a member of node a consumes each.
+    groups: that replicate them, as node a knows; 0: it does not."""
 
-    def __init__(self, window_bytes: int = 1 << 24) -> None:
+    def __init__(self, window_bytes: int = 1 << 24, groups: tuple[int, int] = (0, 0)) -> None:
         super().__init__(window_bytes=window_bytes)
+        self.a.groups.update({b"q%d" % at: group for at, group in enumerate(groups)})
         manager = self.b.manager
         self.lines = [self.b.hub.commits.open_line(f"group {at}") for at in range(2)]
+        self.members = list[PyMember]()
         self.owned, self.came, self.lost = list[Queue](), list[tuple[int, int]](), list[tuple[int, int]]()
         for at, line in enumerate(self.lines):
             self.owned.append(manager.declare(QueueSpec(name=f"q{at}"), line)[0])
@@ -702,6 +714,7 @@ class Lines(Pair):
 
         queue, answers = self.a.manager.queues[b"/", b"q%d" % at].queue, list[Answer]()
         member = PyMember(deliver, lambda log, offset, count: self.lost.append((at, offset)), 100)
+        self.members.append(member)
         self.a.manager.group(queue, b"g").join(member)
         self.a.relays.attach(queue, member, Attach(protocol="mqtt", client=f"c{at}", group=b"g"), answers.append)
         self.run()

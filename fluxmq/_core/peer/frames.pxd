@@ -30,18 +30,20 @@
 Of queues, which are named by the number that a cluster gives each (docs/internals/cluster-queues.md). Those to the
 owner of a queue:
 
-    9 PUBLISH        u64 queue, u64 position (0: nobody waits for it), u32 properties length, u32 payload length,
-                     [i64 ms until it expires], [origin], topic, properties, payload         a: topic length.
+    9 PUBLISH        u64 queue, u48 position (0: nobody waits for it), u16 channel, u32 properties length,
+                     u32 payload length, [i64 ms until it expires], [origin], topic, properties, payload
+                     a: topic length.
                      flags: QoS (bits 0, 1), quiet (2): a refusal is only counted, expires (3), origin (4), FORMAT_*
                      (5), forced (6): a dead letter, which is taken as it is, whatever the limits
     10 SETTLE        u32 member, u32 log, u64 first offset, u32 count (1 to RUN_MAX: queue/group.pxd), i64 ms (at least
                      BACKOFF_DEFAULT: queue/relay.pxd), reason       a: deliveries.
                      flags: what becomes of them (VERB_*: bits 0 to 3), counts (4): the delivery counts
     11 CREDIT        u32 member, u32 how many messages it may hold
-    12 ATTACH        u32 member, u64 queue, MessagePack
+    12 ATTACH        u32 member, u64 queue, MessagePack      a: channel
     13 DETACH        u32 member                         flags: rests (bit 0): it keeps what it holds
-    14 CALL          u32 number, u64 queue, MessagePack
-    15 BARRIER       u64 position                       tell when all before it is committed
+    14 CALL          u32 number, u64 queue, MessagePack      a: channel
+    15 BARRIER       u48 position, u16 channel          tell when all before it in the channel is committed. flags:
+                                                        awaited (0): and refuse it if that was given up
 
 and those from the owner:
 
@@ -49,8 +51,11 @@ and those from the owner:
                      (0: never)                         a: deliveries
     17 WITHDRAW      u32 member, u32 log, u64 offset    the member does not hold it any more
     18 RESULT        u32 number, MessagePack            the answer to a CALL, or to the ATTACH of this member
-    19 COMMITTED     u64 position                       all up to it is committed, but what was refused before
-    20 REFUSED       u64 position, text                 a: the reason, not 0
+    19 COMMITTED     u48 position, u16 channel          all up to it is committed, but what was refused before
+    20 REFUSED       u48 position, u16 channel, text    a: the reason, not 0
+
+A channel is what its sender waits for by itself (channel.pxd); positions are those of a channel. 0: of queues that the
+owner's journal commits.
 
 What is left until a message expires, and the ms of a SETTLE, are less than 2^52. The message of a PUBLISH or DELIVERY
 has topic and properties as its format says (memory/message.pxd); one in MQTT's may have no topic. Texts are UTF-8.
@@ -125,6 +130,23 @@ cdef enum:                          # flags of a settlement
 cdef enum:                          # flags of DETACH
     PEER_RESTS = 1
 
+cdef enum:                          # flags of BARRIER
+    PEER_AWAITED = 1
+
+cdef enum:
+    POSITION_BITS = 48              # the channel is in the bits above
+    CHANNEL_MAX = 65535
+
+# As somebody who refuses a position later names it (PeerInbox.asked).
+cdef inline uint64_t with_channel(uint16_t channel, uint64_t position) noexcept nogil:
+    return position | <uint64_t>channel << POSITION_BITS
+
+cdef inline uint64_t position_in(uint64_t both) noexcept nogil:
+    return both & ((<uint64_t>1 << POSITION_BITS) - 1)
+
+cdef inline uint16_t channel_in(uint64_t both) noexcept nogil:
+    return <uint16_t>(both >> POSITION_BITS)        # fits: 16 bits are left
+
 cdef struct frame_t:                # a header
     uint8_t version
     uint8_t flags
@@ -163,6 +185,7 @@ cdef struct peer_record_t:          # borrows from the frame
     uint16_t deliveries             # of REFUSED: the reason
     uint32_t member                 # of CALL, RESULT: its number
     uint32_t log
+    uint16_t channel                # of PUBLISH, ATTACH, CALL, BARRIER, COMMITTED, REFUSED
     uint64_t queue
     uint64_t position
     uint64_t offset                 # of SETTLE: the first of `count`
@@ -215,6 +238,7 @@ cdef uint8_t* put_control(uint8_t* at, uint8_t kind, const uint8_t* data, uint32
 
 # A message for a queue is at most this long, without an origin.
 cdef size_t publish_bytes(const body_t* body) noexcept nogil
+# position: with_channel; so in put_position and put_refused.
 cdef uint8_t* put_publish(uint8_t* at, uint64_t queue, uint64_t position, const body_t* body, uint8_t flags,
                           int64_t left_ms, const origin_t* origin) noexcept nogil
 cdef enum:
@@ -232,11 +256,12 @@ cdef enum:
 cdef uint8_t* put_credit(uint8_t* at, uint32_t member, uint32_t limit) noexcept nogil
 cdef uint8_t* put_detach(uint8_t* at, uint32_t member, bint rests) noexcept nogil
 cdef uint8_t* put_withdraw(uint8_t* at, uint32_t member, uint32_t log, uint64_t offset) noexcept nogil
-cdef uint8_t* put_position(uint8_t* at, uint8_t kind, uint64_t position) noexcept nogil     # BARRIER, COMMITTED
+cdef uint8_t* put_position(uint8_t* at, uint8_t kind, uint8_t flags,
+                           uint64_t position) noexcept nogil    # BARRIER, COMMITTED
 cdef enum:
     CALL_BYTES = 20                 # without its bytes
-cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint32_t number, uint64_t queue, const uint8_t* data,
-                       uint32_t length) noexcept nogil      # ATTACH, CALL
+cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint16_t channel, uint32_t number, uint64_t queue,
+                       const uint8_t* data, uint32_t length) noexcept nogil     # ATTACH, CALL
 cdef uint8_t* put_result(uint8_t* at, uint32_t number, const uint8_t* data, uint32_t length) noexcept nogil
 cdef uint8_t* put_refused(uint8_t* at, uint64_t position, uint16_t reason, const uint8_t* text,
                           uint32_t length) noexcept nogil

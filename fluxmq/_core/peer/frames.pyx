@@ -248,15 +248,15 @@ cdef uint8_t* put_withdraw(uint8_t* at, uint32_t member, uint32_t log, uint64_t 
     return at + 16
 
 
-cdef uint8_t* put_position(uint8_t* at, uint8_t kind, uint64_t position) noexcept nogil:
-    at = put_head(at, kind, 0, 0, 8)
+cdef uint8_t* put_position(uint8_t* at, uint8_t kind, uint8_t flags, uint64_t position) noexcept nogil:
+    at = put_head(at, kind, flags, 0, 8)
     put_u64_le(at, position)
     return at + 8
 
 
-cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint32_t number, uint64_t queue, const uint8_t* data,
-                       uint32_t length) noexcept nogil:
-    at = put_head(at, kind, 0, 0, CALL_BYTES - RECORD_BYTES + length)
+cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint16_t channel, uint32_t number, uint64_t queue,
+                       const uint8_t* data, uint32_t length) noexcept nogil:
+    at = put_head(at, kind, 0, channel, CALL_BYTES - RECORD_BYTES + length)
     put_u32_le(at, number)
     put_u64_le(at + 4, queue)
     return put_bytes(at + 12, data, length)
@@ -393,6 +393,11 @@ cdef int next_record(Cursor* records, peer_record_t* record, checks_t* checks) e
     return 1
 
 
+cdef inline void read_position(peer_record_t* record, const uint8_t* at) noexcept nogil:
+    record.position = position_in(peek_u64_le(at))
+    record.channel = channel_in(peek_u64_le(at))
+
+
 cdef int read_of_queue(peer_record_t* record, const uint8_t* at, uint32_t length, uint16_t a,
                        checks_t* checks) except -1:
     """The records of queues."""
@@ -418,7 +423,8 @@ cdef int read_of_queue(peer_record_t* record, const uint8_t* at, uint32_t length
         if not text_valid(record.payload.at, record.payload.length):
             raise ProtocolError(MALFORMED, "the reason of a settlement that is not valid UTF-8")
         return 1
-    if a and kind != PEER_REFUSED or record.flags & ~(PEER_RESTS if kind == PEER_DETACH else 0):
+    if a and kind != PEER_REFUSED and kind != PEER_CALL and kind != PEER_ATTACH or record.flags & ~(
+            PEER_RESTS if kind == PEER_DETACH else PEER_AWAITED if kind == PEER_BARRIER else 0):
         return wrong_record(kind)
     if kind == PEER_CREDIT and length == 8:
         record.member = peek_u32_le(at)
@@ -427,10 +433,11 @@ cdef int read_of_queue(peer_record_t* record, const uint8_t* at, uint32_t length
         record.member = peek_u32_le(at)
     elif (kind == PEER_CALL or kind == PEER_ATTACH) and length >= 12:
         record.member = peek_u32_le(at)
+        record.channel = a
         record.queue = peek_u64_le(at + 4)
         span(&record.payload, at + 12, length - 12)
     elif (kind == PEER_BARRIER or kind == PEER_COMMITTED) and length == 8:
-        record.position = peek_u64_le(at)
+        read_position(record, at)
     elif kind == PEER_WITHDRAW and length == 16:
         record.member = peek_u32_le(at)
         record.log = peek_u32_le(at + 4)
@@ -439,7 +446,7 @@ cdef int read_of_queue(peer_record_t* record, const uint8_t* at, uint32_t length
         record.member = peek_u32_le(at)
         span(&record.payload, at + 4, length - 4)
     elif kind == PEER_REFUSED and length >= 8 and a:
-        record.position = peek_u64_le(at)
+        read_position(record, at)
         record.deliveries = a
         span(&record.payload, at + 8, length - 8)
         if not text_valid(record.payload.at, record.payload.length):
@@ -461,7 +468,7 @@ cdef inline int read_publish(peer_record_t* record, const uint8_t* at, uint32_t 
             record.flags & PEER_REPEATED and not record.flags & PEER_ORIGIN):
         return wrong_record(record.kind)
     record.queue = peek_u64_le(at)
-    record.position = peek_u64_le(at + 8)
+    read_position(record, at + 8)
     properties = peek_u32_le(at + 16)
     payload = peek_u32_le(at + 20)
     if <uint64_t>head + a + properties + payload != length:

@@ -14,22 +14,32 @@ position whether another member may get the message (cluster/lost.py).
 Directed messages go only to sessions that were adopted from a life of a node (hub/moving.pxd). The others
 are published like those of a client, but to no other node and to no share group; they are not retained here.
 A message for a queue is appended to it, if this node owns it; what a frame settles is recorded before its commit is
-looked at. The sender is told which of what it waits for is committed (COMMITTED), and what was refused, in this order.
+looked at. The sender is told which of what it waits for is committed (COMMITTED), and what was refused, in this order:
+in channel 0 with the frame, in each other one by itself (asked.pxd), for these are of lines that may stand still. A
+frame is acknowledged when the journal has its part, and other nodes what was sent on to them; of other lines it waits
+for what it has for them in channel 0.
 
 A message for a share group goes to one of this node's members. If there is none any more, the handler gets it.
 """
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
+from fluxmq._core.peer.asked cimport Asked
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
 from fluxmq._core.peer.outbox cimport PeerOutbox
+from fluxmq._core.peer.queue_member cimport PeerMember
 from fluxmq._core.peer.queue_relay cimport RelayMember
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport Cursor
+
+cdef class FrameWait:
+    """Called when what a frame caused is decided."""
+    cdef void* inbox            # borrowed, NULL once it is gone: Commits would keep it and the hub alive otherwise
+    cdef uint64_t sequence
 
 cdef class PeerInbox:
     cdef readonly Hub hub
@@ -49,10 +59,15 @@ cdef class PeerInbox:
     cdef uint64_t written
     cdef bint delicate                  # the next frame has a message of QoS 2 for a share group
     # queues
-    cdef readonly uint64_t asked                 # the last position of the next frame, and of those behind `committed`
-    cdef dict positions                 # frame -> its last position
+    cdef readonly uint64_t asked        # the last position of the next frame, with its channel: for PeerOutbox.refuse
+    cdef uint64_t upto                  # its last one of channel 0
+    cdef dict positions                 # frame -> the same
+    cdef list barriers                  # of the next frame: those of channel 0 that are awaited
+    cdef dict channels                  # number -> Asked; without 0
+    cdef list used                      # those of them with something in the next frame
     cdef dict forwarded                 # frame -> its positions that wait for a queue's new owner, with the reason
-    # frame -> what it has for queues of other lines than the journal: [(line, position in it, [its positions])]
+    # frame -> what it has in channel 0 for queues of other lines than the journal: [(line, position in it, [its
+    # positions])]
     cdef dict lined
     cdef list settled                   # groups that the next frame has changed
     cdef Queue queue                    # of the last message for one; None: it is to be looked up
@@ -87,8 +102,14 @@ cdef class PeerInbox:
     cdef int publish_to_queue(self, const frame_t* frame, const peer_record_t* record) except -1
     cdef int miss(self, const body_t* body, const peer_record_t* record) except -1
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1
-    cdef int note_line(self, Line line, uint64_t position) except -1
+    cdef Asked channel(self, uint16_t number)
+    cdef int ask(self, const peer_record_t* record) except -1
+    cdef int note_line(self, Line line, uint64_t position, uint16_t channel) except -1
+    cdef int note_sent(self, uint64_t since, uint64_t position, uint16_t channel) except -1
+    cdef int settle_late(self, PeerMember member, const peer_record_t* record) except -1
     cdef int note_lines(self) except -1
+    cdef set lines_of_channels(self)
+    cdef int wait_for(self, FrameWait wait) except -1
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1
     cdef int refuse_all(self, list positions, str why) except -1
     cdef int settle(self, const peer_record_t* record) except -1

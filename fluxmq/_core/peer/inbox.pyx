@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The receiving end of a stream from another node. See peer/inbox.pxd.
+"""Machine. The receiving end of a stream from another node. See peer/inbox.pxd. It is one file because each record
+notes what its frame is to wait for, and calls are direct only within a file.
 
 What the cold half must provide (`handler`):
 
@@ -19,7 +20,7 @@ What the cold half must provide (`handler`):
     on_refused(sequence, why)   a commit line of this node gave up what a frame caused: it is never acknowledged
 """
 cimport cython
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport uint8_t
 from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
@@ -33,13 +34,12 @@ from fluxmq._core.mqtt.consts cimport (
     REASON_NO_MATCHING_SUBSCRIBERS, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_BARRIER, PEER_CALL, PEER_COMMITTED, PEER_CONTROL,
-    PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED, PEER_GROUP_MESSAGE,
-    PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS, PEER_QUIET, PEER_REFUSED,
-    PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE, PEER_STATE, PEER_VERB,
-    PEER_WITHDRAW, checks_t, next_record, open_frame, taken,
+    FRAME_AGAIN, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_AWAITED, PEER_BARRIER, PEER_CALL, PEER_COMMITTED,
+    PEER_CONTROL, PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED,
+    PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS,
+    PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE,
+    PEER_STATE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame, taken, with_channel,
 )
-from fluxmq._core.peer.queue_member cimport PeerMember
 from fluxmq._core.pubsub.routes cimport route_drop
 from fluxmq._core.pubsub.share_group cimport ShareGroup, group_mark
 from fluxmq._core.pubsub.topics cimport topics_of
@@ -70,9 +70,7 @@ cdef inline bint is_direct_reply(const body_t* body) noexcept:
 
 @cython.final
 cdef class FrameWait:
-    """Value. Called when what a frame caused is decided."""
-    cdef void* inbox            # borrowed, NULL once it is gone: Commits would keep it and the hub alive otherwise
-    cdef uint64_t sequence
+    """Value. See peer/inbox.pxd."""
 
     def __call__(self):
         if self.inbox != NULL:
@@ -108,6 +106,9 @@ cdef class PeerInbox:
         self.positions = {}
         self.forwarded = {}
         self.lined = {}
+        self.barriers = []
+        self.channels = {}
+        self.used = []
         self.settled = []
         self.fresh = True
         known = hub.positions.get(node)
@@ -129,6 +130,8 @@ cdef class PeerInbox:
     def close(self):
         """The sender, or this node, has a new epoch: calls nothing any more."""
         self.handler = None
+        self.channels.clear()
+        self.used.clear()
 
     def apply(self, bytes frame not None) -> int:
         """Applies one frame, as it arrived, unless that was done before. Returns the number up to which the sender has
@@ -173,9 +176,10 @@ cdef class PeerInbox:
             self.hub.touch()
         self.settled.clear()
         self.position = header.sequence
-        if self.asked:
-            self.positions[header.sequence] = self.asked
-            self.asked = 0
+        self.asked = 0
+        if self.upto:
+            self.positions[header.sequence] = self.upto
+            self.upto = 0
         self.done = 0
         self.frames += 1
         self.records += header.records
@@ -189,7 +193,9 @@ cdef class PeerInbox:
         wait.inbox = <void*>self
         wait.sequence = header.sequence
         self.waits[header.sequence] = wait
-        if commits.hold_call((wait, wait.refused), self.since) == 0:
+        if self.used:
+            self.wait_for(wait)
+        elif commits.hold_call((wait, wait.refused), self.since) == 0:
             self.decide(header.sequence)
         if self.delicate and self.hub.ledger.active():
             self.note_position()        # the acknowledgement does not wait for it
@@ -291,6 +297,7 @@ cdef class PeerInbox:
 
     cdef int apply_of_queue(self, const frame_t* frame, const peer_record_t* record) except -1:
         cdef PeerMember member
+        cdef Queue queue
         if record.kind == PEER_PUBLISH:
             return self.publish_to_queue(frame, record)
         if record.kind == PEER_DELIVERY:
@@ -298,7 +305,7 @@ cdef class PeerInbox:
         if record.kind == PEER_SETTLE:
             return self.settle(record)
         if record.kind == PEER_BARRIER:
-            self.asked = record.position
+            self.ask(record)
             return 0
         self.queue = None               # the handler may delete it
         self.member = None
@@ -309,19 +316,31 @@ cdef class PeerInbox:
             if member is not None:
                 member.limit = record.count
                 member.queue.touch()
+                if member.channel:      # a barrier behind it is behind what was given before
+                    self.note_line(member.queue.line, 0, member.channel)
         elif record.kind == PEER_WITHDRAW:
             if record.member in self.outbox.members:
                 (<RelayMember>self.outbox.members[record.member]).withdrawn(record.log, record.offset)
         elif record.kind == PEER_COMMITTED:
-            self.outbox.queues_committed(record.position)
+            self.outbox.queues_committed(record.channel, record.position)
         elif record.kind == PEER_REFUSED:
-            self.outbox.queues_refused(record.position, record.deliveries, taken(&record.payload).decode())
+            self.outbox.queues_refused(record.channel, record.position, record.deliveries,
+                                       taken(&record.payload).decode())
         elif record.kind == PEER_ATTACH:
+            queue = self.hub.owned.get(record.queue)
             self.handler.on_attach(record.member, record.queue, taken(&record.payload))
+            member = self.outbox.hosted.get(record.member)
+            if member is not None and record.channel:
+                member.channel = record.channel
+                self.note_line(queue.line, 0, record.channel)
         elif record.kind == PEER_DETACH:
             self.handler.on_detach(record.member, record.flags & PEER_RESTS != 0)
         elif record.kind == PEER_CALL:
+            queue = self.hub.owned.get(record.queue)
             self.handler.on_call(record.member, record.queue, taken(&record.payload))
+            if queue is not None and queue.relay is None and (self.barriers or record.channel):
+                self.settled += [group for group in queue.groups if group not in self.settled]
+                self.note_line(queue.line, 0, record.channel)
         else:
             self.handler.on_result(record.member, taken(&record.payload))
         return 0
@@ -335,7 +354,7 @@ cdef class PeerInbox:
         cdef uint32_t mark = queue_mark(record.queue)
         cdef int reason
         if record.position:
-            self.asked = record.position
+            self.ask(record)
         if self.queue is None or self.queue.identity != record.queue:
             self.queue = self.hub.owned.get(record.queue)
         memset(&body, 0, sizeof(body))
@@ -363,7 +382,7 @@ cdef class PeerInbox:
             if known is not None and known.has_queue(mark):
                 known.again = True
                 self.hub.ledger.wait_for_earlier(self.queue.line)
-                self.note_line(self.queue.line, record.position)
+                self.note_line(self.queue.line, record.position, record.channel)
                 return 0
             if self.hub.origins.is_late(&origin):
                 return 0
@@ -375,7 +394,7 @@ cdef class PeerInbox:
             reason = self.queue.put(&body, record.flags & PEER_QOS, NULL)
         if reason:
             if record.position and not record.flags & PEER_QUIET and self.outbox is not None:
-                self.outbox.take_refusal(record.position, <uint16_t>reason, b"")
+                self.outbox.take_refusal(record.channel, record.position, <uint16_t>reason, b"")
             else:
                 self.queue.refused(&self.queue.counts.capture_lost)
             return 0
@@ -383,7 +402,7 @@ cdef class PeerInbox:
             # Now: by the end of the turn the clock may have moved, and the message would have expired.
             self.queue.pump()
             self.queue.touch()
-        self.note_line(self.queue.line, record.position)
+        self.note_line(self.queue.line, record.position, record.channel)
         if record.origin:
             self.queue.note_origin(&origin)
             self.hub.origins.note_group(&origin, mark,
@@ -397,16 +416,18 @@ cdef class PeerInbox:
         if record.position == 0 or record.flags & PEER_QUIET or self.outbox is None:
             return 0
         if is_direct_reply(body):
-            return self.outbox.take_refusal(record.position, REASON_NO_MATCHING_SUBSCRIBERS, b"the requester has gone")
+            return self.outbox.take_refusal(record.channel, record.position, REASON_NO_MATCHING_SUBSCRIBERS,
+                                            b"the requester has gone")
         if not record.flags & PEER_FORCED and not is_for_one_queue(body) and self.hub.has_ended(record.queue):
             return 0
-        return self.outbox.take_refusal(record.position, REASON_SERVER_UNAVAILABLE,
+        return self.outbox.take_refusal(record.channel, record.position, REASON_SERVER_UNAVAILABLE,
                                         b"the queue is not at this node any more")
 
     cdef int forward(self, body_t* body, const peer_record_t* record, origin_t* origin) except -1:
         """The queue has moved, or is about to, and the sender does not know yet: the new owner gets the message."""
         cdef pub_t pub
         cdef once_t once = once_of(origin)
+        cdef uint64_t since = self.hub.commits.mark
         cdef list positions
         cdef int reason
         memset(&pub, 0, sizeof(pub))
@@ -421,17 +442,47 @@ cdef class PeerInbox:
         # itself must not overtake it (QueueRelay.fence).
         if reason == 0:
             positions = self.forwarded.setdefault(self.position + 1, [])
-            if record.position:
+            if record.channel and record.position:
+                self.note_sent(since, record.position, record.channel)
+            elif record.position:
                 positions.append(record.position)
         elif record.position and not record.flags & PEER_QUIET and self.outbox is not None:
-            self.outbox.take_refusal(record.position, <uint16_t>reason, b"")
+            self.outbox.take_refusal(record.channel, record.position, <uint16_t>reason, b"")
         return 0
 
-    cdef int note_line(self, Line line, uint64_t position) except -1:
+    cdef Asked channel(self, uint16_t number):
+        """The next frame has something for a channel, not 0."""
+        cdef Asked found = self.channels.get(number)
+        if found is None:
+            found = self.channels[number] = Asked(number, self.outbox)
+        if not found.used:
+            found.used = True
+            self.used.append(found)
+        return found
+
+    cdef int ask(self, const peer_record_t* record) except -1:
+        """The next frame has a position."""
+        cdef Asked channel
+        cdef bint awaited = record.kind == PEER_BARRIER and record.flags & PEER_AWAITED
+        self.asked = with_channel(record.channel, record.position)
+        if record.channel == 0:
+            self.upto = record.position
+            if awaited:
+                self.barriers.append(record.position)
+        elif self.outbox is not None:
+            channel = self.channel(record.channel)
+            channel.upto = record.position
+            if awaited:
+                channel.barriers.append(record.position)
+        return 0
+
+    cdef int note_line(self, Line line, uint64_t position, uint16_t channel) except -1:
         """The next frame has something for a queue of this line, which may be led by another node before it has
         committed that. position: for which a publisher may wait; 0: it is no publish."""
         cdef list lines
         cdef tuple last
+        if channel:
+            return self.channel(channel).note(line, position) if self.outbox is not None else 0
         if line.number == 0:
             return 0
         lines = self.lined.setdefault(self.position + 1, [])
@@ -443,21 +494,66 @@ cdef class PeerInbox:
             last[2].append(position)
         return 0
 
+    cdef int note_sent(self, uint64_t since, uint64_t position, uint16_t channel) except -1:
+        """What was given since this mark is for the queue's new owner, so the next frame has that for the channel."""
+        cdef Commits commits = self.hub.commits
+        cdef uint32_t i = commits.given_count
+        while channel and self.outbox is not None and i > 0 and commits.given[i - 1].mark > since:
+            i -= 1
+            self.channel(channel).note_sent(commits.lines[commits.given[i].line], commits.given[i].position, position)
+        return 0
+
     cdef int note_lines(self) except -1:
         """The same of what the next frame has recorded in such lines besides: consumers that came or went, and what
         they got."""
         cdef Commits commits = self.hub.commits
         cdef uint32_t i = commits.given_count
         cdef uint32_t last = 0
+        cdef set others = self.lines_of_channels()
         cdef Line line
         while i > 0 and commits.given[i - 1].mark > self.since:
             i -= 1
             if commits.given[i].line != last:
                 last = commits.given[i].line
                 line = commits.lines[last]
-                if line.gather_length or line.timed:    # lines between nodes have no records, and no clock
-                    self.note_line(line, 0)
+                # Lines between nodes have no records, and no clock.
+                if (line.gather_length or line.timed) and line not in others:
+                    self.note_line(line, 0, 0)
+        if self.barriers:
+            for lines in self.lined.values():       # what is not decided of channel 0
+                for _, _, positions in lines:
+                    positions += self.barriers
+            self.barriers = []
         return 0
+
+    cdef set lines_of_channels(self):
+        """Those for which other channels wait, and the next frame does not."""
+        cdef set found = set()
+        cdef Asked channel
+        for channel in self.used:
+            found.update([line for line, _, _ in channel.lines if (<Line>line).number])
+        if found:
+            found.difference_update([line for line, _, _ in self.lined.get(self.position + 1, ())])
+        return found
+
+    cdef int wait_for(self, FrameWait wait) except -1:
+        """The frame was applied: it waits for its part of the journal, and channels for theirs."""
+        cdef Commits commits = self.hub.commits
+        cdef Asked channel
+        cdef set others = self.lines_of_channels()
+        cdef uint32_t i, kept = 0
+        for channel in self.used:
+            channel.close_frame(commits)
+        self.used.clear()
+        commits.collect(self.since)
+        for i in range(commits.needed_count):
+            if commits.lines[commits.needed[i].line] not in others:
+                commits.needed[kept] = commits.needed[i]
+                kept += 1
+        commits.needed_count = kept
+        if kept:
+            return commits.queue_call((wait, wait.refused))
+        return self.decide(wait.sequence)
 
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1:
         """What a frame has caused at another node, or in a line that another node leads by now, is not certain, or not
@@ -473,7 +569,7 @@ cdef class PeerInbox:
     cdef int refuse_all(self, list positions, str why) except -1:
         for position in positions:
             if self.outbox is not None and self.outbox.takes_queues():
-                self.outbox.take_refusal(position, REASON_UNSPECIFIED_ERROR, why.encode())
+                self.outbox.take_refusal(0, position, REASON_UNSPECIFIED_ERROR, why.encode())
         return 0
 
     cdef int settle(self, const peer_record_t* record) except -1:
@@ -481,20 +577,28 @@ cdef class PeerInbox:
         if self.outbox is not None:
             member = self.outbox.hosted.get(record.member)
         if member is not None and member.late is not None:
-            # As in forward(): while this node alone has it, the sender keeps it, for this node may die.
-            self.forwarded.setdefault(self.position + 1, [])
-            member.late(member, record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
-                        record.ms, record.flags & PEER_COUNTS != 0, taken(&record.payload).decode())
-            return 0
+            return self.settle_late(member, record)
         if member is None or member.group is None:
             return 0                        # it has left, and so have its claims
-        self.note_line(member.queue.line, 0)
+        self.note_line(member.queue.line, 0, member.channel)
         if member.group not in self.settled:
             self.settled.append(member.group)
         self.hub.node.work += record.count
         return member.settle(record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
                              record.ms, record.flags & PEER_COUNTS != 0,
                              None if record.payload.length == 0 else taken(&record.payload).decode())
+
+    cdef int settle_late(self, PeerMember member, const peer_record_t* record) except -1:
+        """The queue has moved, and the sender did not know yet. As in forward(): while this node alone has it, the
+        sender keeps it, for this node may die."""
+        cdef uint64_t since = self.hub.commits.mark
+        self.forwarded.setdefault(self.position + 1, [])
+        member.late(member, record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
+                    record.ms, record.flags & PEER_COUNTS != 0, taken(&record.payload).decode())
+        if member.queue.relay is None:          # it is here again
+            self.settled += [group for group in member.queue.groups if group not in self.settled]
+            return self.note_line(member.queue.line, 0, member.channel)
+        return self.note_sent(since, 0, member.channel)
 
     cdef int arrive(self, const frame_t* frame, const peer_record_t* record) except -1:
         """A message for a consumer of this node."""
@@ -678,7 +782,7 @@ cdef class PeerInbox:
             if self.positions:
                 asked = self.positions.pop(self.committed, asked)
         if asked and self.outbox is not None and self.outbox.takes_queues():
-            self.outbox.take_committed(asked)
+            self.outbox.take_committed(0, asked)
         if self.handler is not None:
             self.handler.on_applied(self.committed)
         return 0

@@ -14,6 +14,8 @@ cdef class PeerMember(Member):
     # The queue has moved, and what its node says of messages goes there: called with itself, verb, deliveries, log,
     # first offset, count, ms, whether it counts, reason. None: the queue is here.
     cdef public object late
+    # In which its node waits for what its consumer does (peer/channel.pxd).
+    cdef public uint16_t channel
     cdef bint ending                        # it has left: its node knows that it holds nothing
 
     cdef claim_t* claim_at(self, uint32_t log, uint64_t offset, uint16_t deliveries)

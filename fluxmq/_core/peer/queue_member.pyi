@@ -10,6 +10,7 @@ __all__ = ["PeerMember"]
 @final
 class PeerMember(Member):
     limit: int
+    channel: int
     backoff: Callable[[PeerMember, int], int] | None
     late: Callable[[PeerMember, int, int, int, int, int, int, bool, str], object] | None
     def __init__(self, outbox: PeerOutbox, queue: Queue, number: int) -> None: ...

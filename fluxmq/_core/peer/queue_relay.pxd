@@ -21,6 +21,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
+from fluxmq._core.peer.channel cimport Channel
 from fluxmq._core.peer.outbox cimport PeerOutbox
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.group cimport Group
@@ -53,7 +54,7 @@ cdef class RelayMember(Taker):
     cdef uint64_t given             # messages, to the consumer
     cdef uint64_t given_then        # at the last return_stalled()
     cdef PeerOutbox watched_by      # in whose list for that it is; None: in none
-    cdef uint64_t halted            # position of the queue line from which on nothing may come; 0: it may
+    cdef uint64_t halted            # position of the channel from which on nothing may come; 0: it may
     cdef readonly uint32_t ahead    # what may wait here
     cdef int64_t done_then          # when that was found: messages given and not held any more
     cdef int64_t ahead_ms           # and the monotonic time
@@ -106,6 +107,10 @@ cdef class QueueRelay(Relay):
     cdef readonly Queue queue
     cdef readonly PeerOutbox outbox     # None: the owner is away
     cdef readonly str owner             # its name
+    # The nodes that replicate the queue, as a number; 0: none do, and the owner's journal commits what is sent there.
+    # Those of one group are decided together (peer/channel.pxd).
+    cdef uint64_t group
+    cdef readonly Channel channel       # of that group, to the owner; None: the owner is away
     cdef readonly list consumers        # RelayMember
     cdef public str refuses             # why publishers must go to the owner's node; None: they need not
     cdef public object on_readers       # (queue): readers of the stream have been pumped

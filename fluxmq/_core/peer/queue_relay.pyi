@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from fluxmq._core.memory.commits import Line
+from fluxmq._core.peer.channel import Channel
 from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
@@ -52,6 +53,9 @@ class QueueRelay(Relay):
     def owner(self) -> str: ...
     @property
     def consumers(self) -> list[RelayMember]: ...
+    replication_group: int
+    @property
+    def channel(self) -> Channel | None: ...
     refuses: str | None
     on_readers: Callable[[Queue], None] | None
     on_flushed: Callable[[Queue], None] | None

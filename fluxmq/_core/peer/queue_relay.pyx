@@ -81,7 +81,8 @@ cdef class RelayMember:
     cdef int return_one(self, uint32_t log, uint64_t offset, uint16_t deliveries) except -1:
         """The consumer has never seen it: as if the owner had not given it."""
         if self.number and self.relay.reaches():
-            self.relay.outbox.take_settlement(self.number, VERB_NACK, deliveries, log, offset, 0, None)
+            self.relay.outbox.take_settlement(self.relay.channel, self.number, VERB_NACK, deliveries, log, offset, 0,
+                                              None)
         return 0
 
     cdef int return_waiting(self, uint32_t kept) except -1:
@@ -117,9 +118,9 @@ cdef class RelayMember:
             pass                                # its client has not asked, or the owner cannot hear
         elif self.halted == 0:
             self.tell_room(0)
-            self.relay.outbox.take_barrier()
-            self.halted = self.relay.outbox.queue_line.at - 1
-        elif self.relay.outbox.queue_line.decided >= self.halted:
+            self.relay.outbox.take_barrier(self.relay.channel, False)
+            self.halted = self.relay.channel.line.at - 1
+        elif self.relay.channel.line.decided >= self.halted:
             self.return_waiting(keeps)
             self.halted = 0
         if self.shared is not None:
@@ -181,7 +182,8 @@ cdef class RelayMember:
         if self.ordered:
             position = self.ordered.pop((log, offset), 0)
             if position and self.relay.reaches():
-                self.relay.outbox.queues_refused(position, REASON_IMPLEMENTATION_SPECIFIC_ERROR, TAKEN_BACK)
+                self.relay.outbox.queues_refused(self.relay.channel.number, position,
+                                                 REASON_IMPLEMENTATION_SPECIFIC_ERROR, TAKEN_BACK)
         if log >= <uint32_t>len(self.group.cursors):
             return 0
         claim = (<Cursor>self.group.cursors[log]).find(offset)
@@ -312,7 +314,8 @@ cdef class RelayMember:
             return 0
         settled, self.settled = self.settled, None
         for verb, deliveries, log, offset, ms, reason in settled:
-            self.relay.outbox.take_settlement(self.number, verb, deliveries, log, offset, ms, reason)
+            self.relay.outbox.take_settlement(self.relay.channel, self.number, verb, deliveries, log, offset, ms,
+                                              reason)
         if self.member.number == 0:
             self.early = (self.early or []) + settled
         self.retell = True      # the owner has counted them as held
@@ -468,8 +471,28 @@ cdef class QueueRelay(Relay):
             one.keep_early()
         self.owner = owner
         self.outbox = outbox
+        self.channel = None
         if outbox is not None:
             self.hub = outbox.hub
+            self.channel = outbox.channel(self.group)
+
+    @property
+    def replication_group(self) -> int:
+        """See peer/queue_relay.pxd."""
+        return self.group
+
+    @replication_group.setter
+    def replication_group(self, uint64_t group):
+        cdef RelayMember one
+        if group == self.group:
+            return
+        self.group = group
+        if self.outbox is not None:
+            self.outbox.seal_if_any()           # what gathers is of the former channel
+            self.channel = self.outbox.channel(group)
+            for one in self.consumers:
+                one.halted = 0                  # positions of that one
+                one.ordered = None
 
     def forget_held(self):
         """The owner is gone, and the messages with it: what consumers hold cannot be settled any more."""
@@ -518,8 +541,8 @@ cdef class QueueRelay(Relay):
         cdef ticket_t ticket
         if not self.reaches() or self.sent_in <= self.outbox.acknowledged_upto:
             return
-        ticket = ticket_t(self.outbox.queue_line.gathering(), self.outbox.queue_line.number, 0, 0)
-        self.outbox.take_barrier()
+        ticket = ticket_t(self.channel.line.gathering(), self.channel.line.number, 0, 0)
+        self.outbox.take_barrier(self.channel, False)
         cdef Fence fence = Fence.__new__(Fence)
         fence.relay, fence.outbox = self, self.outbox
         self.fences += 1
@@ -721,7 +744,7 @@ cdef class QueueRelay(Relay):
         member.number = 0                   # until the owner has attached it
         one.told = member.held + room
         self.outbox.members[one.number] = one
-        self.outbox.take_call(PEER_ATTACH, one.number, self.queue.identity, data)
+        self.outbox.take_call(self.channel, PEER_ATTACH, one.number, self.queue.identity, data)
         return one.number
 
     def call(self, bytes data not None, bint awaited=False) -> int:
@@ -735,8 +758,8 @@ cdef class QueueRelay(Relay):
         self.outbox.hub.whole = True        # the owner refuses at the position before the call, in its frame
         try:
             if awaited:
-                self.outbox.take_barrier()
-            self.outbox.take_call(PEER_CALL, number, self.queue.identity, data)
+                self.outbox.take_barrier(self.channel, True)
+            self.outbox.take_call(self.channel, PEER_CALL, number, self.queue.identity, data)
         finally:
             self.outbox.hub.whole = False
         return number
@@ -780,8 +803,8 @@ cdef class QueueRelay(Relay):
         cdef uint64_t position
         if not self.reaches():
             return
-        one.ordered = {key: at for key, at in (one.ordered or {}).items() if at > self.outbox.queue_line.decided}
-        position = self.outbox.queue_line.at - 1
+        one.ordered = {key: at for key, at in (one.ordered or {}).items() if at > self.channel.line.decided}
+        position = self.channel.line.at - 1
         for offset in offsets:
             one.ordered[log, offset] = position
 
@@ -799,7 +822,7 @@ cdef class QueueRelay(Relay):
         if self.keepers or self.fences:
             return self.keep_one(body, qos, awaited, pub)
         self.sent_in = self.outbox.newest() + 1
-        return self.outbox.take_publish(self.queue.identity, body, qos, awaited, pub)
+        return self.outbox.take_publish(self.channel, self.queue.identity, body, qos, awaited, pub)
 
     cdef int settle(self, object group, claim_t* claim, uint8_t verb, int64_t ms, bint counts, str reason) except -1:
         cdef Cursor cursor = <Cursor>claim.cursor
@@ -815,7 +838,7 @@ cdef class QueueRelay(Relay):
             self.queue.touch()
         if number == 0 or not self.reaches():
             return 0 if verb == VERB_EXTEND else self.keep_settled(member, (flags, deliveries, log, offset, ms, why))
-        return self.outbox.take_settlement(number, flags, deliveries, log, offset, ms, why)
+        return self.outbox.take_settlement(self.channel, number, flags, deliveries, log, offset, ms, why)
 
     cdef int keep_settled(self, Member member, tuple what) except -1:
         """Keeps what a consumer has done until the owner has attached it: (verb and flags, deliveries, index of the
@@ -830,7 +853,7 @@ cdef class QueueRelay(Relay):
             for one in self.consumers:
                 one.send_settled()
                 self.settled = self.settled or one.settled is not None
-        return self.outbox.take_barrier() if self.reaches() else 0
+        return self.outbox.take_barrier(self.channel, True) if self.reaches() else 0
 
     cdef int joined(self, object group, Member member, bint pulls) except -1:
         cdef RelayMember one = RelayMember.__new__(RelayMember)

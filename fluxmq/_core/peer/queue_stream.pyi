@@ -3,6 +3,7 @@ from collections.abc import Callable
 from typing_extensions import disjoint_base
 
 from fluxmq._core.memory.commits import Line
+from fluxmq._core.peer.channel import Channel
 from fluxmq._core.peer.feed import PeerFeed
 from fluxmq._core.peer.late import LateStream
 from fluxmq._core.peer.queue_member import PeerMember
@@ -19,6 +20,8 @@ class QueueStream(LateStream):
     def hosted(self) -> dict[int, PeerMember]: ...
     @property
     def feeds(self) -> dict[Queue, PeerFeed]: ...
+    @property
+    def channels(self) -> list[Channel]: ...
     def publish_to(self, queue: int, topic: bytes, properties: bytes, payload: bytes, *, format: int,
                    unrouted: Callable[[], object] | None = None) -> bool: ...
     def ask(self, queue: int, data: bytes) -> int: ...

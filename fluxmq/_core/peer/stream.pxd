@@ -7,7 +7,8 @@ them until they are acknowledged.
 
 A frame's sequence number is its position in two commit lines: of messages, and of interest. So what was given to a line
 in a turn (a message of QoS 1 or 2, an interest) is committed when its frame is acknowledged. The third line, of queues,
-has positions of its own (queue_stream.pxd); a frame knows how far it went.
+has positions of its own (queue_stream.pxd); a frame knows how far it went. So have the lines of other channels
+(channel.pxd), which know that themselves.
 
 Frames outlive a connection: attach() sends those that the other node does not have again. If that node has a new epoch
 (it restarted, or was fenced) they are addressed anew, and marked if they may have reached the former life
@@ -156,6 +157,10 @@ cdef class FrameStream(PeerHop):
     # What the layers above do when there is room again, and when the other node has died.
     cdef int feed(self) except -1
     cdef int drop_late(self) except -1
+    # Lines of other channels: what is given up of frames before this one (0: everything); what became of the frames up
+    # to this one nobody will say.
+    cdef int give_up_channels(self, uint64_t before, str why) except -1
+    cdef int lose_channels(self, uint64_t upto, str why) except -1
 
     cdef int mark_lost(self) except -1
     cdef int end_as(self, stream_state state) except -1

@@ -103,6 +103,7 @@ cdef class FrameStream(PeerHop):
         if to_epoch != self.to_epoch:
             if self.to_epoch:
                 self.again_upto = self.handed_ever
+                self.lose_channels(max(position, self.acknowledged_upto), f"node {self.node} was started again")
             self.on_disk = position
         self.to_epoch = to_epoch
         self.send = send
@@ -150,6 +151,7 @@ cdef class FrameStream(PeerHop):
             self.line.give_up(self.gone)
             self.interest_line.give_up(self.gone)
             self.queue_line.give_up(self.gone)
+            self.give_up_channels(0, self.gone)
             return 0
         return self.hand_over()
 
@@ -431,8 +433,8 @@ cdef class FrameStream(PeerHop):
     # ---------------------------------------------------------------- giving up
 
     def give_up_before(self, uint64_t sequence, str why not None):
-        """Gives up the tickets of frames before this one (see `cut`) that are not acknowledged. The frames themselves
-        stay: the other node may still get them. why: shown to clients."""
+        """Gives up the tickets of frames before this one (see `cut`) that are not decided. The frames themselves stay:
+        the other node may still get them. why: shown to clients. Raises UsageError for a frame behind the next one."""
         cdef uint64_t at
         if sequence > self.newest() + 1:
             raise UsageError(f"frame {sequence - 1} was not made yet")
@@ -443,6 +445,7 @@ cdef class FrameStream(PeerHop):
                 self.queue_line.give_up(why, at)
             if self.state < STREAM_PARKED:
                 self.interest_line.give_up(why, sequence - 1)
+        self.give_up_channels(sequence, why)
 
     def abandon(self, str why not None):
         """The other node will not come back: gives up all tickets, also of what is forwarded from now on, and drops the
@@ -453,6 +456,7 @@ cdef class FrameStream(PeerHop):
         self.line.give_up(why)
         self.interest_line.give_up(why)
         self.queue_line.give_up(why)
+        self.give_up_channels(0, why)
         self.drop_late()
         self.ease()
 
@@ -479,6 +483,7 @@ cdef class FrameStream(PeerHop):
         self.interest_line.commit(self.newest())
         self.interest_line.close("the node has died")
         self.queue_line.close(f"node {self.node} has died")
+        self.give_up_channels(0, f"node {self.node} has died")
         self.drop_late()
 
     cdef int feed(self) except -1:
@@ -486,6 +491,12 @@ cdef class FrameStream(PeerHop):
         return 0
 
     cdef int drop_late(self) except -1:
+        return 0
+
+    cdef int give_up_channels(self, uint64_t before, str why) except -1:
+        return 0
+
+    cdef int lose_channels(self, uint64_t upto, str why) except -1:
         return 0
 
     cdef int ease(self) except -1:

@@ -16,6 +16,7 @@ from fluxmq._core.peer.frames cimport (
     peer_record_t, publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed,
     put_group_message, put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused,
     put_release, put_result, put_retained, put_settle, put_withdraw, span_t, version_t,
+    with_channel,
 )
 from fluxmq._core.wire.primitives cimport Cursor
 from fluxmq._core.wire.sizes cimport fit_u16
@@ -153,11 +154,11 @@ cdef bytes queue_record_bytes(tuple record):
     elif kind == PEER_CREDIT:
         end = put_credit(begin, record[1], record[2])
     elif kind == PEER_ATTACH or kind == PEER_CALL:
-        end = put_call(begin, <uint8_t>kind, record[1], record[2], at_of(data), <uint32_t>len(data))
+        end = put_call(begin, <uint8_t>kind, record[3], record[1], record[2], at_of(data), <uint32_t>len(data))
     elif kind == PEER_DETACH:
         end = put_detach(begin, record[1], record[2])
     elif kind == PEER_BARRIER or kind == PEER_COMMITTED:
-        end = put_position(begin, <uint8_t>kind, record[1])
+        end = put_position(begin, <uint8_t>kind, record[2] if kind == PEER_BARRIER else 0, record[1])
     elif kind == PEER_DELIVERY:
         end = put_delivery(begin, record[1], record[2], record[3], at_of(data), <uint32_t>len(data), record[4])
     elif kind == PEER_WITHDRAW:
@@ -177,7 +178,7 @@ cdef tuple queue_record(const peer_record_t* record):
     if record.kind == PEER_PUBLISH:
         one = [record.kind, record.queue, record.flags & (PEER_QOS | PEER_QUIET),
                record.format | (2 if record.flags & PEER_FORCED else 0) | (4 if record.flags & PEER_REPEATED else 0),
-               record.position,
+               with_channel(record.channel, record.position),
                record.left_ms, taken(&record.topic), taken(&record.properties), taken(&record.payload)]
         if record.flags & PEER_ORIGIN:
             one.append((record.origin, record.use, record.packet_id))
@@ -188,11 +189,13 @@ cdef tuple queue_record(const peer_record_t* record):
     if record.kind == PEER_CREDIT:
         return record.kind, record.member, record.count
     if record.kind == PEER_ATTACH or record.kind == PEER_CALL:
-        return record.kind, record.member, record.queue, taken(&record.payload)
+        return record.kind, record.member, record.queue, record.channel, taken(&record.payload)
     if record.kind == PEER_DETACH:
         return record.kind, record.member, record.flags
-    if record.kind == PEER_BARRIER or record.kind == PEER_COMMITTED:
-        return record.kind, record.position
+    if record.kind == PEER_BARRIER:
+        return record.kind, with_channel(record.channel, record.position), record.flags
+    if record.kind == PEER_COMMITTED:
+        return record.kind, with_channel(record.channel, record.position)
     if record.kind == PEER_DELIVERY:
         data = taken(&record.payload)
         return (record.kind, record.member, record.deliveries, record.log, record.left_ms,
@@ -202,7 +205,8 @@ cdef tuple queue_record(const peer_record_t* record):
         return record.kind, record.member, record.log, record.offset
     if record.kind == PEER_RESULT:
         return record.kind, record.member, taken(&record.payload)
-    return record.kind, record.position, record.deliveries, taken(&record.payload)
+    return (record.kind, with_channel(record.channel, record.position), record.deliveries,
+            taken(&record.payload))
 
 
 def encode(dict header not None, list records not None) -> bytes:
@@ -225,10 +229,11 @@ def decode(bytes data not None) -> tuple:
     (21, as such a one, size of the payload).
 
     Of queues: (9, queue, QoS, format, position, left_ms, topic, properties, payload), (10, member, flags, deliveries,
-    log, first offset, count, ms, reason), (11, member, limit), (12, number, queue, data), (13, member, flags),
-    (14, as 12), (15, position), (16, member, deliveries, log, left_ms, message, offset, format, topic, properties),
-    (17, member, log, offset), (18, number, data), (19, position), (20, position, reason, text). What stands behind the
-    message of 16 is read from it, and encode() does not need it. Its expiry is zero: left_ms (0: never) has it."""
+    log, first offset, count, ms, reason), (11, member, limit), (12, number, queue, channel, data), (13, member, flags),
+    (14, as 12), (15, position, flags), (16, member, deliveries, log, left_ms, message, offset, format, topic,
+    properties), (17, member, log, offset), (18, number, data), (19, position), (20, position, reason, text). A position
+    has its channel in the upper 16 bits. What stands behind the message of 16 is read from it, and encode() does not
+    need it. Its expiry is zero: left_ms (0: never) has it."""
     cdef frame_t frame
     cdef Cursor records
     cdef peer_record_t record

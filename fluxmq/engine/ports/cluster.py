@@ -176,6 +176,10 @@ class Replicator(Protocol):
         Raises QueueRefused(unavailable) when a queue that must be replicated cannot be now.
         """
 
+    def group_of_queue(self, namespace: bytes, name: bytes) -> int:
+        """The group of nodes that replicates a queue whose messages another node has, as a number that is the same as
+        long as the queue is there; 0: none does. Called each time when its owner is heard of. Raises nothing."""
+
 
 class Cluster(NamedTuple):
     """The three services together, as the engine gets them."""

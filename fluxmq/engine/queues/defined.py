@@ -150,6 +150,7 @@ class DefinedQueues(QueueListener):
             node = self.manager.definer.home_of(state.queue.address)
         former = relay.outbox
         has_moved = node != relay.owner and relay.reachable and hop is not None
+        relay.replication_group = self.manager.replicator.group_of_queue(*state.queue.address)
         relay.set_owner(node or relay.owner, hop)
         if state.spec.type == "ephemeral" and not has_moved:  # it is made anew elsewhere, empty
             relay.forget_held()
