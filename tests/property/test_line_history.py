@@ -131,9 +131,11 @@ class Consumer:
 
 
 class World:
-    """pending: what the leader has submitted and is not committed: (position, records, the line's time, offsets that it
-    settles). log: what is. lives: how many began. settled: offsets that somebody has settled; final: those whose
-    settlement at the leader is committed."""
+    """spec, identity: of the queue. pending: what the leader has submitted and is not committed: (position, records,
+    the line's time, offsets that it settles). log: what is. lives: how many began. settled: offsets that somebody has
+    settled; final: those whose settlement at the leader is committed."""
+
+    spec, identity = SPEC, IDENTITY
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -142,6 +144,10 @@ class World:
         self.nodes: dict[str, LineNode] = {}
         self.wires: dict[tuple[str, str], Wire] = {}
         self.leader = "a"
+        self.begin()
+
+    def begin(self) -> None:
+        """Everybody is there, and nothing has happened."""
         self.pending: list[tuple[int, bytes, int, set[int]]] = []
         self.log: list[tuple[bytes, int]] = []
         self.ended: set[int] = set()
@@ -157,12 +163,12 @@ class World:
         for name in NAMES:
             self.born(name)
         first = self.nodes["a"]
-        queue = first.manager.declare(SPEC, first.line)[0]
-        first.defined.identify(queue.address, IDENTITY)
+        queue = first.manager.declare(self.spec, first.line)[0]
+        first.defined.identify(queue.address, self.identity)
         first.copies.lead()
         first.copies.note(first.state)
         for name in NAMES[1:]:
-            self.nodes[name].manager.make_relay(SPEC, None, IDENTITY)
+            self.nodes[name].manager.make_relay(self.spec, None, self.identity)
             self.nodes[name].hears("a")
         self.commit_all()
 
@@ -206,9 +212,12 @@ class World:
             outbox.give_up_queues(f"node {name} is gone")
             node.hosts.on_gone(outbox)
             node.relays.on_gone(outbox)
-            if node.heard_of == name and node.state.queue.relay is not None:
-                node.defined.set_owner(node.state, None)
+            self.hears_of_death(node, name)
             node.turn()
+
+    def hears_of_death(self, node: LineNode, name: str) -> None:
+        if node.heard_of == name and node.state.queue.relay is not None:
+            node.defined.set_owner(node.state, None)
 
     def comes_back(self, name: str) -> None:
         """With a snapshot of the leader's, which has nothing that is not committed."""
@@ -216,7 +225,7 @@ class World:
         self.commit_all()
         node.copies.restore(snapshot(self.led.manager, self.led.state))
         node.reached = len(self.log)
-        node.manager.make_relay(SPEC, None, IDENTITY)
+        node.manager.make_relay(self.spec, None, self.identity)
         node.hears(self.leader)
 
     def turns(self) -> None:
@@ -303,13 +312,14 @@ class World:
             if isinstance(relay, QueueRelay) and not relay.reachable:
                 outcomes[key] = "no owner"      # of publish_message nobody hears that
             elif twice is None:
-                reason = one.state.queue.publish(b"$queue/q", b"%d" % number)
+                reason = one.state.queue.publish(b"$queue/" + one.state.queue.name, b"%d" % number)
                 if reason:
                     outcomes[key] = f"{reason:#x}"
                     return
             else:
                 self.twice.add(number)
-                one.hub.publish_message(b"$queue/q", b"%d" % number, 2, identity=identity)
+                one.hub.publish_message(b"$queue/" + one.state.queue.name, b"%d" % number, 2,
+                                        identity=identity)
             if key not in outcomes:
                 self.asked.add(key)
                 one.hub.when_durable(partial(outcomes.__setitem__, key, None), since,
