@@ -13,10 +13,28 @@ from kit.world import World
 from oracle import peer
 from oracle.mqtt import Puback, Publish, Pubrec
 
+from fluxmq._core.peer.channel import Channel
+from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq._core.peer.outbox import PeerOutbox
+from fluxmq.model.queues import QueueSpec
 
 WINDOW = 20_000
 PERSISTENT = {"delivery_mode": 2}
+
+
+class Ear:
+    """The handler of an inbox that gets answers only."""
+
+    def on_applied(self, sequence: int) -> None: ...
+    def on_interest(self, namespace: bytes, filter_: bytes, group: bytes, count: int, durable: bool) -> None: ...
+    def on_interest_end(self) -> None: ...
+    def on_control(self, data: bytes) -> None: ...
+    def on_group_message(self, *what: object) -> None: ...
+    def on_attach(self, number: int, queue: int, data: bytes) -> None: ...
+    def on_detach(self, number: int, rests: bool) -> None: ...
+    def on_call(self, number: int, queue: int, data: bytes) -> None: ...
+    def on_result(self, number: int, data: bytes) -> None: ...
+    def on_refused(self, sequence: int, why: str) -> None: ...
 
 
 class StreamWorld(World):
@@ -139,6 +157,56 @@ def test_who_waits_for_a_node_that_will_not_come_back_is_refused_and_read_again(
     assert [(packet.packet_id, packet.reason) for packet in (client.expect(Puback) for _ in sent)] == [
         (packet_id, 0x80) for packet_id in sent]
     client.expect_quiet()
+
+
+def test_who_publishes_to_a_group_that_stands_still_is_not_read_and_others_are(world: StreamWorld) -> None:
+    """Frames are acknowledged, and nothing of the one group is decided: a quarter of the window is."""
+    def begin(server: Any) -> list[Channel]:
+        inbox.append(PeerInbox(server.hub, "far", 2, 1, Ear()))
+        inbox[0].outbox = world.outbox
+        for at in range(2):
+            queue = server.queues.manager.make_relay(QueueSpec(name=f"q{at}"), None, 100 + at).queue
+            queue.relay.replication_group = 10 + at
+            queue.relay.set_owner("far", world.outbox)
+        return world.outbox.channels[1:]
+
+    def waiting(at: int) -> int:
+        return int(world.node.call(lambda _: len(channels[at].paused or ())))
+
+    def decide(at: int) -> None:
+        def said(_: Any) -> None:
+            position = channels[at].line.committed + channels[at].line.undecided
+            header = {"version": 1, "records": 1, "epoch": 2, "to_epoch": 1, "sequence": inbox[0].position + 1}
+            inbox[0].apply(peer.build(header, [(19, position | channels[at].number << 48)]))
+
+        world.acknowledge()
+        world.node.call(said)
+
+    inbox: list[PeerInbox] = []
+    channels = world.node.call(begin)
+    client, other = world.mqtt(), world.mqtt()
+    sent = [send(client, "$queue/q0", 1, b"x" * 500) for _ in range(100)]
+    wait_until(lambda: world.acknowledge() == 0 and waiting(0) == 1)
+    for number in range(50):            # more than a quarter, and than the window
+        packet_id = send(other, "$queue/q1", 1, bytes(500))
+        wait_until(lambda: world.node.call(lambda _: channels[1].line.undecided) == 1)
+        decide(1)
+        assert other.expect(Puback).packet_id == packet_id, number
+    assert waiting(0) == 1
+    assert WINDOW // 4 <= world.node.call(lambda _: channels[0].waiting_bytes) < WINDOW // 4 + 1000
+    answered: list[int] = []
+    while len(answered) < len(sent):
+        wait_until(lambda: world.node.call(lambda _: channels[0].line.undecided))
+        count = world.node.call(lambda _: channels[0].line.undecided)
+        decide(0)
+        answered += [client.expect(Puback).packet_id for _ in range(count)]
+    assert answered == sent and waiting(0) == 0
+    for _ in range(100):
+        send(client, "$queue/q0", 1, bytes(500))
+    wait_until(lambda: world.acknowledge() == 0 and waiting(0) == 1)
+    world.node.call(lambda server: [connection.abort() for connection in list(server.poller.connections)])
+    world.do(world.outbox.return_stalled)
+    assert waiting(0) == 0              # nothing is left of who goes meanwhile
 
 
 def test_an_amqp_message_is_sent_as_its_whole_translation(world: StreamWorld) -> None:

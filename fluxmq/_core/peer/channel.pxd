@@ -48,5 +48,7 @@ cdef class Channel(PeerHop):
     cdef bytes take_refused(self, uint64_t barrier, bint* own)
     # Gives up what frames before this one have; 0: everything.
     cdef int give_up_before(self, uint64_t frame, str why) except -1
+    # Connections that have ended are not paused any more: nothing else drops them.
+    cdef int forget_ended(self) except -1
     # Nobody will say what became of the frames up to this one. Returns their settlements, oldest first.
     cdef list lose(self, uint64_t frame, str why)

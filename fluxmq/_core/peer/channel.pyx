@@ -60,6 +60,11 @@ cdef class Channel(PeerHop):
             self.line.give_up(why, upto)
         return 0
 
+    cdef int forget_ended(self) except -1:
+        for connection in [one for one in self.paused or () if not one.paused]:
+            del self.paused[connection]
+        return 0
+
     cdef list lose(self, uint64_t frame, str why):
         cdef list found = []
         self.give_up_before(frame + 1, why)

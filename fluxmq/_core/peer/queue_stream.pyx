@@ -412,6 +412,9 @@ cdef class QueueStream(LateStream):
     def return_stalled(self):
         """Gives back what waits here for consumers that get nothing. Called once a second."""
         cdef list waited = self.waited
+        cdef Channel channel
+        for channel in self.channels:
+            channel.forget_ended()
         if waited:
             self.waited = []
             # Those of another owner by now are in the list of the way there, if anything waits for them.
