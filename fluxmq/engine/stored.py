@@ -115,14 +115,22 @@ def copied_of(value: bytes) -> tuple[bytes, dict[int, int]]:
     kinds = [kind for kind, _ in found]
     if kinds.count(RecordKind.QUEUE) != 1 or kinds[0] != RecordKind.CLOCK or kinds[-1] != RecordKind.CLOCK:
         raise CorruptError("its records are not those of one queue")
+    queue = queue_of(found[kinds.index(RecordKind.QUEUE)][1][8:])[0]
+    numbers = {one.number for one in queue.logs} | ({queue.delay} if queue.delay else set())
+    if not numbers <= logs.keys() or 0 in logs.values() or len(set(logs.values())) != len(logs):
+        raise CorruptError("it does not say which numbers its logs have on this disk")
     return records, logs
 
 
-def position_of(value: bytes) -> int:
-    """Up to where the batches of a group's line are in the view."""
-    if len(value) != 8:
+def position_of(value: bytes) -> tuple[int, bytes]:
+    """Up to where the batches of a group's line are in the view; and the records of its namespaces."""
+    if len(value) < 8:
         raise CorruptError(f"the position of a group has {len(value)} bytes where 8 should be")
-    return int.from_bytes(value, "big")
+    for kind, body in iter_records(value[8:]):
+        if kind != RecordKind.NAMESPACE or len(body) < 8:
+            raise CorruptError(f"behind the position of a group is a record of kind {kind}")
+        read_namespace(body[8:])
+    return int.from_bytes(value[:8], "big"), value[8:]
 
 
 def _sound(record: GroupRecord) -> GroupRecord:

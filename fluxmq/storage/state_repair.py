@@ -72,7 +72,8 @@ _GOES = {b"m": "the message is lost", b"s": "the session is lost, what waited fo
          b"g": "the group is lost: what it had settled is delivered again to one that is made anew",
          b"l": "where the log begins and ends is found out anew from its files and its groups",
          b"d": "which messages its producers had sent is forgotten: what they repeat counts as new",
-         b"f": "another node's copy takes its place", b"a": "copies of the group are made anew from another node's",
+         b"f": "another node's copy takes its place, and what is here of its messages is put into a queue of its own",
+         b"a": "copies of the group are made anew from another node's",
          b"e": "the exchange is lost, and with it its bindings", b"b": "the binding is lost"}
 
 
@@ -196,7 +197,7 @@ def _wrong(state: _State, mending: Mending, key: bytes, value: bytes, problem: s
     goes = _GOES[kind]
     kept = _kept(kind, value)
     if kept is None:
-        mending.deletes.append(key)
+        mending.deletes += [key, b"a" + bytes(4) + key[1:5]] if kind == b"f" else [key]
     elif kind == b"s":
         mending.puts.append((key, kept))
         goes = "the session is kept, and those of its messages that stand in front of that"

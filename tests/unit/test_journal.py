@@ -215,21 +215,30 @@ def test_files_above_the_limit_are_not_kept(tmp_path: Path) -> None:
         assert files(tmp_path) == [file_name(2)]
 
 
+def stats(directory: Path) -> dict[str, os.stat_result]:
+    """Of all files, at one instant: the writer's thread may rename one meanwhile."""
+    while True:
+        try:
+            return {path.name: path.stat() for path in directory.iterdir()}
+        except FileNotFoundError:
+            continue
+
+
 def test_a_file_that_has_grown_to_its_size_is_followed_by_another(tmp_path: Path, mode: str) -> None:
     with writing(tmp_path, mode=mode, file_bytes_max=10_000) as journal:
         for index in range(40):
             commit(journal, (1, b"%04d" % index * 250))
         upto = journal.rotate()
         wait_rotated(journal)
-        sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+        sizes = [found.st_size for found in stats(tmp_path).values()]
         assert len(sizes) >= 4 and max(sizes) < 10_000 + 1_100
         # Several files are retired at once, and as many as there is use for are kept.
         assert journal.retire(upto) >= 3
         assert sum("spare" in name for name in files(tmp_path)) >= 3
-        inodes = {path.stat().st_ino for path in tmp_path.iterdir() if "spare" in path.name}
+        inodes = {found.st_ino for name, found in stats(tmp_path).items() if "spare" in name}
         for index in range(40, 100):
             commit(journal, (1, b"%04d" % index * 250))
-        used = {path.stat().st_ino for path in tmp_path.iterdir() if "spare" not in path.name}
+        used = {found.st_ino for name, found in stats(tmp_path).items() if "spare" not in name}
         assert inodes <= used, "every spare is written again"
         assert [records for _, records in contents(tmp_path, after=upto)] == [
             [(1, b"%04d" % index * 250)] for index in range(upto, 100)]

@@ -58,6 +58,8 @@ cdef enum:
     NAMES_MAX = 1048576
 
 
+cdef set NO_LINES = set()       # never changed in place
+
 cdef bytes REPLY_PREFIX = DIRECT_REPLY_TO + b"."
 
 
@@ -327,12 +329,11 @@ cdef class PeerInbox:
             self.outbox.queues_refused(record.channel, record.position, record.deliveries,
                                        taken(&record.payload).decode())
         elif record.kind == PEER_ATTACH:
-            queue = self.hub.owned.get(record.queue)
             self.handler.on_attach(record.member, record.queue, taken(&record.payload))
             member = self.outbox.hosted.get(record.member)
             if member is not None and record.channel:
                 member.channel = record.channel
-                self.note_line(queue.line, 0, record.channel)
+                self.note_line(member.queue.line, 0, record.channel)
         elif record.kind == PEER_DETACH:
             self.handler.on_detach(record.member, record.flags & PEER_RESTS != 0)
         elif record.kind == PEER_CALL:
@@ -528,8 +529,11 @@ cdef class PeerInbox:
 
     cdef set lines_of_channels(self):
         """Those for which other channels wait, and the next frame does not."""
-        cdef set found = set()
+        cdef set found
         cdef Asked channel
+        if not self.used:
+            return NO_LINES
+        found = set()
         for channel in self.used:
             found.update([line for line, _, _ in channel.lines if (<Line>line).number])
         if found:

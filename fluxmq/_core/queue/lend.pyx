@@ -13,11 +13,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.queue.lanes cimport lane_of
 from fluxmq._core.queue.cache cimport cache_in
+from fluxmq._core.queue.lanes cimport lane_of
 from fluxmq._core.queue.log cimport (
-    CHUNK_FLUSHED, NOTHING_WANTED, Log, chunk_bytes, chunk_drop, chunk_index, chunk_new, chunk_search, chunk_t,
-    record_at,
+    CHUNK_FLUSHED, CHUNK_SEALED, NOTHING_WANTED, Log, chunk_bytes, chunk_drop, chunk_index, chunk_new, chunk_search,
+    chunk_t, record_at,
 )
 from fluxmq._core.queue.sizes cimport Sizes
 from fluxmq._core.wire.sizes cimport fit_u32
@@ -119,8 +119,9 @@ cdef chunk_t* behind(chunk_t* chunk, uint64_t end) except? NULL:
 
 cdef void leave(chunk_t* chunk, uint64_t end) noexcept:
     """The chunk has only what is below this offset. Whoever has claimed one of the others reads on in its bytes, which
-    stay."""
+    stay: it takes no more messages, also when it is the last one again."""
     cdef uint32_t kept = chunk_search(chunk, end)
+    chunk.state = CHUNK_SEALED
     chunk.used = chunk.at[kept]
     chunk.count = kept
     chunk.last, chunk.covers = record_at(chunk, kept - 1).offset, end

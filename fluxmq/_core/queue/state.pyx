@@ -306,12 +306,14 @@ cdef class Written:
         return self.put(RECORD_CLAIM, first, count, of_run[0], 0, of_run[1], of_run[2]) if count else 0
 
 
-def records_of(Group group not None) -> list:
+def records_of(Group group not None, bint export=False) -> list:
     """The group's state as CURSOR, SETTLE, RETURN, OWNER and, of what members hold, CLAIM records, as they are in a
-    batch, in parts of about 64 KiB. An open run of claims is recorded first (Group.flush_records)."""
+    batch, in parts of about 64 KiB. An open run of claims is recorded first (Group.flush_records). export: for the
+    view; clears `dirty`."""
     cdef Cursor cursor
     cdef Written written = Written.__new__(Written)
     group.write_records()
+    group.dirty = group.dirty and not export
     written.parts, written.room, written.group = [], bytearray(PART_BYTES), group.number
     for cursor in group.cursors:
         written.log = cursor.log.number

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ENDED
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import messages_from
 from fluxmq._core.queue.line import append_records
@@ -26,7 +28,7 @@ from fluxmq.engine.queues.records import HAD, RELEASED, GroupRecord, Origin, ori
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.engine.queues.table import QueueTable
 
-__all__ = ["closing", "described", "gathered", "mark_of", "messages_of", "opening"]
+__all__ = ["closing", "described", "gathered", "mark_of", "messages_of", "namespaces_of", "opening"]
 
 _HEAD = struct.Struct("<BI")
 _CLOCK = struct.Struct(">qq")
@@ -42,6 +44,12 @@ def _number(number: int) -> bytes:
 
 def _clock(table: QueueTable, state: QueueState) -> bytes:
     return _framed(RecordKind.CLOCK, _CLOCK.pack(table.hub.steady_ms + state.queue.line.shift_ms, table.hub.now_ms))
+
+
+def namespaces_of(line: Line) -> bytes:
+    """What the line's numbers of namespaces mean, also of those that have ended."""
+    return b"".join(_framed(RecordKind.NAMESPACE, _number(number), namespace.record if namespace is not None else ENDED)
+                    for number, namespace in sorted(line.namespaces.items()) if number)
 
 
 def opening(table: QueueTable, state: QueueState) -> bytes:
@@ -69,16 +77,17 @@ def _trim(log: Log, next_: int) -> bytes:
 
 
 def closing(table: QueueTable, state: QueueState, groups: Iterable[tuple[Group, GroupRecord]],
-            had: Iterable[Origin] = (), released: Iterable[Origin] = ()) -> Iterator[bytes]:
+            had: Iterable[Origin] = (), released: Iterable[Origin] = (), *, export: bool = False) -> Iterator[bytes]:
     """What the queue's messages are to its groups at this instant, and where its logs end, in parts. had, released: of
-    messages of QoS 2, as Origins.of_queue and released_of. Writes open runs of claims as records first."""
+    messages of QoS 2, as Origins.of_queue and released_of. Writes open runs of claims as records first. export: as of
+    records_of."""
     number, delays = _number(state.queue.number), state.queue.delays
     yield b"".join(_trim(log, log.next) for log in state.logs)
     for group, found in groups:
         yield _framed(RecordKind.GROUP, _number(group.number), msgspec.msgpack.encode(found))
-        yield from records_of(group)
+        yield from records_of(group, export)
     if delays is not None:
-        yield from records_of(delays.group)
+        yield from records_of(delays.group, export)
     for name, known in state.producers.items():
         yield _framed(RecordKind.PRODUCED, number, produced_body(name, known))
     for what, origins in ((HAD, had), (RELEASED, released)):

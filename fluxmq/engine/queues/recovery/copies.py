@@ -1,7 +1,8 @@
 """Copies of queues on disk: of lines other than the journal, what is committed (line.py).
 
     view   f<group u32><queue u64>   [records, {number of a log: its number on this disk}]    the copy without messages
-           a<group u64>              the position up to which the line's batches are in these rows, u64
+           a<group u64>              the position up to which the line's batches are in these rows, u64; then NAMESPACE
+                                     records of the numbers that these name
            l, k, x                   of its logs, as of those of the journal: by the number on this disk
 
 The records are those with which a move and a snapshot begin and end (encoding.py), so a start applies them as a
@@ -9,7 +10,8 @@ follower does. What a node that leads has decided and is not committed is in non
 changed by it. Numbers of logs are unique within their line only; on disk they have numbers of the node's journal.
 
 Rows may be newer than the position says, as those of queues of the journal are newer than its files: a batch that is
-applied a second time has no effect.
+applied a second time has no effect. Where a copy was replaced by another node's snapshot, or all were dropped, while a
+checkpoint ran, the view has no position of that line before the next one: a start begins with a snapshot then.
 """
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.queue.lend import divide
 from fluxmq._core.queue.log import Log
-from fluxmq.engine.queues.encoding import closing, opening
+from fluxmq.engine.queues.encoding import closing, namespaces_of, opening
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.removal import view_key
@@ -69,9 +71,11 @@ class Copies:
             found = QueueLine(self._manager, line)
             if group in positions:
                 try:
-                    found.applied = self._stored[group] = position_of(positions[group])
-                except CorruptError as error:
+                    found.applied, namespaces = position_of(positions[group])
+                    found.apply(namespaces)
+                except (CorruptError, *WRONG_SHAPE) as error:
                     raise refused(directory, view_key(POSITION, group), error) from error
+                self._stored[group] = found.applied
             self.add(found)
         positions.clear()
         for number in sorted(copies):
@@ -91,6 +95,12 @@ class Copies:
         state.queue.as_stored()
         self.logs.update((log.disk, state) for log in state.logs if log.disk)
 
+    def resume(self) -> None:
+        """The start is over, and the node has its clock."""
+        for copies in self.lines.values():
+            copies.resume()
+        self.logs.clear()
+
     def damaged(self, disk: int, damage: CorruptError) -> bool:
         """Files of a log cannot be opened. Returns whether it is a copy's: that one is not led before another node's
         snapshot has replaced it."""
@@ -109,13 +119,20 @@ class Copies:
         copies = self.lines.get(group)
         return copies.queues.get(number) if copies is not None else None
 
-    def positions(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Rows of positions that have changed; None: the node has none of that line any more. Taken before the copies
-        are, which may be newer then."""
+    def positions(self) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of positions that have changed. Taken before the copies are, which may be newer then."""
         for group, copies in self.lines.items():
+            copies.replaced = False
             if copies.applied != self._stored.get(group, 0):
                 self._stored[group] = copies.applied
-                yield view_key(POSITION, group), copies.applied.to_bytes(8, "big") if copies.applied else None
+                yield view_key(POSITION, group), copies.applied.to_bytes(8, "big") + namespaces_of(copies.line)
+
+    def void(self) -> Iterator[bytes]:
+        """Keys of positions that count no more, because copies were replaced since positions() was called."""
+        for group, copies in self.lines.items():
+            if copies.replaced:
+                self._stored[group] = 0
+                yield view_key(POSITION, group)
 
     def row(self, state: QueueState) -> tuple[bytes, bytes]:
         """The row of a copy as it is at this instant; its logs get numbers on this disk."""
@@ -128,7 +145,8 @@ class Copies:
         groups = [(group, manager.group_record(state, group, pattern))
                   for (_, pattern), group in state.groups.items()]
         had, released = copies.origins_of(queue.number)
-        records = b"".join((opening(manager, state), *closing(manager, state, groups, had, released)))
+        records = b"".join((opening(manager, state), *closing(manager, state, groups, had, released,
+                                                                export=True)))
         return (view_key(COPY, queue.line.group << 64 | queue.number),
                 msgspec.msgpack.encode((records, {log.number: log.disk for log in state.logs})))
 

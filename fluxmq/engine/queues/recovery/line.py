@@ -71,7 +71,11 @@ class QueueLine(QueueListener):
         self._origins = CopyOrigins()
         self._declared: dict[int, QueueState] = {}  # those that it has declared, and that have no copy yet
         self._make_log = make_log or self._new_log
-        self.applied = 0  # the position of the last batch that was applied, if whoever applies says it
+        # The position of the last batch that was applied, if whoever applies says it; 0 after a start: the disk has
+        # nothing that can be gone on with, and the group is to send snapshots.
+        self.applied = 0
+        self.replaced = False  # a snapshot has replaced a copy, or all were dropped, since a checkpoint began
+        self._heard: int | None = None  # the line's time on disk, until the node has its own clock
         if line.number:
             manager.listeners.append(self)
 
@@ -85,10 +89,16 @@ class QueueLine(QueueListener):
         """The node is whole: what was loaded may be led here."""
         self._hands = hands
 
+    def resume(self) -> None:
+        """Loaded from the disk, and the node has its clock."""
+        if self._heard is not None:
+            self.line.hear(self._heard, self.manager.hub.steady_ms)
+            self._heard = None
+
     @contextmanager
     def making_logs(self, make_log: Callable[[int, int], Log]) -> Iterator[None]:
-        """Logs of queues are made like this meanwhile: they are on disk."""
-        former, self._make_log = self._make_log, make_log
+        """Logs of queues are made like this meanwhile: they are on disk. The line's time is kept for resume()."""
+        former, self._make_log, self._heard = self._make_log, make_log, self._heard or 0
         try:
             yield
         finally:
@@ -167,6 +177,7 @@ class QueueLine(QueueListener):
         if not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
         number = queue_in(raw)
+        self.replaced = True
         former = self.queues.pop(number, None)
         if former is not None:
             self._forget(former)
@@ -197,7 +208,7 @@ class QueueLine(QueueListener):
             self._leave_disk(copy)
             for log in copy.logs:
                 log.trim(log.next)  # or its bytes would count until the copy is collected
-        self.applied = 0
+        self.applied, self.replaced = 0, True
         self.queues.clear()
         self.groups.clear()
         self.logs.clear()
@@ -258,7 +269,9 @@ class QueueLine(QueueListener):
                 self._origins.apply(number, body)
                 self.manager.note_changed(self.queues[number])
         elif kind == RecordKind.CLOCK and self.line.number:
-            if self.following:
+            if self._heard is not None:
+                self._heard = max(self._heard, number)
+            elif self.following:
                 self.line.hear(number, self.manager.hub.steady_ms)
         else:
             raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")

@@ -244,7 +244,7 @@ class QueueKeeper:
         known = {*self.records.logs, *self.copies.logs}
         self.manager.ended += [("l", number)
                                for number in self._removal.settle(self._files, known, self.manager.log)]
-        self.copies.logs.clear()
+        self.copies.resume()
         self._files.clear()
         for rows in self._rows.values():
             rows.clear()
@@ -264,11 +264,7 @@ class QueueKeeper:
         manager.hub.ledger.mark_unpumped()
         made.left = manager.hub.ledger.take_dirty_queues()
         made.changed, manager.changed = manager.changed, set()
-        for name, value in self.copies.positions():
-            if value is None:
-                made.deletes.append(name)
-            else:
-                made.puts.append((name, value))
+        made.puts += self.copies.positions()
         return made
 
     def export(self, made: QueueExport) -> bool:
@@ -280,7 +276,8 @@ class QueueKeeper:
         while work > 0 and self.manager.ended:
             kind, number = self.manager.ended.pop()
             made.ended.append((kind, number))
-            if kind != COPY or self.copies.find(number >> 64, number & ANY_BATCH) is None:  # else there is a new one
+            copy = self.copies.find(number >> 64, number & ANY_BATCH) if kind == COPY else None
+            if copy is None or copy.queue not in made.taken:  # else there is a new one
                 made.deletes.append(key(kind, number))
             if kind == "l":
                 self._removal.end(number)
@@ -291,7 +288,7 @@ class QueueKeeper:
             return True
         puts, deletes = self._removal.export()
         made.puts += puts
-        made.deletes += deletes
+        made.deletes += [*deletes, *self.copies.void()]
         return False
 
     def _export_next(self, made: QueueExport) -> int:
@@ -343,7 +340,9 @@ class QueueKeeper:
             else:
                 self._drop_kept(made, log)
             upto = stored_upto(source, log.first, log.next, not small)
-            if log.first != log.stored_first or upto != log.stored_next:
+            # Sealed: what segments have, it may have got from the log that has lent it, since it was written.
+            sealed = not small and source.exporting != source.flushed
+            if sealed or log.first != log.stored_first or upto != log.stored_next:
                 made.logs.append((log, log.first, upto, None if small else source, queue))
         return work + len(row[1]) // BYTES_OF_WORK
 
@@ -442,7 +441,7 @@ class QueueKeeper:
             log.stored_first, log.stored_next = meta.first, meta.next
             self._removal.moved(log.disk, first)
             if source is not None:
-                source.exported()
+                source_of(log).exported()  # another one by now if the node leads, or leads no more
                 state = self.manager.states.get(queue)
                 if state is not None:  # messages settled meanwhile are not counted any more
                     self.manager.sums.measure(queue, state.groups.values())
