@@ -406,6 +406,16 @@ def test_a_node_answers_only_what_was_asked(record: peer.Record, why: str) -> No
     pair.end()
 
 
+def test_a_consumer_whose_number_is_used_already_does_no_harm() -> None:
+    """The queue is one that the node does not have."""
+    pair = Groups()
+    inbox = pair.b.inboxes["a"]
+    header = {"version": 1, "records": 1, "epoch": 1, "to_epoch": 2, "sequence": inbox.position + 1}
+    inbox.apply(peer.build(header, [(12, pair.one(0).number, 999, pair.channel(1).number, b"\xc0")]))
+    assert not [what for what in pair.b.heard if what[1] != "attach"]
+    pair.end()
+
+
 # ---------------------------------------------------------------- windows
 
 def test_what_stands_still_does_not_fill_the_window() -> None:
