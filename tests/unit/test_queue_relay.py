@@ -842,4 +842,5 @@ def test_who_hears_that_an_answer_was_given_up_asks_again() -> None:
     assert [len(answers) for answers in pair.answers] == [0, 1] and not pair.a.relays._coming
     pair.decide(0, given_up=True)
     assert not pair.answers[0] and len(pair.a.relays._coming) == 1      # to the next owner
+    assert not [what for what in pair.b.heard if "refused" in what], "the frame is never acknowledged"
     pair.end()
