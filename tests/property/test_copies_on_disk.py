@@ -239,7 +239,7 @@ class World:
     def checkpoint(self) -> None:
         if self.chance.random() < 0.3:
             self.commit_all()
-            self.disturbed(self.chance.choice((self.is_made_anew, self.changes_leader)))
+            self.disturbed(self.chance.choice((self.is_made_anew, self.changes_leader, self.goes_on)))
         else:
             self.node.checkpoint()
 
@@ -273,6 +273,19 @@ class World:
             self.copies.clear()
             self.copies.restore(raw)
             self.copies.applied = len(self.log)
+
+    def goes_on(self) -> None:
+        """More is committed, and more is decided that is not."""
+        for committed in (True, False) if self.there else ():
+            for _ in range(3):
+                self.published += 1
+                assert self.state.queue.append_message(b"$queue/q", b"%d " % self.published) == 0
+            line_ms = self.led.time
+            position, records = self.led.line.submit()
+            if position:
+                self.pending.append((position, records, line_ms))
+            while committed and self.pending:
+                self.commit()
 
     def changes_leader(self) -> None:
         if self.there:
@@ -318,8 +331,30 @@ class World:
         self.node.close()
 
 
-# 70: only what a group has settled changes between two checkpoints. 152: a queue that is deleted after a start had a
-# copy on disk without messages.
-@pytest.mark.parametrize("seed", [*some(20, [*range(70), *range(71, 150)]), 70, 152])
+# 11, 27: what happens in the middle of a checkpoint. 152: a queue that is deleted after a start had a copy on disk
+# without messages.
+@pytest.mark.parametrize("seed", [*some(20, [seed for seed in range(150) if seed not in (11, 27)]), 11, 27, 152])
 def test_histories(seed: int, tmp_path: Path) -> None:
     World(seed, tmp_path).plays(60)
+
+
+def test_what_a_group_settles_between_two_checkpoints(tmp_path: Path) -> None:
+    """Nothing else of the queue has changed."""
+    world = next(made for seed in range(20) if (made := World(seed, tmp_path / str(seed))).kind == "classic")
+    log = world.state.queue.logs[0]
+    for _ in range(4 * len(world.state.queue.logs)):
+        assert world.state.queue.append_message(b"$queue/q", b"x") == 0
+    member = PyMember(lambda log, offset, deliveries: True, lambda log, offset, deliveries: None, 100)
+    group = world.manager.group(world.state.queue, NAME)
+    group.join(member)
+    for offset in range(2, 4):
+        world.commit_all()
+        world.node.checkpoint()
+        assert by_offset.settle_at(group, log.number, offset)
+    world.commit_all()
+    world.node.checkpoint()
+    world.node.close()
+    world.starts()
+    assert world.copies.applied == len(world.log)
+    world.same()
+    world.node.close()

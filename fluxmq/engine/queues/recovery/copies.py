@@ -30,7 +30,7 @@ from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.removal import view_key
 from fluxmq.engine.stored import WRONG_SHAPE, copied_of, position_of, refused
 
-__all__ = ["COPY", "POSITION", "Copies", "source_of"]
+__all__ = ["COPY", "POSITION", "Copies", "divided_source_of", "source_of"]
 
 COPY, POSITION = "f", "a"
 _NUMBER_MASK = (1 << 64) - 1
@@ -39,9 +39,15 @@ MakeLog = Callable[[Line, int, int, int], Log]
 
 
 def source_of(log: Log) -> Log:
-    """The log that has the messages of a copy's log: of a queue that this node leads, the one that it serves from. No
-    chunk of it goes beyond what is committed, which the copy's log knows, and begins below that."""
+    """The log that has the messages of a copy's log: of a queue that this node leads, the one that it serves from."""
     source: Log = log.line.retaining.get(log.number, log)
+    return source
+
+
+def divided_source_of(log: Log) -> Log:
+    """As source_of, for an Export: no chunk of it goes beyond what is committed, which the copy's log knows, and begins
+    below that. What is divided counts as sealed, so not between an Export and exported()."""
+    source = source_of(log)
     divide(source, log.next)
     return source
 

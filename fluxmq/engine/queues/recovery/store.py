@@ -38,7 +38,7 @@ from fluxmq.engine.ports.store import SegmentFiles
 from fluxmq.engine.queues.manager import NOTHING, QueueManager, QueueState
 from fluxmq.engine.queues.reads import QueueReader
 from fluxmq.engine.queues.records import LogMeta
-from fluxmq.engine.queues.recovery.copies import COPY, Copies, source_of
+from fluxmq.engine.queues.recovery.copies import COPY, Copies, divided_source_of, source_of
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.removal import LogRemoval
 from fluxmq.engine.queues.recovery.removal import view_key as key
@@ -322,7 +322,7 @@ class QueueKeeper:
         row = self.copies.row(state)
         made.puts.append(row)
         for log in state.logs:
-            source, needed = source_of(log), queue.needs(log)
+            source, needed = divided_source_of(log), queue.needs(log)
             kept, small = b"", log.disk in self._removal.damaged or (
                 queue.kind == QUEUE_CLASSIC and log in queue.logs
                 and unflushed_bytes(source, log.first, log.next) <= self.small_bytes)
