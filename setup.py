@@ -67,7 +67,7 @@ CONNECTIONS = {
     "exchange": {"exchange", "headers", "table"},
     "hub": {"amqp091_bridge", "disk_pressure", "group_messages", "hub", "moving", "namespaces", "origins", "persist",
             "retained_store", "targets", "transfer"},
-    "memory": {"commits", "ledger", "namespace", "spans"},
+    "memory": {"commits", "ledger", "namespace", "spans", "tickets"},
     "net": {"amqp091_channel", "amqp091_connection", "amqp091_tag_runs", "connection", "poller", "recorded",
             "transport"},
     "peer": {"asked", "channel", "feed", "late", "outbox", "parts", "queue_member", "queue_relay", "queue_stream",

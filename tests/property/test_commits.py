@@ -1,6 +1,7 @@
-"""Several commit lines that commit, stand still and give up in any order, and links whose answers wait for them:
-nothing leaves before its tickets, nothing overtakes an elder of its link, a line that stands still stops nobody who has
-no ticket of it, and nothing is left in the end. The judge is oracle/commits.py."""
+"""Several commit lines that commit, stand still, refuse and give up in any order, and links whose answers wait for
+them, also those that are made in several turns: nothing leaves before its tickets, nothing overtakes an elder of its
+link, a line that stands still stops nobody who has no ticket of it, and nothing is left in the end. The judge is
+oracle/commits.py."""
 from __future__ import annotations
 
 import gc
@@ -17,8 +18,9 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.tickets import Tickets
 from fluxmq._core.testing.commits_probe import WaitingLink, end_turn, release
-from fluxmq._core.testing.probes import gathered, live_objects
+from fluxmq._core.testing.probes import live_objects
 
 LINES = 4
 LINKS = 5
@@ -27,15 +29,28 @@ lines = st.integers(1, LINES)
 links = st.integers(0, LINKS - 1)
 events = st.lists(st.one_of(
     st.tuples(st.just("answer"), links, st.lists(lines, max_size=3), st.booleans()),
-    st.tuples(st.just("later"), links, st.lists(lines, max_size=2), st.booleans()),
+    st.tuples(st.just("step"), links, st.lists(lines, max_size=2), st.booleans()),
+    st.tuples(st.just("finish"), links, st.just(None), st.booleans()),
+    st.tuples(st.just("old"), st.just(None), st.integers(1, 6), st.just(None)),
     st.tuples(st.just("tell"), links, lines, st.just(None)),
     st.tuples(st.just("call"), st.just(None), st.lists(lines, max_size=3), st.booleans()),
     st.tuples(st.just("turn"), st.just(None), st.just(None), st.just(None)),
     st.tuples(st.just("commit"), lines, st.integers(0, 3), st.just(None)),
     st.tuples(st.just("give up"), lines, st.integers(0, 3), st.just(None)),
+    st.tuples(st.just("refuse"), lines, st.integers(0, 3), st.just(None)),
     st.tuples(st.just("journal"), st.just(None), st.just(None), st.just(None)),
     st.tuples(st.just("close"), links, st.just(None), st.just(None)),
 ), min_size=10, max_size=80)
+# Work over turns, each of which has one event, while others use the same two lines.
+few = st.integers(1, 2)
+work_over_turns = st.lists(st.one_of(
+    st.tuples(st.just("step"), st.integers(0, 1), st.lists(few, min_size=1, max_size=2), st.booleans()),
+    st.tuples(st.just("answer"), st.integers(0, 2), st.lists(few, min_size=1, max_size=1), st.just(False)),
+    st.tuples(st.just("commit"), few, st.integers(0, 3), st.just(None)),
+    st.tuples(st.just("refuse"), few, st.integers(0, 3), st.just(None)),
+    st.tuples(st.just("finish"), st.integers(0, 1), st.just(None), st.booleans()),
+), min_size=10, max_size=40).map(lambda happens: [
+    each for event in happens for each in (event, ("turn", None, None, None))])
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +76,9 @@ class World:
         self.called: list[tuple[int, str | None]] = []
         self.seen_calls = 0
         self.number = 0
+        self.working: dict[int, tuple[Tickets, set[tuple[int, int]]]] = {}  # link -> work of several turns
+        self.given: list[tuple[int, int, int]] = []     # (mark, line, position) of all tickets
+        self.vague: set[int] = set()
         self.oracle.decided = dict.fromkeys(range(LINES + 1), 0)
 
     def gathering(self) -> dict[int, int]:
@@ -69,12 +87,17 @@ class World:
         assert journal is not None
         return {0: journal.gathering} | {n: self.submitted[n] + 1 for n in range(1, LINES + 1)}
 
-    def record(self, given: list[int], journal: bool) -> dict[int, int]:
+    def record(self, given: list[int], journal: bool) -> set[tuple[int, int]]:
         """Gives something to lines; the tickets."""
-        tickets = {n: self.lines[n].give() for n in given}
-        if journal:
-            self.hub.ledger.write(RecordKind.CLOCK, bytes(16))
-            tickets[0] = self.gathering()[0]
+        tickets = set()
+        for line in [*given, *[0] * journal]:
+            if line:
+                position = self.lines[line].give()
+            else:
+                self.hub.ledger.write(RecordKind.CLOCK, bytes(16))
+                position = self.gathering()[0]
+            tickets.add((line, position))
+            self.given.append((self.hub.commits.mark, line, position))
         return tickets
 
     def next(self) -> int:
@@ -86,7 +109,7 @@ class World:
         tickets = self.record(given, journal)
         self.wait(link, tickets, since)
 
-    def wait(self, link: int, tickets: dict[int, int], since: int) -> None:
+    def wait(self, link: int, tickets: set[tuple[int, int]], since: int) -> None:
         if link in self.closed:
             return
         one = self.oracle.wait(self.next(), link, tickets, self.gathering(), ordered=True)
@@ -95,23 +118,56 @@ class World:
         else:
             assert tickets or one.elders, "it waits for nothing"
 
-    def answer_later(self, link: int, given: list[int], journal: bool) -> None:
-        """Something is recorded, and answered in the next turn: its tickets are not remembered one by one then, so it
-        may wait for the newest of every line, and be refused for any of them."""
-        since = self.hub.commits.mark
-        tickets = self.record(given, journal)
+    def step(self, link: int, given: list[int], journal: bool) -> None:
+        """Of work that goes over turns, in which others give something, too."""
+        tickets, expected = self.working.setdefault(link, (Tickets(self.hub.commits), set()))
+        with tickets:
+            expected |= self.record(given, journal)
+
+    def finish(self, link: int, call: bool) -> None:
+        """It waits for what its steps gave, and is refused if any of that is."""
+        tickets, expected = self.working.pop(link, (Tickets(self.hub.commits), set()))
+        if call:
+            one = self.oracle.wait(self.next(), -1, expected, self.gathering(), ordered=False)
+            number = one.number
+            if tickets.why is not None:     # it is refused at once, whatever becomes of the others
+                one.tickets &= self.oracle.given_up
+                assert one.tickets
+            self.hub.when_decided(lambda: self.called.append((number, None)), tickets,
+                                  lambda why: self.called.append((number, why)))
+            self.look()
+        elif link not in self.closed:
+            one = self.oracle.wait(self.next(), link, expected, self.gathering(), ordered=True)
+            waits = self.links[link].answer_all(one.number, tickets)
+            if waits is None:
+                assert self.oracle.refused(one)
+                self.close(link)        # as a connection, which ends without this answer and those ahead of it
+            elif waits:
+                assert expected or one.elders, "it waits for nothing"
+            self.look()
+
+    def call_since(self, back: int) -> None:
+        """With a mark of another turn, by which the tickets are not known one by one: waits for the newest of each line
+        that was given something since, and for no other. What is refused to others may be refused to it."""
+        if len(self.given) < back or self.oracle.given_up:
+            return
+        since = self.given[-back][0] - 1
+        tickets = [(line, position) for mark, line, position in self.given if mark > since]
+        one = self.oracle.wait(self.next(), -1, tickets, self.gathering(), ordered=False)
+        number = one.number
+        one.bounds.setdefault(0, self.gathering()[0])       # always for the journal, which never stands still
         self.turn()
-        if self.hub.commits.mark != since and not self.oracle.given_up:
-            newest = {n: position - 1 for n, position in self.gathering().items()}
-            newest[0] += gathered(self.hub.ledger.journal) > 0
-            self.wait(link, {n: max(position, tickets.get(n, 0)) for n, position in newest.items()
-                             if position > self.oracle.decided[n] or n in tickets}, since)
+        self.vague.add(number)
+        self.hub.when_durable(lambda: self.called.append((number, None)), since,
+                              lambda why: self.called.append((number, why)))
+        self.look()
 
     def tell(self, link: int, line: int) -> None:
         if link in self.closed:
             return
         position = self.lines[line].give()
-        one = self.oracle.wait(self.next(), link, {line: position}, self.gathering(), ordered=False)
+        self.given.append((self.hub.commits.mark, line, position))
+        one = self.oracle.wait(self.next(), link, [(line, position)], self.gathering(), ordered=False)
         self.links[link].notify_at(one.number, self.lines[line], position)
 
     def call(self, given: list[int], journal: bool) -> None:
@@ -141,6 +197,13 @@ class World:
             self.oracle.given_up.update((number, position) for position in range(first, upto + 1))
         self.oracle.decided[number] = upto
         self.release()
+
+    def refuse(self, number: int, back: int) -> None:
+        """One position, whatever becomes of the others."""
+        position = self.submitted[number] - back
+        if position > self.oracle.decided[number]:
+            self.lines[number].refuse(position, 0x80, "it is refused")
+            self.oracle.given_up.add((number, position))
 
     def commit_journal(self) -> None:
         journal = self.hub.ledger.journal
@@ -179,20 +242,25 @@ class World:
         one = self.oracle.all[number]
         assert one.link == link and not one.left, f"{one} left twice, or by another link than its own"
         assert self.oracle.may_leave(one), f"{one} left too early"
-        assert (why is not None) == self.oracle.refused(one), f"{one} was answered with {why!r}"
+        if number not in self.vague or why is None:
+            assert (why is not None) == self.oracle.refused(one), f"{one} was answered with {why!r}"
         one.left = True
 
 
-@given(events)
-@settings(max_examples=150, deadline=None)
+@given(events | work_over_turns)
+@settings(max_examples=400, deadline=None)
 def test_lines_and_links_in_any_order(tmp_path_factory: pytest.TempPathFactory, happens: list[tuple]) -> None:
     with writing(tmp_path_factory.mktemp("journal")) as journal:
         world = World(Hub(journal))
         for what, first, second, third in happens:
             if what == "answer":
                 world.answer(first, second, third)
-            elif what == "later":
-                world.answer_later(first, second, third)
+            elif what == "step":
+                world.step(first, second, third)
+            elif what == "finish":
+                world.finish(first, third)
+            elif what == "old":
+                world.call_since(second)
             elif what == "tell":
                 world.tell(first, second)
             elif what == "call":
@@ -203,6 +271,8 @@ def test_lines_and_links_in_any_order(tmp_path_factory: pytest.TempPathFactory, 
                 world.decide(first, second, None)
             elif what == "give up":
                 world.decide(first, second, f"line {first} has another leader")
+            elif what == "refuse":
+                world.refuse(first, second)
             elif what == "journal":
                 world.commit_journal()
             else:

@@ -24,6 +24,7 @@ from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, FORMAT_MQTT, blob_copy, blob_drop, body_borrow, body_t, once_of, once_t, origin_of, pub_own,
 )
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_SUBSCRIPTION, read_clocks, stamp_clocks
+from fluxmq._core.memory.tickets cimport Tickets
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC, REASON_SERVER_UNAVAILABLE
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
@@ -793,6 +794,18 @@ cdef class Hub(Waiter):
             return True
         self.touch()
         return False
+
+    def when_decided(self, call, Tickets tickets not None, refused=None):
+        """As when_durable, of work that went over several turns: waits for what its steps gave. Refused at once if a
+        line has given up some of that."""
+        if tickets.why is not None:
+            if refused is not None:
+                refused(tickets.why)
+        elif tickets.collect():
+            self.commits.queue_call(call if refused is None else (call, refused))
+            self.touch()
+        else:
+            call()
 
     def when_gathered(self, call, Line line) -> bool:
         """Calls `call()` once everything given to a line so far is decided; at once if it is. Returns whether it was

@@ -95,7 +95,8 @@ cdef class Line:
     cdef size_t gather_length
     cdef size_t gather_room
     cdef uint64_t decided               # everything up to here is committed or given up
-    cdef list given_up                  # (first, last, why, Commits.mark then) of recent positions given up
+    cdef uint64_t mark                  # Commits.mark when it was given the newest of its tickets; 0: none yet
+    cdef list given_up                  # (first, last, why) of recent positions given up
     cdef dict refused                   # position -> (reason, why): the others up to it may be committed; or None
     cdef size_t refused_max             # how many of these are kept before those that nobody waits for are dropped
     cdef bint moved                     # in Commits.moved
@@ -141,7 +142,7 @@ cdef class Commits:
     cdef uint32_t given_count
     cdef uint32_t given_room
     cdef uint64_t turn_mark             # `given` has only tickets given after this mark
-    cdef ticket_t* needed               # result of collect()
+    cdef ticket_t* needed               # result of collect(), and what else the answer at hand needs
     cdef uint32_t needed_count
     cdef uint32_t needed_room
     cdef entry_t* ready                 # entries to be released, in order
@@ -159,6 +160,9 @@ cdef class Commits:
     # not queued. `obj`: depends on the kind.
     cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
                   uint8_t reason, uint64_t since) except -1
+    # The same for what is in `needed`.
+    cdef int hold_needed(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
+                         uint8_t reason) except -1
     # Queues a wait for one ticket, behind nobody.
     cdef int hold_at(self, ticket_t ticket, uint8_t kind, link_t* link, object obj, uint8_t packet_type,
                      uint16_t packet_id) except -1
@@ -174,10 +178,12 @@ cdef class Commits:
     cdef ticket_t next_ticket(self, Line line) noexcept
     # The next wait that is decided; the caller owns its link and object. 0: there is none. `why`: if it was given up.
     cdef int take(self, held_t* out) except -1
-    # Drops `given`: a later collect() with an earlier mark waits for the newest position of every line instead.
+    # Drops `given`: a later collect() with an earlier mark waits for the newest position of every line that was given
+    # something since. Who works in several turns has Tickets (memory/tickets), and waits for its own only.
     cdef void end_turn(self) noexcept
     cdef int wait_in(self, Line line, held_t* held) except -1
     cdef int need(self, ticket_t ticket) except -1
+    cdef int need_also(self, ticket_t ticket) except -1     # even if one of the same line is there
     cdef int need_elders(self, link_t* link) except -1
     cdef int note(self, link_t* link, ticket_t ticket) except -1
     cdef int enter(self, held_t* held) except -1

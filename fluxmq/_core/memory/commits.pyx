@@ -43,15 +43,6 @@ cdef void entry_free(entry_t* entry) noexcept:
     free(entry)
 
 
-cdef bint refuses_since(Line line, uint64_t since):
-    """Whether the newest position of a line was given up, and not before this mark, after which nothing may have been
-    given to the line."""
-    for first, last, _, mark in line.given_up or ():
-        if first <= line.newest() <= last and mark > since:
-            return True
-    return line.refused is not None and line.newest() in line.refused
-
-
 cdef void drop(held_t* held) noexcept:
     """Drops a wait that will not be released: the node stopped before its line decided."""
     cdef entry_t* entry
@@ -154,7 +145,7 @@ cdef class Line:
                     code[0] = found[0]
                     return found[1]
         if self.given_up is not None:
-            for first, last, why, _ in self.given_up:
+            for first, last, why in self.given_up:
                 if first <= position and last >= position - span:
                     return why
         return None
@@ -263,7 +254,7 @@ cdef class Line:
         if upto < self.at:
             if self.given_up is None:
                 self.given_up = []
-            self.given_up.append((first, upto, why, (<Commits>self.commits).mark if self.commits != NULL else 0))
+            self.given_up.append((first, upto, why))
             del self.given_up[:-GIVEN_UP_MAX]
         self.decide(upto)
 
@@ -354,15 +345,19 @@ cdef class Commits:
         line.given = True
         self.mark += 1
         self.tickets += 1
+        line.mark = self.mark
         self.given[self.given_count] = given_t(self.mark, line.at, line.number)
         self.given_count += 1
         return line.at
 
     cdef void take_back(self, uint64_t mark) noexcept:
+        cdef Line line
         self.mark = mark
         while self.given_count and self.given[self.given_count - 1].mark > mark:
             self.given_count -= 1
             self.tickets -= 1
+            line = <Line>self.lines[self.given[self.given_count].line]
+            line.mark = min(line.mark, mark)
 
     cdef void end_turn(self) noexcept:
         self.given_count = 0
@@ -380,21 +375,24 @@ cdef class Commits:
         return ticket_t(line.gathering(), line.number, 1, 0)
 
     cdef int need(self, ticket_t ticket) except -1:
-        """Adds a ticket to `needed`, which has one per line."""
-        cdef ticket_t* grown
-        cdef uint32_t i, room
+        """Adds a ticket to `needed`, unless one that it has includes it."""
+        cdef uint32_t i
         cdef uint64_t first
         for i in range(self.needed_count):
-            if self.needed[i].line == ticket.line:
-                if ticket.own and self.needed[i].own:
-                    first = min(self.needed[i].position - self.needed[i].span, ticket.position - ticket.span)
-                else:               # only its own positions may be refused to an answer
-                    first = (ticket.position - ticket.span if ticket.own
-                             else self.needed[i].position - self.needed[i].span)
+            if self.needed[i].line != ticket.line:
+                continue
+            if ticket.own and self.needed[i].own:
+                first = min(self.needed[i].position - self.needed[i].span, ticket.position - ticket.span)
                 self.needed[i].position = max(self.needed[i].position, ticket.position)
                 self.needed[i].span = fit_u32(self.needed[i].position - first)
-                self.needed[i].own |= ticket.own
                 return 0
+            if not ticket.own and ticket.position <= self.needed[i].position:
+                return 0            # otherwise it stays by itself: only its own positions may be refused to an answer
+        return self.need_also(ticket)
+
+    cdef int need_also(self, ticket_t ticket) except -1:
+        cdef ticket_t* grown
+        cdef uint32_t room
         if self.needed_count == self.needed_room:
             room = self.needed_room * 2 if self.needed_room else 16
             grown = <ticket_t*>realloc(self.needed, room * sizeof(ticket_t))
@@ -418,11 +416,13 @@ cdef class Commits:
             self.needed[0] = ticket_t(self.local.newest(), 0, 1, 0)
             self.needed_count = self.needed[0].position > self.local.done()
             return self.needed_count
-        if since < self.turn_mark or since > self.mark:
-            # The mark is older than `given`: wait for the newest position of each line, which includes it all.
+        if since > self.mark:           # it was taken back
+            since = 0
+        if since < self.turn_mark:      # older than `given`: the newest position of a line includes all of it
             for line in self.lines:
-                if line.newest() > line.done() or refuses_since(line, since):
-                    self.need(ticket_t(line.newest(), line.number, 1, 0))
+                if (line.mark > since or line.number == 0) and (
+                        line.newest() > line.done() or line.refusal(line.newest(), 0, &code) is not None):
+                    self.need(ticket_t(line.newest(), line.number, 1, fit_u32(max(line.newest() - line.done(), 1) - 1)))
             return self.needed_count
         i = self.given_count            # tickets since the mark are at the end
         while i and self.given[i - 1].mark > since:
@@ -508,11 +508,9 @@ cdef class Commits:
         if self.needed_count == 0 and (link.order == NULL or link.order.head == NULL):
             self.may_leave(entry)           # behind entries that are ready but not released yet
             return 0
-        part = held_t(0, NULL, <PyObject*>entry, 0, 0, HELD_ENTRY, 0, 0, 0, 0)
         for i in range(self.needed_count):
-            part.position = self.needed[i].position
-            part.own = self.needed[i].own != 0
-            part.span = self.needed[i].span
+            part = held_t(self.needed[i].position, NULL, <PyObject*>entry, 0, 0, HELD_ENTRY, 0, 0,
+                          self.needed[i].own != 0, self.needed[i].span)
             self.wait_in(<Line>self.lines[self.needed[i].line], &part)
             if link != NULL:
                 self.note(link, self.needed[i])
@@ -545,6 +543,11 @@ cdef class Commits:
             self.waiting += 1
             return 1
         self.collect(since)
+        return self.hold_needed(kind, link, obj, packet_type, packet_id, reason)
+
+    cdef int hold_needed(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
+                         uint8_t reason) except -1:
+        cdef held_t held = held_t(0, link, NULL, 0, packet_id, kind, packet_type, reason, 0, 0)
         self.need_elders(link)
         if self.needed_count == 0 and link.held == 0:
             return 0
@@ -592,8 +595,7 @@ cdef class Commits:
         """Queues a call behind all needed tickets."""
         cdef held_t held = held_t(0, NULL, <PyObject*>call, 0, 0, HELD_CALL, 0, 0, 1, 0)
         if self.needed_count == 1:
-            held.position = self.needed[0].position
-            held.span = self.needed[0].span
+            held.position, held.span = self.needed[0].position, self.needed[0].span
             self.wait_in(<Line>self.lines[self.needed[0].line], &held)
         else:
             self.enter(&held)

@@ -37,6 +37,7 @@ from fluxmq._core.memory.link cimport (
 from fluxmq._core.memory.message cimport blob_drop, blob_new, blob_resize
 from fluxmq._core.memory.node cimport WORK_COLD, WORK_CONNECT, WORK_HANDSHAKE, is_fenced
 from fluxmq._core.memory.tap cimport READERS
+from fluxmq._core.memory.tickets cimport Tickets
 from fluxmq._core.net.epoll cimport (
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
 )
@@ -166,6 +167,18 @@ cdef class Transport(Recorded):
         time) is committed, and behind earlier such writes. If a line gives it up, the connection ends: on_given_up."""
         if (self.waited or not must_wait(self.hub.commits, self.link, since)
                 or not self.hub.commits.hold(HELD_BYTES, self.link, data, 0, 0, 0, since)):
+            self.write(data)
+            return
+        self.count(data)
+        self.hub.touch()
+
+    def write_when_decided(self, bytes data not None, Tickets tickets not None):
+        """As write_when_durable, of work that went over several turns: waits for what its steps gave."""
+        if tickets.why is not None:
+            self.on_given_up(0, 0, 0, 0, tickets.why)
+            return
+        tickets.collect()
+        if not self.hub.commits.hold_needed(HELD_BYTES, self.link, data, 0, 0, 0):
             self.write(data)
             return
         self.count(data)

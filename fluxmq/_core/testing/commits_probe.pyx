@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport HELD_ACK, HELD_NOTIFY, Line, Waiter, must_wait, ticket_t
 from fluxmq._core.memory.link cimport link_ack, link_close, link_drop, link_new, link_sent, link_t
+from fluxmq._core.memory.tickets cimport Tickets
 from fluxmq._core.mqtt.consts cimport PUBACK
 
 __all__ = ["WaitingLink", "end_turn", "release", "wait_rounds"]
@@ -61,6 +62,18 @@ cdef class WaitingLink(Waiter):
         self.look()
         return False
 
+    def answer_all(self, int number, Tickets tickets not None):
+        """Answers work of several turns, behind its elders. Whether it had to wait; None: it is refused."""
+        if tickets.why is not None:
+            self.left.append((number, tickets.why))
+            return None
+        tickets.collect()
+        if self.hub.commits.hold_needed(HELD_ACK, self.link, None, PUBACK, <uint16_t>number, 0):
+            return True
+        link_ack(self.link, PUBACK, <uint16_t>number, 0)
+        self.look()
+        return False
+
     def notify_at(self, int number, Line line not None, uint64_t position):
         """As what a channel waits for: one ticket, behind nobody."""
         cdef LineWaiter waiter = LineWaiter.__new__(LineWaiter)
@@ -101,7 +114,7 @@ def release(Hub hub not None):
 
 
 def end_turn(Hub hub not None):
-    """Who was given tickets until now has its waits; marks that are older ask for everything."""
+    """Who was given tickets until now has its waits; marks that are older ask for all of each line since."""
     hub.commits.end_turn()
 
 

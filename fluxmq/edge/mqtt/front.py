@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from fluxmq._core.errors import ProtocolError
+from fluxmq._core.memory.tickets import Tickets
 from fluxmq._core.mqtt.decode import decode_packet
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
@@ -287,7 +288,7 @@ class Front(FrontParts):
         session = client.session
         assert session is not None
         v5 = client.version == 5
-        since = self.hub.commits.mark
+        tickets = Tickets(self.hub.commits)
         codes = []
         refused: list[str] = []
         wants_retained: list[tuple[bytes, int, int]] = []
@@ -296,13 +297,15 @@ class Front(FrontParts):
                 return
             if not permitted(subscription.filter):
                 code: int = ReasonCode.NOT_AUTHORIZED
-                attaching.give_up(self.broker, session, subscription)
+                with tickets:
+                    attaching.give_up(self.broker, session, subscription)
                 self.tally.subscribe_denied += 1
                 self.on_log("warning", f"acl {client.client_id}", "subscribe denied",
                             client.who() | {"filter": subscription.filter})
             else:
-                code, retained, why = subscribe_one(self.broker, session, packet, subscription, self.options.qos_max,
-                                                    attaching)
+                with tickets:
+                    code, retained, why = subscribe_one(self.broker, session, packet, subscription,
+                                                        self.options.qos_max, attaching)
                 if why:
                     refused.append(f"{subscription.filter}: {why}")
                     self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {why}",
@@ -320,11 +323,11 @@ class Front(FrontParts):
             with_text = encode_packet(SubAck(packet.packet_id, codes, properties=[
                 (Property.REASON_STRING, "; ".join(refused)[:REASON_LENGTH_MAX])]), 5)
             data = with_text if len(with_text) <= client.packet_size_max else data
-        client.connection.write_when_durable(data, since)
+        client.connection.write_when_decided(data, tickets)
         if wants_retained:
             # Sent after SUBACK, as users expect, although the specification allows them earlier.
-            self.hub.when_durable(
-                lambda: self._deliver_retained(session, wants_retained, identifier_of(packet)), since)
+            self.hub.when_decided(
+                lambda: self._deliver_retained(session, wants_retained, identifier_of(packet)), tickets)
 
     def _deliver_retained(self, session: Session, filters: list[tuple[bytes, int, int]], identifier: int) -> None:
         def steps() -> Iterator[None]:
@@ -370,16 +373,17 @@ class Front(FrontParts):
     def _unsubscriptions(self, client: Client, packet: Unsubscribe) -> Iterator[None]:
         session = client.session
         assert session is not None
-        since, codes = self.hub.commits.mark, []
+        tickets, codes = Tickets(self.hub.commits), []
         for filter_ in packet.filters:
             if client.session is not session:
                 return
-            codes.append(self.broker.unsubscribe(session, filter_.encode()))
+            with tickets:
+                codes.append(self.broker.unsubscribe(session, filter_.encode()))
             yield
         data = encode_packet(UnsubAck(packet.packet_id, reason_codes=codes if client.version == 5 else []),
                              client.version)
         if client.session is session:
-            client.connection.write_when_durable(data, since)
+            client.connection.write_when_decided(data, tickets)
 
     def on_disconnect(self, client: Client, packet: Disconnect) -> None:
         """DISCONNECT, MQTT 5.0 section 3.14: only reason 0x00 discards the will [MQTT-3.14.4-3]."""
