@@ -2,6 +2,7 @@
 when. The line is driven by hand here, as a replication group or a peer would drive it."""
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +12,14 @@ import pytest
 from kit.client import Client
 from kit.watch import wait_until
 from kit.world import World
-from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from oracle.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.testing.probes import live_objects
 from fluxmq.model.queues import QueueSpec
 
 PERSISTENT = {"delivery_mode": 2}
+MANY = [f"many/{n}" for n in range(1200)]       # more than two turns of edge/shares
 
 
 class LineWorld(World):
@@ -26,6 +28,7 @@ class LineWorld(World):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.line: Line = self.node.call(self._open)
+        self.busy = False
         self.submitted = 0          # the line's last position that is on its way
 
     def _open(self, server: Any) -> Line:
@@ -207,6 +210,59 @@ def test_an_amqp_consumer_gets_nothing_before_it_is_committed(world: LineWorld) 
     producer.expect(Puback, reason=0)
     world.commit()
     assert wire.expect_content(1).body == b"hers"
+
+
+def used_by_others(world: LineWorld, what: Callable[[], None]) -> None:
+    """Meanwhile somebody gives the line something in every turn, and it stands still."""
+    def go_on(server: Any) -> None:
+        if world.busy:
+            world.line.give()
+            asyncio.get_running_loop().call_soon(go_on, server)
+
+    world.busy = True
+    world.node.call(go_on)
+    try:
+        what()
+    finally:
+        world.busy = False
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_subscribe_of_several_turns_waits_for_no_line_that_others_use(world: LineWorld, version: int) -> None:
+    client, other = world.mqtt("client", version), world.mqtt()
+    send(other, "far", 1)
+    other.expect_quiet()
+
+    def subscribe() -> None:
+        client.subscribe(*MANY, qos=1)
+        client.unsubscribe(*MANY)
+
+    used_by_others(world, subscribe)
+    other.expect_quiet()
+    world.commit()
+    other.expect(Puback, reason=0)
+
+
+@pytest.mark.parametrize("at", [0, len(MANY)])
+def test_a_subscribe_of_several_turns_waits_for_the_lines_that_it_uses(world: LineWorld, at: int) -> None:
+    """In whichever turn it uses them."""
+    client = world.mqtt("client")
+    filters = [*MANY[:at], "$queue/far", *MANY[at:]]
+    client.send(Subscribe(packet_id=9, filters=[(name, 1) for name in filters]))
+    world.wait_until(lambda server: server.hub.counters()["subscriptions"] >= len(MANY))
+    put(world.mqtt(), "near")               # the journal has all of it, and commits
+    client.expect_quiet()
+    world.commit()
+    client.expect(Suback, packet_id=9, reasons=[1] * len(filters))
+
+
+def test_a_subscribe_whose_first_part_was_given_up_ends_the_connection(world: LineWorld) -> None:
+    client = world.mqtt("client")
+    client.send(Subscribe(packet_id=9, filters=[(name, 1) for name in ["$queue/far", *MANY]]))
+    world.wait_until(lambda server: world.line.undecided)
+    world.give_up()
+    assert client.expect(Disconnect).reason == 0x80
+    client.expect_closed()
 
 
 @pytest.mark.parametrize("decide", [LineWorld.commit, LineWorld.give_up])
