@@ -13,7 +13,7 @@ from fluxmq.cluster.definition_values import QueueData
 from fluxmq.cluster.definitions import Definitions, Placed, Unsure
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.writer import CHANGES_MAX
-from fluxmq.engine.ports.definitions import ExchangeDefinition, QueueDefinition
+from fluxmq.engine.ports.definitions import FIRST, ExchangeDefinition, Placement, QueueDefinition
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.parts import parts_of
@@ -105,12 +105,12 @@ class Defining:
         me, count = self._membership.name, self._definitions.placed
         return min(serving, key=lambda node: (count[node], node != me, node), default=me)
 
-    def placed(self, node: str, identity: int) -> Placed:
-        """A new queue at this node."""
+    def placed(self, node: str, identity: int, placement: Placement = FIRST) -> Placed:
+        """A new queue at this node, or other data of one."""
         me = self._membership
         known = me.nodes.get(node)
         disk = me.registration.identity if node == me.name or known is None else known.registration.identity
-        return Placed(QueueData(node, disk, identity), me.lease if node == me.name else 0)
+        return Placed(QueueData(node, disk, identity, placement), me.lease if node == me.name else 0)
 
     async def _claimed(self, queue: QueueDefinition, node: str) -> None:
         """Until its owner has claimed it and all know, or that node has lost its lease."""

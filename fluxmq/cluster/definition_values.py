@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from fluxmq.cluster.keys import QUEUE, binding_key, queue_key
-from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition
+from fluxmq.engine.ports.definitions import (
+    FIRST,
+    BindingDefinition,
+    ExchangeDefinition,
+    Placement,
+    QueueDefinition,
+)
 from fluxmq.engine.queues.parts import whole_of
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.malformed import MALFORMED
@@ -32,11 +39,20 @@ class Unreadable(Exception):
 
 
 class QueueData(NamedTuple):
-    """Who has a queue's messages. disk: identity of the node's data directory. id: of the queue."""
+    """Who has a queue's data: one directory of a node, or a group of nodes that replicates it. node, disk: the node,
+    and the identity of its data directory; "" of a group. id: of the queue. placement: which data that is. group: its
+    number; 0: it is no group."""
 
     node: str
     disk: str
     id: int
+    placement: Placement = FIRST
+    group: int = 0
+
+    @property
+    def holder(self) -> str:
+        """For a message."""
+        return f"replication group {self.group}" if self.group else f"node {self.node}"
 
 
 class QueueOwner(NamedTuple):
@@ -81,10 +97,15 @@ class _Binding(msgspec.Struct, omit_defaults=True):
     arguments: bytes = b""
 
 
-class _Data(msgspec.Struct):
-    node: str
-    disk: str
+class _Data(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Either node and disk, or group. What is left out an earlier version did not know."""
+
+    node: str = ""
+    disk: str = ""
+    group: Annotated[int, Meta(ge=0)] = 0
     id: int
+    incarnation: Annotated[int, Meta(ge=1)] = 1
+    moved: Annotated[int, Meta(ge=0)] = 0
 
 
 class _Owner(msgspec.Struct):
@@ -185,7 +206,8 @@ def definition_key(address: tuple[bytes, bytes]) -> bytes:
 
 
 def encode_data(data: QueueData) -> bytes:
-    return _encode(_Data(*data))
+    return _encode(_Data(node=data.node, disk=data.disk, group=data.group, id=data.id,
+                         incarnation=data.placement.incarnation, moved=data.placement.moved))
 
 
 def data_of(value: bytes) -> QueueData:
@@ -193,7 +215,9 @@ def data_of(value: bytes) -> QueueData:
         read = _data(value)
     except MALFORMED as error:
         raise Unreadable(str(error)) from None
-    return QueueData(read.node, read.disk, read.id)
+    if bool(read.group) == bool(read.node):
+        raise Unreadable("it names a node and a group, or neither")
+    return QueueData(read.node, read.disk, read.id, Placement(read.incarnation, read.moved), read.group)
 
 
 def encode_owner(owner: QueueOwner) -> bytes:

@@ -40,7 +40,14 @@ from fluxmq.cluster.keys import BINDING, EXCHANGE, QUEUE, QUEUE_DATA, QUEUE_OWNE
 from fluxmq.cluster.ports import Change, Compare, Event, Log, StoreError, TransactionResult
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.writer import CHANGES_MAX, Writer
-from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, Learner, QueueDefinition
+from fluxmq.engine.ports.definitions import (
+    FIRST,
+    BindingDefinition,
+    ExchangeDefinition,
+    Learner,
+    Placement,
+    QueueDefinition,
+)
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.parts import parts_of
@@ -151,6 +158,25 @@ class Definitions:
         queue, data = self.queues.get(address), self.data.get(address)
         return data.value if queue is not None and data is not None and data.value.id == queue.value.id else None
 
+    def place_queue(self, address: Address) -> Placement:
+        """See Directory. The engine makes a queue of which it was told that its data is here, or one that no other node
+        knows."""
+        home = self.home_of(address)
+        if home is None:
+            return FIRST
+        if not self._is_here(home):
+            raise QueueRefused("unavailable", f"{home.holder} has the messages of queue "
+                                              f"{address[1].decode('utf-8', 'replace')}")
+        return home.placement
+
+    def group_of(self, address: Address) -> int:
+        """The group of nodes that has the messages of a queue; 0: none has."""
+        home = self.home_of(address)
+        return home.group if home is not None else 0
+
+    def _is_here(self, home: QueueData) -> bool:
+        return (home.node, home.disk) == (self._node, self._disk)
+
     def is_unclaimed(self, address: Address, disk: str | None = None) -> bool:
         """Whether a queue of the tables is placed at this node, which does not own it yet. disk: and is on this one."""
         home = self.home_of(address)
@@ -158,10 +184,13 @@ class Definitions:
                 and self.owner_of(address) != self._node)
 
     def _told_owner(self, address: Address) -> str | None:
-        """As owner_of; this node serves what it has, also before others know."""
+        """As owner_of; this node serves what it has, also before others know. What a group has this version serves
+        nowhere; who has served it before may still have the key."""
         home = self.home_of(address)
-        if home is not None and (home.node, home.disk) == (self._node, self._disk):
+        if home is not None and self._is_here(home):
             return self._node
+        if home is not None and home.group:
+            return None
         owner = self.owner_of(address)
         if owner != self._node:
             return owner
@@ -170,7 +199,10 @@ class Definitions:
 
     def _life(self, address: Address) -> int:
         """Of the other node that serves a queue: its lease. One batch may say that the node is gone and that it is
-        back; then the way to it is another one, and what was attached there is not. 0: none does, or this node."""
+        back; then the way to it is another one, and what was attached there is not. 0: none does, or this node; below
+        UNKNOWN_LIFE: a group has it."""
+        if group := self.group_of(address):
+            return UNKNOWN_LIFE - group
         owner = self.owner_of(address)
         return self.owners[address].lease if owner is not None and owner != self._node else 0
 
@@ -189,7 +221,7 @@ class Definitions:
                 if (former := self.data.get(address)) is not None:
                     self.placed[former.value.node] -= 1
                 _set(self.data, address, event, data_of)
-                if (now := self.data.get(address)) is not None:
+                if (now := self.data.get(address)) is not None:     # what groups have counts for "", which is no node
                     self.placed[now.value.node] += 1
             elif name.kind == QUEUE_OWNER:
                 self._changed_queues[address] = None
@@ -271,6 +303,10 @@ class Definitions:
                 learner.forget_queue(known[0], ended=True)
             elif known is not None and now is not None and address in moved:
                 owner = self._told_owner(address)
+                if known[1] == self._node and known[0].durable and (group := self.group_of(address)):
+                    del self._told_queues[address]
+                    learner.leave_queue(known[0], f"replication group {group} has its data now")
+                    continue
                 if learner.turn_queue(now.value, owner):
                     # What is known of the way to its new owner is as old as the move. That node may have died since,
                     # and be back: so it is told again below, with who serves now.

@@ -130,6 +130,7 @@ class Holdings:
         self.stored = stored
         self.queue_moves.attach(stored.defined)
         if self.queue_owners is not None:
+            self.queue_owners.attach(stored)
             self.broker.hub.ledger.hold_queues()
 
     def go_on(self) -> None:

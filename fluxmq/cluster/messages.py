@@ -194,13 +194,16 @@ class TakeCall(SessionCall, frozen=True, kw_only=True):
 class QueueCall(SessionCall, frozen=True, kw_only=True):
     """Body of the calls about a queue that moves; `client_id` is its name. identity: of the queue. move: of the move,
     drawn by its owner. to: of "move-queue", the node that is to have it. kept: of "queue-here", whether the caller has
-    it still, because the move has failed. revision: of "queue-detour", that of queue-data since the move."""
+    it still, because the move has failed. revision: of "queue-detour", that of queue-data since the move. incarnation,
+    moved: of "take-queue", the Placement that the data will have at the node that takes it."""
 
     identity: int
     move: int = 0
     to: str = ""
     kept: bool = False
     revision: int = 0
+    incarnation: Annotated[int, msgspec.Meta(ge=1)] = 1
+    moved: U64 = 0
 
 
 class MoveRefused(msgspec.Struct, frozen=True, kw_only=True):

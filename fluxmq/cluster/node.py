@@ -49,7 +49,7 @@ from fluxmq.cluster.votes import VOTE, Votes
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Cluster, Owner
-from fluxmq.engine.ports.definitions import Definer, Stored
+from fluxmq.engine.ports.definitions import Definer, Placement, Stored
 from fluxmq.engine.ports.driver import Driver, Promise, fulfil
 from fluxmq.engine.sessions.state import Will
 
@@ -357,12 +357,9 @@ class ClusterNode:
         """See the port."""
         self.holdings.wills.changed((namespace, client_id), will, expiry_s, since)
 
-    def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
-        """Queues are of the node that makes them."""
-        return Owner(self.settings.name, 1)
-
-    def release_queue(self, namespace: bytes, name: bytes) -> None:
-        """See claim_queue."""
+    def place_queue(self, namespace: bytes, name: bytes) -> Placement:
+        """See the port."""
+        return self.holdings.definitions.place_queue((namespace, name))
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """See the port."""

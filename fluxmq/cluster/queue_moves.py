@@ -33,6 +33,7 @@ from fluxmq.cluster.ports import CallFailed, Change, Compare, Log, StoreError, T
 from fluxmq.cluster.queue_detours import Detours
 from fluxmq.cluster.recorded import recorded
 from fluxmq.cluster.writer import Writer
+from fluxmq.engine.ports.definitions import FIRST, Placement
 from fluxmq.engine.ports.driver import Driver, Work
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.moves import Arrival, Departure, why_it_stays
@@ -73,8 +74,11 @@ class _Going:
     """A queue that leaves; at its old owner. failed: why it was given up before the transaction was sent. sent: it may
     be at the other node; refused: it is certainly not."""
 
-    def __init__(self, state: QueueState, departure: Departure, peer: Peer, number: int) -> None:
+    def __init__(self, state: QueueState, departure: Departure, peer: Peer, number: int,
+                 placement: Placement) -> None:
+        """placement: what the data will be at the other node."""
         self.state = state
+        self.placement = placement
         self.departure = departure
         self.peer = peer
         self.number = number
@@ -178,6 +182,8 @@ class QueueMoves:
         shown = shown_queue(state.spec)
         if home.node == node:
             return
+        if home.group:
+            raise QueueRefused("conflict", f"queue {shown} cannot be moved: {home.holder} has its data")
         peers = self._peers
         if node not in self._serving() or (node != self._membership.name and node not in peers.peers):
             raise QueueRefused("unavailable", f"node {node} does not serve",
@@ -283,7 +289,7 @@ class QueueMoves:
         if why := why_it_stays(state):
             raise QueueRefused("conflict", f"queue {shown} cannot be moved: {why}")
         departure = Departure(self.manager, self._hands, state)
-        going = _Going(state, departure, peer, self._next_identity())
+        going = _Going(state, departure, peer, self._next_identity(), state.placement.after_move)
         self._going[state.id] = going
         began = self._driver.now()
         self._log("info", "", "a queue begins to move", {"queue": shown, "node": peer.name})
@@ -311,7 +317,7 @@ class QueueMoves:
     async def _hand_over(self, going: _Going) -> None:
         """Until it is certain that the queue is at the other node. Raises CallFailed, QueueRefused: it is here."""
         async for _ in self._call(going.peer, TAKE_QUEUE, going.state.queue.address, going.state.id, going.number,
-                                  COPY_S):
+                                  COPY_S, placement=going.placement):
             pass
         if going.failed or going.departure.contents is None:
             raise CallFailed(going.failed or f"node {going.peer.name} has not asked for the queue")
@@ -326,22 +332,25 @@ class QueueMoves:
             await self._driver.sleep(LOOK_S)
 
     def _call(self, peer: Peer, method: str, address: Address, identity: int, number: int, limit_s: float, *,
-              kept: bool = False) -> AsyncIterator[bytes]:
-        call = QueueCall(**self._peers.call_to(peer, address), identity=identity, move=number, kept=kept)
+              kept: bool = False, placement: Placement = FIRST) -> AsyncIterator[bytes]:
+        call = QueueCall(**self._peers.call_to(peer, address), identity=identity, move=number, kept=kept,
+                         incarnation=placement.incarnation, moved=placement.moved)
         return self._transport.call(peer.address, method, encode(call), limit_s)
 
     async def _commit(self, going: _Going) -> None:
         """The transaction. Raises QueueRefused when it is certain that it was not done, and never will be."""
         definitions, address, node = self._definitions, going.state.queue.address, going.peer.node
-        placed = QueueData(node.name, node.registration.identity, going.state.id)
+        placed = QueueData(node.name, node.registration.identity, going.state.id, going.placement)
         while not self._closed:
-            queue, data, owner = (table.get(address) for table in (
-                definitions.queues, definitions.data, definitions.owners))
+            queue, owner, data = definitions.queues.get(address), definitions.owners.get(address), \
+                definitions.data.get(address)
             if queue is None or data is None or owner is None or queue.value.id != going.state.id or (
                     owner.value.node != self._membership.name):
                 raise QueueRefused("unavailable", "it was deleted, or is not this node's any more")
             if data.value == placed:
                 return
+            if data.value.node != self._membership.name or data.value.placement.after_move != going.placement:
+                raise QueueRefused("unavailable", f"{data.value.holder} has its data now, or it has begun anew")
             going.revision = data.revision
             try:
                 result = await self._writer.change(
@@ -445,7 +454,7 @@ class QueueMoves:
         former = self._coming.pop(call.identity, None)
         if former is not None:      # an owner makes one move of a queue at a time
             self._drop(call.identity, former[0])
-        arrival = Arrival(self.manager, self._hands)
+        arrival = Arrival(self.manager, self._hands, Placement(call.incarnation, call.moved))
         self._coming[call.identity] = arrival, peer.name, call.move
         self._arrivals[call.identity] = arrival
         try:

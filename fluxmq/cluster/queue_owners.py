@@ -2,8 +2,10 @@
 
     start: what this node has from its disk ── known, its own ──► claimed
                                             ├─ never in this cluster ──► defined, unless another has the name
-                                            ├─ deleted meanwhile ──► deleted here
-                                            └─ another one, or moved ──► set aside
+                                            ├─ deleted meanwhile, or moved ──► deleted here
+                                            ├─ of a group of nodes ──► left as it is
+                                            └─ another one, an old copy, or newer than etcd knows ──► set aside
+           what it should have and has not ──► begins anew, empty, as another incarnation
     then: a new queue that is placed here ──► claimed;   an owner's lease has ended ──► away, until it is back
                                                                     └─ not durable ──► placed elsewhere by the leader
 
@@ -24,9 +26,16 @@ from fluxmq.cluster.definitions import Definitions
 from fluxmq.cluster.feed import Feed
 from fluxmq.cluster.keys import QUEUE_DATA, QUEUE_OWNER, queue_key
 from fluxmq.cluster.membership import Membership
+from fluxmq.cluster.placing import Verdict, judge, why_aside
 from fluxmq.cluster.ports import Change, Compare, Log, StoreError
 from fluxmq.cluster.writer import Writer
-from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition, Stored
+from fluxmq.engine.ports.definitions import (
+    BindingDefinition,
+    ExchangeDefinition,
+    Placement,
+    QueueDefinition,
+    Stored,
+)
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.parts import is_part
@@ -54,9 +63,18 @@ class QueueOwners:
         self._next_identity = next_identity
         self._log = log
         self._claiming: set[Address] = set()
+        self._kept: set[Address] = set()  # what this node has from its disk, of the queues that are here
+        # Before that only what the disk surely has is claimed: other nodes would attach their consumers to what is not
+        # the queue.
+        self._judged = False
+        self._stored: Stored | None = None
         self._live: frozenset[str] = frozenset()  # nodes with a lease when it was looked last
         self._closed = False
         definitions.on_queue = self._look
+
+    def attach(self, stored: Stored) -> None:
+        """What the node has from its disk. Before the feed is loaded: what it has is claimed from then on."""
+        self._stored = stored
 
     def close(self) -> None:
         """Nothing is claimed any more."""
@@ -81,7 +99,13 @@ class QueueOwners:
                 for exchange in exchanges if exchange.address not in self._definitions.exchanges)
             await self._all(self._define(partial(self._bind, binding)) for binding in bindings)
             await self._mark(disk_key)
+        await self._all(self._begin_anew(address) for address in self._missing())
+        self._judged = True
         await self._all(self._claim(address) for address in self._unclaimed())
+        while gone := {address for address in self._kept if not self._is_mine(address)}:    # meanwhile
+            self._kept -= gone
+            await self._all(self._take_in_queue(engine, queue, True) for queue in engine.stored_queues()
+                            if queue.address in gone)
         self._definitions.begin(engine, self._membership.registration.identity)
 
     async def _all(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -127,27 +151,46 @@ class QueueOwners:
             placed = self._defining.placed(self._membership.name, made.id)
             await self._define(lambda: definitions.define_queue(made, placed))
             defined = definitions.queues.get(address)
-        if identity and not self._is_mine(address):
+        home = definitions.home_of(address)
+        if identity:
+            await self._take_in_known(engine, queue, home)
+        elif defined is None or home is None or not self._is_mine(address):
+            engine.set_aside_queue(queue, "in the cluster there is another one of this name, at "
+                                          f"{home.holder if home is not None else 'node ?'}")
+        else:
+            self._kept.add(address)
+            if queue.id != defined.value.id:
+                engine.identify_queue(address, defined.value.id, home.placement)
+
+    async def _take_in_known(self, engine: Stored, queue: QueueDefinition, home: QueueData | None) -> None:
+        """It is the queue of this name; whether what is here is its data is decided by placing.judge."""
+        address, stored, here = queue.address, queue.placement, self._is_mine(queue.address)
+        verdict = judge(stored, home, here=here)
+        if verdict is Verdict.KEPT:
+            self._kept.add(address)
+            await self._place(address, stored)
+        elif verdict is Verdict.LEFT:
+            engine.leave_queue(queue, f"{home.holder if home is not None else '?'} has its data")
+        elif verdict is Verdict.DELETED:
             engine.forget_queue(queue)
-            home = definitions.home_of(address)
             self._log("info", "", "a queue has moved while this node was away", {
                 "queue": queue.spec.shown, "node": home.node if home is not None else "?"})
-            return
-        if defined is None or not self._is_mine(address):
-            home = definitions.home_of(address)
-            engine.set_aside_queue(queue, "in the cluster there is another one of this name, at node "
-                                          f"{home.node if home is not None else '?'}")
-        elif queue.id != defined.value.id:
-            engine.identify_queue(address, defined.value.id)
+        else:
+            engine.set_aside_queue(queue, why_aside(stored, home, here=here))
 
     def _take_in_copy(self, engine: Stored, queue: QueueDefinition, known: bool) -> None:
         """It came from another node. Whether it is the queue now is decided: the transaction that says so compares that
         this node has not been started since (queue_moves)."""
         found = next((entry.value for address, entry in self._definitions.queues.items()
                       if entry.value.id == queue.id and self._is_mine(address)), None)
+        home = self._definitions.home_of(found.address) if found is not None else None
         if not known:
             engine.set_aside_queue(queue, "it came from a node of another cluster")
+        elif found is not None and home is not None and home.placement != queue.placement:
+            engine.set_aside_queue(queue, f"it is a copy of queue {found.spec.shown}, of a move that was not the last")
         else:
+            if found is not None:
+                self._kept.add(found.address)
             engine.settle_copy(queue.id, found)
 
     def _is_mine(self, address: Address) -> bool:
@@ -177,13 +220,51 @@ class QueueOwners:
             except StoreError:
                 await self._driver.sleep(RETRY_S)
 
+    # ------------------------------------------------------------------ what is here
+
+    def _missing(self) -> list[Address]:
+        """Queues whose data is here, as etcd says, and is not."""
+        definitions = self._definitions
+        return [address for address, queue in definitions.queues.items()
+                if queue.value.durable and self._is_mine(address) and address not in self._kept]
+
+    async def _begin_anew(self, address: Address) -> None:
+        """Most often this node died before the queue was on its disk, and nothing was acknowledged for it. But if there
+        has been more, and it is put back later, it is told from what begins now."""
+        home, queue = self._definitions.home_of(address), self._definitions.queues[address].value
+        if home is not None:
+            self._log("warning", "", "a queue begins anew, empty: this node should have its messages, says etcd, and "
+                                     "has not", {"queue": queue.spec.shown})
+            await self._place(address, home.placement.anew)
+
+    async def _place(self, address: Address, placement: Placement) -> None:
+        """Until etcd says of a queue whose data is here that it is this data, or later one."""
+        while not self._closed and self._is_mine(address):
+            data = self._definitions.data[address]
+            if data.value.placement >= placement:
+                return
+            key = queue_key(QUEUE_DATA, *address)
+            try:
+                await self._writer.change([Compare(key, data.revision)], [
+                    Change(key, encode_data(data.value._replace(placement=placement)), data.lease)])
+            except StoreError:
+                await self._driver.sleep(RETRY_S)
+                continue
+            until = self._driver.now() + RETRY_S
+            while self._definitions.data.get(address) is data and self._driver.now() < until:
+                await self._driver.sleep(0.002)
+
     # ------------------------------------------------------------------ claims
 
     def _unclaimed(self) -> list[Address]:
         return [address for address in self._definitions.data if self._may_claim(address)]
 
     def _may_claim(self, address: Address) -> bool:
-        return not self._closed and self._definitions.is_unclaimed(address, self._membership.registration.identity)
+        definitions = self._definitions
+        if self._closed or not definitions.is_unclaimed(address, self._membership.registration.identity):
+            return False
+        return self._judged or (self._stored is not None and self._stored.has_queue(
+            address, definitions.queues[address].value.id, definitions.data[address].value.placement))
 
     def _look(self, address: Address) -> None:
         """The keys of a queue have changed that is placed here."""
@@ -234,10 +315,10 @@ class QueueOwners:
         definitions, done = self._definitions, True
         for address, data in list(definitions.data.items()):
             queue = definitions.queues.get(address)
-            if (queue is None or queue.value.durable or queue.value.node or data.value.node in live
-                    or data.value.id != queue.value.id or address in definitions.owners):
+            if (queue is None or queue.value.durable or queue.value.node or data.value.group
+                    or data.value.node in live or data.value.id != queue.value.id or address in definitions.owners):
                 continue
-            placed = self._defining.placed(self._defining.place(), queue.value.id).data
+            placed = self._defining.placed(self._defining.place(), queue.value.id, data.value.placement.anew).data
             data_key = queue_key(QUEUE_DATA, *address)
             try:
                 await self._writer.change([Compare(data_key, data.revision),
@@ -249,4 +330,5 @@ class QueueOwners:
 
     def _is_lost(self, address: Address, data: QueueData, live: frozenset[str]) -> bool:
         queue = self._definitions.queues.get(address)
-        return queue is not None and not queue.value.durable and not queue.value.node and data.node not in live
+        return (queue is not None and not queue.value.durable and not queue.value.node and not data.group
+                and data.node not in live)

@@ -10,6 +10,7 @@ from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.accounts import Permission, PermissionRule, UserChange, UserInfo
 from fluxmq.engine.ports.cluster import Cluster, Owner
+from fluxmq.engine.ports.definitions import FIRST, Placement
 from fluxmq.engine.ports.overview import ClusterView, LeavingView, NodeView
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.sessions.state import Will
@@ -41,11 +42,8 @@ class SoloDirectory:
                      since: int) -> None:
         pass
 
-    def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
-        return _SELF
-
-    def release_queue(self, namespace: bytes, name: bytes) -> None:
-        pass
+    def place_queue(self, namespace: bytes, name: bytes) -> Placement:
+        return FIRST
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         pass

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.exchange.exchange import Binding, Exchange
 from fluxmq.engine.exchanges.manager import PREDECLARED, ExchangeManager
-from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition, Stored
+from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, Placement, QueueDefinition, Stored
 from fluxmq.engine.queues.defined import DefinedQueues
 from fluxmq.engine.queues.forwarding import is_under_way
 
@@ -33,9 +33,16 @@ class EngineDefinitions:
     def set_aside_queue(self, definition: QueueDefinition, why: str) -> None:
         self.defined.set_aside(definition.address, why)
 
+    def leave_queue(self, definition: QueueDefinition, why: str) -> None:
+        self.defined.leave(definition.address, why)
+
     def stored_queues(self) -> list[QueueDefinition]:
-        return [QueueDefinition(state.id, state.spec, state.declared) for state in self.queues.queues.values()
-                if state.queue.durable and not is_under_way(state.queue.name)]
+        return [QueueDefinition(state.id, state.spec, state.declared, placement=state.placement)
+                for state in self.queues.queues.values() if state.queue.durable and not is_under_way(state.queue.name)]
+
+    def has_queue(self, address: tuple[bytes, bytes], identity: int, placement: Placement) -> bool:
+        state = self.queues.queues.get(address)
+        return state is not None and state.here and (state.id, state.placement) == (identity, placement)
 
     def stored_exchanges(self) -> list[ExchangeDefinition]:
         return [ExchangeDefinition(data.id, data.vhost, data.name, data.type, True, data.auto_delete, data.internal,

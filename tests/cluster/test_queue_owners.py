@@ -20,7 +20,7 @@ from fluxmq.cluster.ports import Change, Compare, StoreError
 from fluxmq.cluster.queue_owners import QueueOwners
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.writer import Writer
-from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition
+from fluxmq.engine.ports.definitions import BindingDefinition, ExchangeDefinition, Placement, QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
@@ -29,7 +29,7 @@ Q = (b"/", b"q")
 
 
 class Disk:
-    """What survives a life. aside: names of queues that were set aside."""
+    """What survives a life. aside, left: names of queues that were set aside, and left as they are."""
 
     def __init__(self, identity: str) -> None:
         self.storage = OwnStorageInMemory(identity)
@@ -37,6 +37,7 @@ class Disk:
         self.exchanges: dict[bytes, ExchangeDefinition] = {}
         self.bindings: list[BindingDefinition] = []
         self.aside: list[bytes] = []
+        self.left: list[bytes] = []
 
 
 class Member:
@@ -76,6 +77,7 @@ class Member:
         return self
 
     async def begin(self) -> None:
+        self.owners.attach(self)
         await self.membership.join(Registration(address=f"{self.name}:1"))
         await self.feed.load()
         for task in (self.feed.follow(), self.membership.keep(), self.owners.keep(),
@@ -106,8 +108,10 @@ class Member:
 
     def learn_queue(self, definition: QueueDefinition, owner: str | None) -> None:
         self.owners_told[definition.spec.raw] = owner
+        known = self.disk.queues.get(definition.spec.raw)
         if owner == self.name and definition.durable:
-            self.disk.queues[definition.spec.raw] = definition
+            placement = self.definitions.place_queue(definition.address) if known is None else known.placement
+            self.disk.queues[definition.spec.raw] = msgspec.structs.replace(definition, placement=placement)
 
     def forget_queue(self, definition: QueueDefinition, *, ended: bool = False) -> None:
         self.owners_told.pop(definition.spec.raw, None)
@@ -117,15 +121,16 @@ class Member:
         self.owners_told.pop(definition.spec.raw, None)
         del self.disk.queues[definition.spec.raw]
         self.disk.aside.append(definition.spec.raw)
+        self.log.append(("aside", why))
 
     def turn_queue(self, definition: QueueDefinition, owner: str | None) -> bool:
         return False
 
     def settle_copy(self, identity: int, definition: QueueDefinition | None) -> None:
         copy = next(name for name, queue in self.disk.queues.items() if queue.id == identity and name[:1] == b"$")
-        del self.disk.queues[copy]
+        placement = self.disk.queues.pop(copy).placement
         if definition is not None:
-            self.disk.queues[definition.spec.raw] = definition
+            self.disk.queues[definition.spec.raw] = msgspec.structs.replace(definition, placement=placement)
 
     def learn_exchange(self, definition: ExchangeDefinition) -> None:
         if definition.durable:
@@ -144,14 +149,23 @@ class Member:
     def stored_queues(self) -> list[QueueDefinition]:
         return [*self.disk.queues.values()]
 
+    def has_queue(self, address: tuple[bytes, bytes], identity: int, placement: Placement) -> bool:
+        queue = self.disk.queues.get(address[1])
+        return queue is not None and (queue.id, queue.placement) == (identity, placement)
+
     def stored_exchanges(self) -> list[ExchangeDefinition]:
         return [*self.disk.exchanges.values()]
 
     def stored_bindings(self) -> list[BindingDefinition]:
         return [*self.disk.bindings]
 
-    def identify_queue(self, address: tuple[bytes, bytes], identity: int) -> None:
-        self.disk.queues[address[1]] = msgspec.structs.replace(self.disk.queues[address[1]], id=identity)
+    def leave_queue(self, definition: QueueDefinition, why: str) -> None:
+        self.owners_told.pop(definition.spec.raw, None)
+        self.disk.left.append(definition.spec.raw)
+
+    def identify_queue(self, address: tuple[bytes, bytes], identity: int, placement: Placement) -> None:
+        self.disk.queues[address[1]] = msgspec.structs.replace(self.disk.queues[address[1]], id=identity,
+                                                               placement=placement)
 
     # ------------------------------------------------------------------ what a test does
 
@@ -304,12 +318,13 @@ def test_a_move_that_a_node_slept_through(world: World, nodes: tuple[Member, Mem
     one, two, three = nodes
     one.declare(here=True)
     entry, data = one.definitions.queues[Q].value, one.definitions.data[Q]
-    copy = QueueDefinition(entry.id, msgspec.structs.replace(entry.spec, name=f"$moving-{entry.id:x}"))
+    copy = QueueDefinition(entry.id, msgspec.structs.replace(entry.spec, name=f"$moving-{entry.id:x}"),
+                           placement=Placement(1, 1))
     two.disk.queues[copy.spec.raw] = copy
     for node in (one, two):
         node.kill()
     if decided:
-        placed = QueueData("two", two.disk.storage.identity, entry.id)
+        placed = QueueData("two", two.disk.storage.identity, entry.id, Placement(1, 1))
         three.do(three.writer.change([Compare(queue_key(QUEUE_DATA, *Q), data.revision)],
                                      [Change(queue_key(QUEUE_DATA, *Q), encode_data(placed))]))
     again = [Member(world, name, disk).start() for name, disk in (("one", one.disk), ("two", two.disk))]

@@ -9,7 +9,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
-from fluxmq.engine.ports.definitions import Definer
+from fluxmq.engine.ports.definitions import Definer, Placement
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.sessions.state import Will
 
@@ -20,8 +20,8 @@ PATIENCE_S = 20.0  # only a failing test needs it
 
 
 class FakeDirectory:
-    """A Directory. owners: of sessions and queues by name, this node of those that are not in it; None: it must ask,
-    and `answer` says what. on_announce: called for each filter, to give tickets."""
+    """A Directory. owners: of sessions by name, this node of those that are not in it; None: it must ask, and `answer`
+    says what. on_announce: called for each filter, to give tickets."""
 
     node = HERE.node
     definer: Definer | None = None
@@ -32,7 +32,8 @@ class FakeDirectory:
         self.wills: list[Will | None] = []
         self.kept: list[tuple[bytes, bytes | None]] = []
         self.on_announce: Callable[[bytes], object] = lambda filter_: None
-        self.unsure: set[bytes] = set()  # queues of which nobody can say
+        self.elsewhere: set[bytes] = set()  # queues whose data others have
+        self.placements: dict[bytes, Placement] = {}  # of queues whose data begins here, unless it is the first one
         self.asking: dict[bytes, list[Future[Owner]]] = {}
         self._loop: AbstractEventLoop | None = None
         self._changed = threading.Condition()
@@ -80,14 +81,11 @@ class FakeDirectory:
     def will_changed(self, namespace: bytes, client_id: bytes, will: Will | None, expiry_s: int, since: int) -> None:
         self.wills.append(will)
 
-    def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
-        self.told.append(("claim queue", namespace, name))
-        if name in self.unsure:
-            raise QueueRefused("unavailable", "nobody knows who has it")
-        return self.owners.get(name) or Owner(self.node, HERE.epoch)
-
-    def release_queue(self, namespace: bytes, name: bytes) -> None:
-        self.told.append(("release queue", namespace, name))
+    def place_queue(self, namespace: bytes, name: bytes) -> Placement:
+        self.told.append(("place queue", namespace, name))
+        if name in self.elsewhere:
+            raise QueueRefused("unavailable", "node there has its messages")
+        return self.placements.get(name, Placement())
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         self.told.append(("announce", namespace, filter_, group))

@@ -19,7 +19,7 @@ from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.records import StoredExchange
 from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.namespaces import NamespaceAdmin
-from fluxmq.engine.ports.definitions import BindingDefinition, Deferred, ExchangeDefinition, QueueDefinition
+from fluxmq.engine.ports.definitions import BindingDefinition, Deferred, ExchangeDefinition, Placement, QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
@@ -287,6 +287,12 @@ def test_records_have_an_identity_only_in_a_cluster() -> None:
     assert len(msgspec.msgpack.decode(queue.encoded())) == 6
     with_id = msgspec.structs.replace(queue, identity=7)
     assert msgspec.msgpack.decode(with_id.encoded(), type=QueueRecord) == with_id
+    assert len(msgspec.msgpack.decode(with_id.encoded())) == 7      # as the former version, which read no more
+    for later in (Placement(2), Placement(1, 3)):
+        placed = msgspec.structs.replace(with_id, incarnation=later.incarnation, moved=later.moved)
+        assert msgspec.msgpack.decode(placed.encoded(), type=QueueRecord) == placed and placed.placement == later
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.structs.replace(placed, incarnation=0).encoded(), type=QueueRecord)
     exchange = StoredExchange(1, b"x", b"topic")
     assert len(msgspec.msgpack.decode(exchange.encoded())) == 6
     assert msgspec.msgpack.decode(msgspec.structs.replace(exchange, id=7).encoded(), type=StoredExchange).id == 7

@@ -17,6 +17,7 @@ from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.ports.cluster import Directory, OwnedElsewhere, Owner, Peers, Replicator, Unclaimed
+from fluxmq.engine.ports.definitions import Placement
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.engine.queues.manager import QueueManager
@@ -165,20 +166,21 @@ def test_what_other_nodes_want_is_forwarded_to_them(world: World) -> None:
 
 # ---------------------------------------------------------------- queues
 
-def test_a_queue_is_claimed_and_has_the_line_that_it_is_given(world: World) -> None:
+def test_a_queue_is_placed_and_has_the_line_that_it_is_given(world: World) -> None:
     line = world.nodes.replicator.lines[b"far"] = world.hub.commits.open_line("group 7")
+    world.directory.placements[b"far"] = Placement(3)
     far = world.queues.declare(QueueSpec(name="far"))[0]
     near = world.queues.declare(QueueSpec(name="near", type="ephemeral"))[0]
     assert (far.line, near.line.number) == (line, 0)
     assert world.nodes.replicator.asked == [(b"/", b"far", True), (b"/", b"near", False)]
-    assert world.told() == [("claim queue", b"far"), ("claim queue", b"near")]
+    assert world.told() == [("place queue", b"far"), ("place queue", b"near")]
+    assert [world.queues.states[queue].placement for queue in (far, near)] == [(3, 0), (1, 0)]
     world.queues.delete((b"/", b"far"))
-    assert world.told() == [("release queue", b"far")]
+    assert world.told() == []
 
 
 def test_a_queue_of_another_node_is_not_made(world: World) -> None:
-    world.directory.owners[b"q"] = THERE
-    world.directory.unsure.add(b"r")
+    world.directory.elsewhere = {b"q", b"r"}
     amqp = AmqpQueues(world.queues, lambda size: bytes(size), lambda *address: [])
     for name in ("q", "r"):
         with pytest.raises(QueueRefused) as refused:
@@ -200,7 +202,8 @@ def test_solo_is_what_the_ports_ask_for() -> None:
     directory, peers, replicator = solo()
     mine = directory.claim_session(b"/", b"c", False)
     assert mine is not None and mine.node == directory.node
-    assert directory.claim_session(b"v", b"d", True) is mine is directory.claim_queue(b"/", b"q")
+    assert directory.claim_session(b"v", b"d", True) is mine
+    assert directory.place_queue(b"/", b"q") == Placement() == (1, 0)
     assert asyncio.run(directory.take_session(b"/", b"c", False, 0)) is mine
     assert replicator.line_of_queue(b"/", b"q", True) is None
     assert peers.reference("") == ""

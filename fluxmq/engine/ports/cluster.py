@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
-from fluxmq.engine.ports.definitions import Definer
+from fluxmq.engine.ports.definitions import Definer, Placement
 from fluxmq.engine.sessions.state import Will
 from fluxmq.model.mqtt import ReasonCode
 
@@ -122,17 +122,14 @@ class Directory(Protocol):
         may give a ticket: CONNACK is sent when the will would be published even if this node died, and nothing of the
         client's former connection any more. Raises nothing."""
 
-    def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
-        """A queue of this name is about to be made here. Called before it has numbers or records.
+    def place_queue(self, namespace: bytes, name: bytes) -> Placement:
+        """The data of a queue of this name is about to begin here, empty. Called before it has numbers or records.
+        Returns which data of the queue that is, which is recorded with it: a later start finds out by it whether it is
+        the queue's still.
 
-        An Owner of this node: the queue is made now. Of another node: it is not, and its declaration is refused
-        (QueueRefused, unavailable, with the node's name). This call may give a ticket for the durability of the claim.
-
-        Raises QueueRefused(unavailable) if the owner cannot be determined.
+        Raises QueueRefused (unavailable) if others have the queue's data: another node, another directory of this one,
+        a group of nodes. The text names them.
         """
-
-    def release_queue(self, namespace: bytes, name: bytes) -> None:
-        """The queue was deleted here, and its name is free. See release_session."""
 
     def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"", durable: bool = False) -> None:
         """A session, a queue that captures or is bound to topics, or an exchange of this node has subscribed to a topic
@@ -170,7 +167,7 @@ class Replicator(Protocol):
 
     def line_of_queue(self, namespace: bytes, name: bytes, durable: bool) -> Line | None:
         """The commit line to which everything about a new queue is given: the journal (None), or one that this node has
-        opened (Commits.open_line) and leads. Called once, when the queue is made, after claim_queue; the queue keeps
+        opened (Commits.open_line) and leads. Called once, when the queue is made, after place_queue; the queue keeps
         the line. Numbers of the queue, its logs and groups are unique within it.
 
         Raises QueueRefused(unavailable) when a queue that must be replicated cannot be now.

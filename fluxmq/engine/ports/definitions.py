@@ -9,28 +9,55 @@ one that is made anew inherits nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["BindingDefinition", "Deferred", "Definer", "ExchangeDefinition", "Learner", "QueueDefinition", "Stored"]
+__all__ = ["FIRST", "BindingDefinition", "Deferred", "Definer", "ExchangeDefinition", "Learner", "Placement",
+           "QueueDefinition", "Stored"]
 
 Address = tuple[bytes, bytes]
+
+
+class Placement(NamedTuple):
+    """Which data of a queue somebody has; a later one is greater. What a node has on its disk says it, and etcd says it
+    of what is the queue.
+
+    incarnation: 1 at first, and another one when the data began anew, without what was there before. moved: how often
+    it was moved in that incarnation, as a whole, to another node: what has been moved once more has all of it."""
+
+    incarnation: int = 1
+    moved: int = 0
+
+    @property
+    def after_move(self) -> Placement:
+        """The same data at another node."""
+        return Placement(self.incarnation, self.moved + 1)
+
+    @property
+    def anew(self) -> Placement:
+        """Data that begins empty."""
+        return Placement(self.incarnation + 1)
+
+
+FIRST = Placement()
 
 
 class QueueDefinition(msgspec.Struct, frozen=True):
     """spec: as under `queues:`; of a queue that an AMQP client has declared, as its declaration says. node: the node
     with which the queue ends, because it is exclusive to a connection there; "": it is not exclusive. divided: each
-    partition is a queue of its own, wherever it is (engine/queues/parts.py); else all are at one node."""
+    partition is a queue of its own, wherever it is (engine/queues/parts.py); else all are at one node. placement: of
+    what a node has on its disk (Stored.stored_queues); a definition in etcd does not say it."""
 
     id: int
     spec: QueueSpec
     declared: Declared | None = None
     node: str = ""
     divided: bool = False
+    placement: Placement = FIRST
 
     @property
     def address(self) -> Address:
@@ -167,6 +194,10 @@ class Learner(Protocol):
         """This node has it from its disk, and it is not the one that is defined by its name, or not the one with its
         messages any more: it is kept under another name, which counts from the next start on."""
 
+    def leave_queue(self, definition: QueueDefinition, why: str) -> None:
+        """This node has it from its disk, and a group of nodes decides about its data, which this node cannot tell from
+        what it has: that stays on the disk as it is, and is not served."""
+
     def node_appeared(self, node: str) -> None:
         """There is a way to a node (Peers.hop), which may serve queues that were learned before."""
 
@@ -192,6 +223,9 @@ class Stored(Learner, Protocol):
     def stored_queues(self) -> list[QueueDefinition]:
         """Those that survive a restart."""
 
+    def has_queue(self, address: Address, identity: int, placement: Placement) -> bool:
+        """Whether this data of a queue is among them."""
+
     def stored_exchanges(self) -> list[ExchangeDefinition]:
         """As stored_queues; without those that are predeclared."""
 
@@ -202,5 +236,5 @@ class Stored(Learner, Protocol):
         """A queue of the disk whose name says that it is a copy (is_copy): it is this queue now; None: it is not, and
         is deleted."""
 
-    def identify_queue(self, address: Address, identity: int) -> None:
-        """It is defined with this identity."""
+    def identify_queue(self, address: Address, identity: int, placement: Placement) -> None:
+        """It is defined with this identity, and what is here is this data of it."""

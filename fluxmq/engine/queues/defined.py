@@ -17,7 +17,7 @@ from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.ports.definitions import QueueDefinition
+from fluxmq.engine.ports.definitions import FIRST, Placement, QueueDefinition
 from fluxmq.engine.queues.hands import Hands
 from fluxmq.engine.queues.manager import KINDS, QueueManager
 from fluxmq.engine.queues.moves import Arrival
@@ -105,10 +105,10 @@ class DefinedQueues(QueueListener):
         if state is not None and state.id == definition.id:
             self.manager.delete(definition.address)
 
-    def identify(self, address: tuple[bytes, bytes], identity: int) -> None:
-        """The queue is defined in the cluster, with this identity."""
+    def identify(self, address: tuple[bytes, bytes], identity: int, placement: Placement = FIRST) -> None:
+        """The queue is defined in the cluster, with this identity, and this is the data of it that is here."""
         state = self.manager.queues[address]
-        state.id = identity
+        state.id, state.placement = identity, placement
         self.manager.index_identity(state)
         self.manager.record_queue(state)
 
@@ -117,19 +117,31 @@ class DefinedQueues(QueueListener):
         which it is found from the next start on, and which no other node knows before."""
         state = self.manager.queues[address]
         spec, declared = state.spec, state.declared
-        self.manager.forget(state, kept=True)
+        self._put_away(state)
         base = "queue" if is_moving(state.queue.name) else spec.name[:SET_ASIDE_CHARACTERS]
         if (part := whole_of(state.queue.name)) is not None:
             base = f"{part.whole.decode('utf-8', 'surrogateescape')[:SET_ASIDE_CHARACTERS]}.part-{part.partition}"
         name = f"{base}.moved-{state.queue.number}"
-        state.id, state.spec = 0, msgspec.structs.replace(spec, name=name)
+        state.id, state.placement, state.spec = 0, FIRST, msgspec.structs.replace(spec, name=name)
         if declared is not None:
             state.declared = msgspec.structs.replace(declared, name=state.spec.raw)
-        self.manager.states[state.queue] = state  # for the checkpoints
         self.manager.record_queue(state)
         self.manager.log(
             "warning", "", f"a queue was set aside: {why}. Its messages are there again as queue {name} when this node "
                            "is started the next time", {"queue": spec.shown, "as": name, "why": why})
+
+    def _put_away(self, state: QueueState) -> None:
+        """It has no name any more, and gives nothing out; checkpoints go on."""
+        self.manager.forget(state, kept=True)
+        state.queue.resting = True
+        self.manager.states[state.queue] = state
+
+    def leave(self, address: tuple[bytes, bytes], why: str) -> None:
+        """Keeps a queue of this node's disk as it is, and does not serve it. See Learner."""
+        state = self.manager.queues[address]
+        self._put_away(state)
+        self.manager.log("warning", "", f"a queue that is on this node's disk is left there as it is: {why}",
+                         {"queue": state.spec.shown, "why": why})
 
     def set_owner(self, state: QueueState, node: str | None) -> None:
         """Who serves a queue whose messages are not here. None: the node that has them is away. Its consumers are to be

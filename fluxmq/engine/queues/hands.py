@@ -332,6 +332,7 @@ class Hands(QueueListener):
         queue, manager = state.queue, self._manager
         assert isinstance(queue.relay, QueueRelay)
         queue.relay.forget_held()
+        state.placement = manager.directory.place_queue(*queue.address)
         line = manager.replicator.line_of_queue(*queue.address, False)
         number = manager.number(line)
         logs = [Log(manager.hub.ledger, manager.number(line), lane=at % state.spec.lanes, volatile=True, line=line)

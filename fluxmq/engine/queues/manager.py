@@ -182,13 +182,11 @@ class QueueManager(QueueTable):
     def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None,
              identity: int = 0) -> Queue:
         """line: the commit line of the queue; None: the Replicator decides. identity: in the cluster; 0: no other node
-        knows the queue. Raises QueueRefused: unavailable, when another node owns the queue or its owner is unknown;
-        not_found, when there is no such namespace."""
+        knows the queue. Raises QueueRefused: unavailable, when others have the queue's data; not_found, when there is
+        no such namespace."""
         namespace = self.namespace_of(spec)
         volatile = spec.type == "ephemeral"
-        owner = self.directory.claim_queue(*spec.address)
-        if owner.node != self.directory.node:
-            raise QueueRefused("unavailable", f"queue {spec.shown} belongs to node {owner.node}")
+        placement = self.directory.place_queue(*spec.address)
         if line is None:
             line = self.replicator.line_of_queue(*spec.address, not volatile)
         number = self.number(line)
@@ -196,6 +194,7 @@ class QueueManager(QueueTable):
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
         queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
         state = self.adopt(spec, queue, declared, identity)
+        state.placement = placement
         self.record_queue(state)
         for listener in self.listeners:
             listener.queue_made(queue)
@@ -210,6 +209,7 @@ class QueueManager(QueueTable):
         queue.following = following
         queue.delays = former.queue.delays
         state = self.adopt(spec, queue, declared, identity)
+        state.placement = former.placement
         state.retry_policies, state.producers = former.retry_policies, former.producers
         for key, group in former.groups.items():
             group.home = queue
@@ -384,7 +384,6 @@ class QueueManager(QueueTable):
             self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.targets.remove_queue(state.queue)
-        self.directory.release_queue(*state.queue.address)
         for listener in self.listeners:
             listener.queue_removed(state.queue)
         if kept or not state.here:

@@ -27,7 +27,7 @@ from fluxmq._core.queue.handover import Reserve, reserve
 from fluxmq._core.queue.line import Incoming, append_records
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.ports.definitions import QueueDefinition
+from fluxmq.engine.ports.definitions import FIRST, Placement, QueueDefinition
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.deduplication import together
 from fluxmq.engine.queues.delays import adopt_delays
@@ -212,9 +212,11 @@ class Arrival:
     """Machine. The new owner's side: a copy that is not the queue yet. It is on the disk like a queue, under a name by
     which a start knows what it is."""
 
-    def __init__(self, manager: QueueManager, hands: Hands) -> None:
+    def __init__(self, manager: QueueManager, hands: Hands, placement: Placement = FIRST) -> None:
+        """placement: what the queue's data will be here, if the move is decided."""
         self._manager = manager
         self._hands = hands
+        self._placement = placement
         self.definition: QueueDefinition | None = None
         self.state: QueueState | None = None
         self.whole = False
@@ -303,7 +305,7 @@ class Arrival:
         queue = Queue(ledger, own, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
         queue.following = True  # it gives nothing out
         state = self.state = QueueState(spec, queue, declared)
-        state.id = definition.id
+        state.id, state.placement = definition.id, self._placement
         self._objects.logs.update((one.number, (state, log)) for one, log in zip(found.logs, logs, strict=True))
         manager.settings.configure(state)
         manager.states[queue] = state  # for the checkpoints
@@ -392,7 +394,7 @@ class Arrival:
         if contents.line.number:  # what was released since is not brought: watch()
             self._manager.hub.origins.lead(state.queue, self._origins[HAD])
         self._manager.hub.origins.watch(False)
-        state.producers = staged.producers
+        state.placement, state.producers = staged.placement, staged.producers
         settled = self._hands.take(state, contents)
         for group in staged.groups.values():
             group.end()

@@ -11,6 +11,7 @@ from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
+from fluxmq.engine.ports.definitions import FIRST, Placement
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
@@ -48,7 +49,8 @@ class QueueRecord(msgspec.Struct, array_like=True):
     """A queue. spec or declared: its declaration as under `queues:`, or by AMQP. logs: partition-major. delay: number
     of its delay log and of the group that settles there; 0 = none. namespace: its number in the line of the record;
     spec and declared are written as if it were "/". An earlier version wrote the name into `declared`. identity: in the
-    cluster; 0, and not written: no other node knows it."""
+    cluster; 0, and not written: no other node knows it. incarnation, moved: of Placement; those of the first one are
+    not written, nor were they by an earlier version."""
 
     spec: QueueSpec | None
     logs: list[LogRecord]
@@ -57,10 +59,18 @@ class QueueRecord(msgspec.Struct, array_like=True):
     declared: Declared | None = None
     namespace: Count = 0
     identity: Count = 0
+    incarnation: Annotated[int, Meta(ge=1)] = 1
+    moved: Count = 0
+
+    @property
+    def placement(self) -> Placement:
+        """Which data of the queue this is."""
+        return Placement(self.incarnation, self.moved)
 
     def encoded(self) -> bytes:
         """As MessagePack."""
-        return msgspec.msgpack.encode(self if self.identity else msgspec.structs.astuple(self)[:-1])
+        unsaid = 0 if self.placement != FIRST else 2 if self.identity else 3
+        return msgspec.msgpack.encode(msgspec.structs.astuple(self)[:-unsaid] if unsaid else self)
 
     def declaration(self) -> QueueSpec:
         """The queue's declaration as under `queues:`. Raises CorruptError."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.ports.definitions import FIRST, Placement
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, effective
 from fluxmq.model.queue_arguments import Declared, read_arguments
 from fluxmq.model.queues import QueueSpec, Retry
@@ -33,8 +34,8 @@ class QueueState:
     """What the engine keeps with a Queue."""
 
     __slots__ = ("arguments", "commit_due_ms", "configured", "copy", "dead_lettered", "declared", "died", "due_at",
-                 "groups", "had_consumer", "here", "id", "idle_since_ms", "moving", "owner", "producers", "queue",
-                 "retained", "retention_due_ms", "retry_policies", "spec")
+                 "groups", "had_consumer", "here", "id", "idle_since_ms", "moving", "owner", "placement", "producers",
+                 "queue", "retained", "retention_due_ms", "retry_policies", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
@@ -44,6 +45,7 @@ class QueueState:
         self.arguments = read_arguments(declared) if declared is not None else None
         self.owner: object = None  # of an exclusive queue: its connection
         self.id = 0  # identity in the cluster; 0: no other node knows it
+        self.placement: Placement = FIRST  # which data of the queue this node has, or a copy of it that comes
         self.here = True  # this node has its messages
         self.moving: Going | None = None  # it is about to move to another node; set by hands.py, as the next one
         self.copy: QueueState | None = None  # what this node stores of it while another node decides

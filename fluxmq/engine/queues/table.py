@@ -216,7 +216,8 @@ class QueueTable(ABC):
             namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
             spec = msgspec.structs.replace(spec, namespace="/")
             declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
-        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace, state.id)
+        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace, state.id,
+                           *state.placement)
 
     def read_on(self, queue: Queue) -> None:
         """Reads what is needed from disk."""

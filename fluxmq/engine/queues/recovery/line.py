@@ -143,6 +143,7 @@ class QueueLine(QueueListener):
         queue.following = self.line.number != 0
         self.manager.is_taken(self.line, number)
         state = self.queues[number] = self.manager.adopt(spec, queue, record.declared, record.identity)
+        state.placement = record.placement
         for one, log in zip(record.logs, logs, strict=True):
             self.logs[one.number] = state, log
         self._adopt_delays(state, record)
@@ -304,7 +305,7 @@ class QueueLine(QueueListener):
             state = self._rename(number, state, record, spec)
         else:
             self.manager.change(state, spec)
-            state.id = record.identity
+            state.id, state.placement = record.identity, record.placement
             self._adopt_delays(state, record)
         self.manager.note_changed(state)
         if self.line.number and not self.following:
@@ -316,6 +317,7 @@ class QueueLine(QueueListener):
         """The queue was set aside (DefinedQueues.set_aside): what was loaded of it has another name from here on."""
         state = self.queues[number] = self.manager.rename(former, spec, record.declared, record.identity,
                                                           self.line.number != 0)
+        state.placement = record.placement
         for log in state.logs:
             self.logs[log.number] = state, log
         return state
