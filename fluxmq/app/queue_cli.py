@@ -44,8 +44,8 @@ def queue_list(place: Place, everything: bool) -> None:
     columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "ready": "READY",
                "unsettled": "UNSETTLED", "delayed": "DELAYED", "bytes": "BYTES", "groups": "GROUPS",
                "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
-    if any(one.get("node") for one in answer["queues"]):
-        columns["node"] = "NODE"
+    places = {"node": "NODE", "replication_group": "REPLICATION GROUP"}
+    columns |= {key: places[key] for key in places if any(one.get(key) for one in answer["queues"])}
     if any(one.get("state", "running") != "running" for one in answer["queues"]):
         columns["state"] = "STATE"
     place.show(answer, lambda: as_table(answer["queues"], columns) if answer["queues"] else "there are no queues")

@@ -75,8 +75,8 @@ def place_of(message: dict[str, Any]) -> str:
 def as_queue(queue: dict[str, Any]) -> str:
     """Everything about one queue."""
     out = [f"{plain(queue.get('name'))}  ({plain(queue.get('type'))})"]
-    for key in ("node", "state", "damage", "messages", "ready", "unsettled", "delayed", "bytes", "consumers",
-                "dead_letters", "dead_letter_queue"):
+    for key in ("node", "replication_group", "state", "damage", "messages", "ready", "unsettled", "delayed", "bytes",
+                "consumers", "dead_letters", "dead_letter_queue"):
         if queue.get(key) not in (None, ""):
             out.append(f"  {key.replace('_', ' ')}: {plain(queue[key])}")
     counts = queue.get("counts")

@@ -41,9 +41,9 @@ from fluxmq.cluster.ports import (
 from fluxmq.cluster.queue_detours import DETOUR
 from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE
 from fluxmq.cluster.quorum import VOTER, Quorum
+from fluxmq.cluster.replicating import NodeReplicator
 from fluxmq.cluster.returns import RETURN, STORED
 from fluxmq.cluster.settings import Phase, Settings
-from fluxmq.cluster.solo import SoloReplicator
 from fluxmq.cluster.takeover import TAIL, TAKEOVER
 from fluxmq.cluster.votes import VOTE, Votes
 from fluxmq.cluster.writer import Writer
@@ -110,7 +110,7 @@ class ClusterNode:
             name=settings.name, membership=self.membership, transport=transport, driver=driver, interest=self.interest,
             configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
             on_known=self._on_known, log=log)
-        self.services = Cluster(self, self.peers, SoloReplicator())
+        self.services = Cluster(self, self.peers, NodeReplicator(self._group_of))
         self.operations = NodeOperations(settings.name, transport, self.peers)
         self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
         self.disk_hangs = False                         # that has ended its lease
@@ -356,6 +356,9 @@ class ClusterNode:
                      since: int) -> None:
         """See the port."""
         self.holdings.wills.changed((namespace, client_id), will, expiry_s, since)
+
+    def _group_of(self, namespace: bytes, name: bytes) -> int:
+        return self.holdings.definitions.group_of((namespace, name))
 
     def place_queue(self, namespace: bytes, name: bytes) -> Placement:
         """See the port."""

@@ -95,6 +95,9 @@ class QueueAdmin:
         if isinstance(relay, Parts):
             raise _divided(state, relay)
         if isinstance(relay, QueueRelay):
+            if relay.replication_group and not relay.reachable:
+                raise QueueRefused("unavailable", f"replication group {relay.replication_group} has the data of queue "
+                                                  f"{state.spec.shown}, and no node serves it")
             if relay.reachable:
                 raise QueueElsewhere(relay.owner, f"queue {state.spec.shown} is at node {relay.owner}, and only that "
                                                   f"one can do this", f"ask node {relay.owner}")
@@ -140,7 +143,7 @@ class QueueAdmin:
                 **self._place(state), **_place_in_whole(state), **_whose(state), "damage": state.queue.damage or "",
                 "dead_letters": waiting}
 
-    def _place(self, state: QueueState) -> dict[str, str]:
+    def _place(self, state: QueueState) -> dict[str, Any]:
         """Who has the messages of a queue, and whether it serves it."""
         relay = state.queue.relay
         if isinstance(relay, Parts):
@@ -148,7 +151,8 @@ class QueueAdmin:
             return {"node": ", ".join(sorted({owner or me for owner in relay.owners})),
                     "state": "partly away" if relay.missing else "divided"}
         if isinstance(relay, QueueRelay):
-            return {"node": relay.owner, "state": "elsewhere" if relay.reachable else "away"}
+            place = {"node": relay.owner, "state": "elsewhere" if relay.reachable else "away"}
+            return place | ({"replication_group": relay.replication_group} if relay.replication_group else {})
         return {"node": self.manager.directory.node,
                 "state": "running" if state.queue.damage is None else "damaged"}
 
@@ -182,7 +186,7 @@ class QueueAdmin:
             "group_list": self.groups(name) if state.here else [],
             "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state) if state.here else None}
 
-    def _place_of_part(self, state: QueueState, partition: int) -> dict[str, str]:
+    def _place_of_part(self, state: QueueState, partition: int) -> dict[str, Any]:
         part = self.manager.part_state(state.queue.address, partition)
         return self._place(part) if part is not None else {"node": "", "state": "away"}
 

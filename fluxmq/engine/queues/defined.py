@@ -158,12 +158,12 @@ class DefinedQueues(QueueListener):
         assert hop is None or isinstance(hop, PeerOutbox)
         if hop is not None and hop is relay.outbox and node == relay.owner and relay.reachable:
             return  # only its settings have changed: its consumers are attached
+        relay.replication_group = self.manager.replicator.group_of_queue(*state.queue.address)
         if node is None and self.manager.definer is not None:
             node = self.manager.definer.home_of(state.queue.address)
         former = relay.outbox
         has_moved = node != relay.owner and relay.reachable and hop is not None
-        relay.replication_group = self.manager.replicator.group_of_queue(*state.queue.address)
-        relay.set_owner(node or relay.owner, hop)
+        relay.set_owner(node or ("" if relay.replication_group else relay.owner), hop)
         if state.spec.type == "ephemeral" and not has_moved:  # it is made anew elsewhere, empty
             relay.forget_held()
         relay.refuses = self._refusal_of(relay.owner) if self.write_policy == "reject" else None

@@ -150,7 +150,8 @@ _attaches = msgspec.msgpack.Decoder(Attach)
 def away(relay: QueueRelay) -> Refusal:
     """The refusal while the owner is not there."""
     return Refusal(f"the queue is at node {relay.owner}, which is away" if relay.owner else
-                   "no node has the queue at present", away=True)
+                   f"replication group {relay.replication_group} has the queue, and no node serves it"
+                   if relay.replication_group else "no node has the queue at present", away=True)
 
 
 class _Question:

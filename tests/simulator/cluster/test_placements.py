@@ -8,12 +8,14 @@ import pytest
 from simulator.cluster.brokers import Brokers
 from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_queue_moves import Q, fill, move, moved, numbers
-from simulator.cluster.test_queues import consumer, share
+from simulator.cluster.test_queues import consumer, reasons, share
 
 from fluxmq.cluster.definition_values import QueueData, data_of, encode_data
 from fluxmq.cluster.keys import QUEUE_DATA, queue_key, storage_key
 from fluxmq.cluster.ports import Change
-from fluxmq.engine.ports.definitions import Placement
+from fluxmq.engine.ports.definitions import FIRST, Placement
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.admin import QueueAdmin
 
 DATA = queue_key(QUEUE_DATA, *Q)
 NAMES = ("one", "two")
@@ -115,6 +117,40 @@ def test_etcd_is_set_back_to_before_a_move() -> None:
     brokers.start("two")
     brokers.run_for(1.0)
     assert list(depths(brokers, "two").values()) == [7] and "q" not in depths(brokers, "two")
+
+
+@pytest.mark.parametrize("while_it_serves", [False, True])
+def test_what_a_group_has_is_left_and_comes_back(while_it_serves: bool) -> None:
+    """No version before that writes such a value; here it is taken back in the end."""
+    brokers = serving(*NAMES)
+    share(brokers, "one")
+    fill(brokers, connected(brokers, "one", "p"), 5)
+    before = data_of(brokers.store.items[DATA].value)
+    if not while_it_serves:
+        stop(brokers, "one")
+    say(brokers, encode_data(QueueData("", "", before.id, Placement(1), 3)))
+    for _ in range(2):
+        if not brokers.processes["one"].process.alive:
+            brokers.start("one")
+        brokers.run_for(2.0)
+        for at in NAMES:
+            manager, publisher = brokers.processes[at].node.manager, connected(brokers, at, f"to-group-{at}")
+            entry: Any = QueueAdmin(manager).list_queues()[0]
+            assert (entry["node"], entry["state"], entry["replication_group"]) == ("", "away", 3)
+            assert QueueAdmin(manager).describe("q")["replication_group"] == 3
+            with pytest.raises(QueueRefused, match="replication group 3 has the data of queue q") as refused:
+                QueueAdmin(manager).purge("q")
+            assert refused.value.kind == "unavailable"
+            publisher.publish("$queue/q", b"lost", 1)
+            brokers.run_until(lambda publisher=publisher: reasons(publisher))    # type: ignore[misc]
+            assert set(reasons(publisher).values()) == {0x80}
+        assert any("is left there as it is: replication group 3 has its data" in text
+                   for text in warnings(brokers, "one"))
+        stop(brokers, "one")
+    say(brokers, encode_data(before))
+    brokers.start("one")
+    brokers.run_for(1.0)
+    assert depths(brokers, "one") == {"q": 5} and placed(brokers, "one") == FIRST
 
 
 def test_a_move_does_not_take_a_queue_from_a_group() -> None:
