@@ -27,6 +27,7 @@ from kit.broker import WHICH, Broker
 from kit.brokers import Brokers
 from kit.client import TIMEOUT, Client
 from kit.on_three_nodes import mark_long, may_use_nodes, parameters
+from kit.stages import STAGES, Guard, Stages
 from kit.surroundings import Failures
 from kit.three_nodes import ThreeNodes
 
@@ -72,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-table", help="of tests/faults: a file that gets the tables shown at the end, too")
     parser.addoption("--seed", type=int, default=1,
                      help="of what chance decides: examples of hypothesis, points of tests/faults, long tests")
+    parser.addoption("--stage", choices=STAGES, help="the tests of this one only (kit/stages.py)")
     parser.addoption("--until", type=float, metavar="SECONDS", default=os.environ.get("FLUXMQ_TEST_UNTIL"),
                      help="no test begins after this time (since the epoch); tests/soak.py gives it, in "
                           "FLUXMQ_TEST_UNTIL")
@@ -83,6 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(config.getoption("--seed"))
     if config.getoption("--failures") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Failures(config.getoption("--failures")))
+    config.pluginmanager.register(Guard())
+    if config.getoption("--stage"):
+        config.pluginmanager.register(Stages(config.getoption("--stage"), config.args))
     if hasattr(config, "workerinput"):      # of pytest-xdist; it has the environment of who started it
         return
     elsewhere = config.getoption("--disk") or config.option.basetemp or "TMPDIR" in os.environ

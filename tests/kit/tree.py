@@ -1,7 +1,6 @@
 """The files of this repository, as the tests of tidiness see them."""
 from __future__ import annotations
 
-import functools
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = {"build", "dist", "__pycache__", "node_modules", "fluxmq-data"}
 
 
-@functools.cache
 def _all() -> list[Path]:
     """What git knows or would add; without git (an unpacked sdist), what is there and not made by a build."""
     try:
@@ -25,6 +23,10 @@ def _all() -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
+# Asked once, while tests are collected: those that look at files start no process.
+FILES = _all()
+
+
 def sources(folder: Path = ROOT) -> list[Path]:
     """Every file under a folder that belongs to the project."""
-    return [path for path in _all() if folder == ROOT or folder in path.parents]
+    return [path for path in FILES if folder == ROOT or folder in path.parents]
