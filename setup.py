@@ -27,6 +27,9 @@ COVERAGE = os.environ.get("FLUXMQ_COVERAGE") == "1"
 SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "parsers": PARSERS_ONLY, "coverage": COVERAGE}
 PROCESSORS = len(os.sched_getaffinity(0))
 C_FILES = "build/plain/c"
+# What Cython would write into each module again, its helpers, is compiled once, in a module that Cython makes and all
+# others import. Its C file has no source in the tree. Where lines are traced, it stays with the modules.
+SHARED = "fluxmq._core._cyutility"
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
 # Packages of the core, each above those in front of it (tests/tidy/test_rings.py); peer, client, record and testing
@@ -97,7 +100,8 @@ def extensions() -> list[Extension]:
         macros += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
     # Cython follows .pxd files by itself; a changed header must rebuild whoever might include it.
     headers = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "fluxmq" / "_core").rglob("*.h"))]
-    found = []
+    found = [] if COVERAGE else [Extension(SHARED, [], define_macros=macros, undef_macros=undefined,
+                                           extra_compile_args=compile_args, extra_link_args=link_args)]
     for name in [*CORE, "bench/load"]:
         folder = name if "/" in name else f"fluxmq/_core/{name}"
         package = "fluxmq.bench.load" if "/" in name else f"fluxmq._core.{name}"
@@ -121,8 +125,8 @@ def cython_is_old(modules: list[Extension]) -> Iterator[None]:
 
     pip and tox build in an environment of their own into which Cython has just been installed. A C file that is older
     than what Cython brings would be made again, and compiled again, although not a byte of it changes. (Cython itself
-    sees which version made a C file.)"""
-    made = [ROOT / C_FILES / Path(module.sources[0]).with_suffix(".c") for module in modules]
+    sees which version made a C file; of the shared one it looks at nothing else.)"""
+    made = [ROOT / C_FILES / Path(module.sources[0]).with_suffix(".c") for module in modules if module.name != SHARED]
     sources = [path for folder in ("fluxmq/_core", "bench/load") for path in (ROOT / folder).rglob("*.[hp]*")
                if path.suffix in (".h", ".pxd", ".pyx")]
     times = {path: path.stat().st_mtime_ns for path in made if path.exists()}
@@ -148,7 +152,8 @@ class BuildCore(build_ext):
         with nullcontext() if COVERAGE else cython_is_old(self.extensions):
             made = cythonize(self.extensions, nthreads=0 if COVERAGE else PROCESSORS,
                              build_dir=None if COVERAGE else C_FILES,
-                             compiler_directives={"linetrace": True} if COVERAGE else {})
+                             compiler_directives={"linetrace": True} if COVERAGE else {},
+                             shared_utility_qualified_name=None if COVERAGE else SHARED)
         # The command has prepared its own objects, and knows no others.
         for module, translated in zip(self.extensions, made, strict=True):
             module.sources = translated.sources

@@ -34,10 +34,11 @@ for test in tests:
 
 
 def built() -> list[str]:
-    found = [f"fluxmq._core.{package}.{name}" for statement in ast.parse((ROOT / "setup.py").read_text()).body
-             if isinstance(statement, ast.Assign)
-             and ast.unparse(statement.targets[0]) in ("PARSERS", "CONNECTIONS")
-             for package, names in ast.literal_eval(statement.value).items() for name in names]
+    given = {ast.unparse(statement.targets[0]): statement.value
+             for statement in ast.parse((ROOT / "setup.py").read_text()).body if isinstance(statement, ast.Assign)}
+    found = [f"fluxmq._core.{package}.{name}" for table in ("PARSERS", "CONNECTIONS")
+             for package, names in ast.literal_eval(given[table]).items() for name in names]
+    found.append(ast.literal_eval(given["SHARED"]))
     assert len(found) == len(set(found)) > 100
     return found
 
