@@ -92,7 +92,7 @@ def random_of_queue(rng: Random, kind: int) -> peer.Record:
     if kind == 18:
         return kind, number, data
     if kind == 20:
-        return kind, long, rng.choice((1, 0x80, 0x97)), rng.choice((b"", text(rng, 1).encode()))
+        return kind, long, rng.choice((1, 0x80, 0x97)), rng.choice((b"", text(rng, 1).encode())), rng.randrange(2)
     content: tuple[int, bytes, bytes]
     if rng.randrange(2):
         exchange = rng.choice((b"", b"amq.topic", b"e" * 255))

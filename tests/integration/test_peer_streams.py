@@ -166,8 +166,7 @@ def test_who_publishes_to_a_group_that_stands_still_is_not_read_and_others_are(w
         inbox[0].outbox = world.outbox
         for at in range(2):
             queue = server.queues.manager.make_relay(QueueSpec(name=f"q{at}"), None, 100 + at).queue
-            queue.relay.replication_group = 10 + at
-            queue.relay.set_owner("far", world.outbox)
+            queue.relay.set_owner("far", world.outbox, 10 + at)
         return world.outbox.channels[1:]
 
     def waiting(at: int) -> int:

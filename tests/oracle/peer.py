@@ -9,7 +9,7 @@ A frame is (header, records); a record is a tuple that begins with its kind:
     (10, member, flags, deliveries, log, first offset, count, ms, reason)  (11, member, limit)
     (12, number, queue, channel, data)  (13, member, flags)  (14, …as 12)  (15, position, flags)
     (16, member, deliveries, log, left_ms, message, offset, format, topic, properties)
-    (17, member, log, offset)  (18, number, data)  (19, position)  (20, position, reason, text)
+    (17, member, log, offset)  (18, number, data)  (19, position)  (20, position, reason, text, flags)
 
     (21, …as 2, origin or None, version, size of the payload)
 
@@ -122,7 +122,7 @@ def build_record(record: Record) -> bytes:
         _, member, a, log, left_ms, message = record[:6]
         body = struct.pack("<II", member, log) + message[:24] + struct.pack("<q", left_ms) + message[32:]
     elif kind == 20:
-        _, position, a, text_ = record
+        _, position, a, text_, flags = record
         body = struct.pack("<Q", position) + text_
     elif kind in FIXED:
         layout, more = FIXED[kind]
@@ -299,11 +299,11 @@ def _read_of_queue(kind: int, flags: int, a: int, body: bytes) -> Record:
         need(1 <= count <= COUNT_MAX and first + count < 1 << 64 and -1 <= ms < LEFT_MAX)
         text(data)
         return member, flags, a, log, first, count, ms, data
-    need(flags <= (kind in (13, 15)))
+    need(flags <= (kind in (13, 15, 20)))
     if kind == 20:
         need(a)
         text(data)
-        return *numbers, a, data
+        return *numbers, a, data, flags
     if kind in (12, 14):
         return *numbers, a, data
     need(a == 0)

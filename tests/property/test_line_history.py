@@ -4,7 +4,8 @@ nothing, links break and stand still, while clients of all nodes publish, consum
 The test is the group: it takes what the leader submits, commits it in order when it likes to, and brings it to each
 node some time later. So who leads has decided more than is committed, and is undone when another leads. Shown: copies
 that have applied the same are the same; what was confirmed is delivered or still there; what was settled at the leader
-and committed does not come again; a message of QoS 2 that is published at two nodes is there once.
+and committed, or anywhere and told to be, does not come again; a message of QoS 2 that is published at two nodes is
+there once.
 """
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.queues.hands import Hands, settle_late
+from fluxmq.engine.queues.hands import Hands
+from fluxmq.engine.queues.late import settle_late
 from fluxmq.engine.queues.manager import QueueState
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.recovery.snapshot import digest, snapshot
@@ -57,7 +59,7 @@ class LineNode(QueueNode):
         self.hands = Hands(self.manager, self.relays, self.hosts.protocols)
         self.line = self.hub.commits.open_line("group 7")
         self.copies = QueueLine(self.manager, self.line, hands=self.hands)
-        self.heard_of = ""
+        self.heard_of, self.term = "", 0
         self.reached = 0
         self.consumers: list[Consumer] = []
         self.turn()
@@ -76,10 +78,12 @@ class LineNode(QueueNode):
         [copy] = self.copies.queues.values()
         return copy
 
-    def hears(self, leader: str) -> None:
-        self.heard_of = leader
+    def hears(self, leader: str, term: int) -> None:
         if leader != self.name and self.state.queue.relay is not None:
+            if term != self.term:       # another has led meanwhile, perhaps, and does not know this node's consumers
+                self.defined.set_owner(self.state, None)
             self.defined.set_owner(self.state, leader)
+        self.heard_of, self.term = leader, term
 
 
 class _Host:
@@ -117,6 +121,12 @@ class Consumer:
             asked = Attach(protocol="mqtt", client="c", group=GROUP)
             node.relays.attach(queue, self.member, asked, lambda answer: None)
 
+    def has(self) -> set[int]:
+        """With what waits for room."""
+        relay = self.node.state.queue.relay
+        waiting = relay.of(self.member).held() if isinstance(relay, QueueRelay) else ()
+        return {*self.held, *(offset for _, offset, _ in waiting)}
+
     def _deliver(self, log: int, offset: int, count: int) -> bool:
         assert offset not in self.held, f"{offset} comes to a consumer that has it"
         self.held.append(offset)
@@ -133,7 +143,8 @@ class Consumer:
 class World:
     """spec, identity: of the queue. pending: what the leader has submitted and is not committed: (position, records,
     the line's time, offsets that it settles). log: what is. lives: how many began. settled: offsets that somebody has
-    settled; final: those whose settlement at the leader is committed."""
+    settled; final: those whose settlement is committed, at the leader, or as its client was told. loose: those that
+    were given to others though they may be settled: a client that hears that they are is no witness."""
 
     spec, identity = SPEC, IDENTITY
 
@@ -143,7 +154,7 @@ class World:
         self.lives = 0
         self.nodes: dict[str, LineNode] = {}
         self.wires: dict[tuple[str, str], Wire] = {}
-        self.leader = "a"
+        self.leader, self.term = "a", 1
         self.begin()
 
     def begin(self) -> None:
@@ -159,6 +170,8 @@ class World:
         self.settled: set[int] = set()
         self.settling: set[int] = set()     # at the leader, since it submitted
         self.final: set[int] = set()
+        self.loose: set[int] = set()
+        self.waits: set[int] = set()        # for a settlement
         self.digests: dict[int, str] = {}
         for name in NAMES:
             self.born(name)
@@ -169,7 +182,7 @@ class World:
         first.copies.note(first.state)
         for name in NAMES[1:]:
             self.nodes[name].manager.make_relay(self.spec, None, self.identity)
-            self.nodes[name].hears("a")
+            self.nodes[name].hears("a", self.term)
         self.commit_all()
 
     @property
@@ -226,7 +239,7 @@ class World:
         node.copies.restore(snapshot(self.led.manager, self.led.state))
         node.reached = len(self.log)
         node.manager.make_relay(self.spec, None, self.identity)
-        node.hears(self.leader)
+        node.hears(self.leader, self.term)
 
     def turns(self) -> None:
         for node in self.nodes.values():
@@ -295,9 +308,10 @@ class World:
         self.applies(new, len(self.log))
         self.kept = new.copies.lead(self.ended.__contains__)
         self.leader = name
-        new.hears(name)
+        self.term += 1
+        new.hears(name, self.term)
         if former is not None and self.chance.random() < 0.7:
-            former.hears(name)
+            former.hears(name, self.term)
 
     # ---------------------------------------------------------------- clients
 
@@ -336,17 +350,54 @@ class World:
         log = consumer.node.state.queue.logs[0].number
         if self.chance.random() < 0.2:
             by_offset.give_back_at(consumer.group, log, offset, 0, True)
-        elif by_offset.settle_at(consumer.group, log, offset):
-            self.settled.add(offset)
-            if consumer.node is self.led:
-                self.settling.add(offset)
+            return
+        hub, since = consumer.node.hub, consumer.node.hub.commits.mark
+        if not by_offset.settle_at(consumer.group, log, offset):
+            return
+        self.settled.add(offset)
+        if consumer.node is self.led:
+            self.settling.add(offset)
+        if self.chance.random() < 0.5:
+            relay = consumer.node.state.queue.relay
+            consumer.group.flush_records()
+            if isinstance(relay, QueueRelay):
+                relay.await_owner(consumer.member, 0, [offset])
+                if not relay.reachable:
+                    return              # its client is told that
+            self.waits.add(offset)
+            final = self.final if offset not in self.loose else set[int]()
+            hub.when_durable(partial(self._settled, final, self.waits, offset), since,
+                             partial(self._not_settled, self.waits, offset))
+
+    @staticmethod
+    def _settled(final: set[int], waits: set[int], offset: int) -> None:
+        if offset in waits:
+            final.add(offset)
+
+    @staticmethod
+    def _not_settled(waits: set[int], offset: int, why: str) -> None:
+        waits.discard(offset)
+
+    def lets_go(self) -> None:
+        """Whoever leads gives to others what consumers that it has not seen yet hold, or have settled elsewhere."""
+        if self.kept:
+            held = {offset for node in self.nodes.values() for one in node.consumers for offset in one.has()}
+            self.loose |= held | self.settled - self.final
+            self.waits.clear()
+        self.led.manager.let_go(self.kept)
+        self.kept = []
 
     def step(self) -> None:
         chance, node = self.chance, self.chance.choice(list(self.nodes.values()))
-        what = chance.choices(("publish", "twice", "join", "settle", "carry", "commit", "apply", "lead", "die", "break",
-                               "let go", "hear"), (8, 2, 2, 10, 14, 6, 4, 1, 0.3, 1, 1, 3))[0]
+        what = chance.choices(("publish", "quiet", "twice", "join", "settle", "carry", "commit", "apply", "lead", "die",
+                               "break", "let go", "hear"), (8, 4, 2, 2, 10, 14, 6, 4, 1, 0.3, 1, 1, 3))[0]
         if what == "publish":
             self.publishes(node)
+        elif what == "quiet":
+            self.published += 1
+            queue = node.state.queue
+            (queue.publish if queue.relay is None else queue.append_message)(b"$queue/" + queue.name,
+                                                                            b"%d" % self.published)
         elif what == "twice":
             self.publishes(node, chance.choice(list(self.nodes.values())))
         elif what == "join" and len(node.consumers) < 3:
@@ -374,10 +425,9 @@ class World:
             else:
                 self.dial(wire)
         elif what == "let go":
-            self.led.manager.let_go(self.kept)
-            self.kept = []
+            self.lets_go()
         elif what == "hear":
-            node.hears(self.leader)
+            node.hears(self.leader, self.term)
         self.turns()
 
     def settle_down(self) -> None:
@@ -387,21 +437,31 @@ class World:
                 return
         raise AssertionError("the nodes go on for ever")
 
+    def appended(self) -> dict[int, int]:
+        """Offset -> number of the publish."""
+        found: dict[int, int] = {}
+        for records, _ in self.log:
+            for kind, body in records_in(records):
+                if kind == RecordKind.APPEND:
+                    [message] = messages(body[8:])
+                    found[message.offset] = int(message.payload)
+        return found
+
     def ends(self) -> None:
         """Everything is whole again: what is there, and what was delivered."""
         for wire in self.wires.values():
             if not wire.open:
                 self.dial(wire)
         for node in self.nodes.values():
-            node.hears(self.leader)
-        self.led.manager.let_go(self.kept)
+            node.hears(self.leader, self.term)
+        self.lets_go()
         self.settle_down()
         # The time of publishers is over. Relays may wait for each other: one for what it has sent to a former owner,
         # which waits for what that one has sent on to this node.
         for wire in self.wires.values():
             wire.outbox.give_up_before(wire.outbox.cut(), "the owner has not answered in time")
         self.settle_down()
-        self.led.manager.let_go(self.kept)
+        self.lets_go()
         for node in self.nodes.values():
             assert digest(node.manager, node.copy) == self.digests[len(self.log)] or node is self.led
             for consumer in node.consumers:
@@ -409,12 +469,7 @@ class World:
         self.settle_down()
         drained = Consumer(self.led, 1 << 20)
         self.commit_all()
-        payloads: dict[int, int] = {}
-        for records, _ in self.log:
-            for kind, body in records_in(records):
-                if kind == RecordKind.APPEND:
-                    [message] = messages(body[8:])
-                    payloads[message.offset] = int(message.payload)
+        payloads = self.appended()
         assert set(drained.held) | self.settled >= set(payloads), "a message is lost"
         assert not set(drained.held) & self.final, "what was settled comes again"
         there = list(payloads.values())

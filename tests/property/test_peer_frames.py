@@ -57,7 +57,8 @@ OF_QUEUES = st.one_of(
     st.tuples(st.just(11), NUMBERS, NUMBERS), st.tuples(st.sampled_from([12, 14]), NUMBERS, LONG, SHORT, PAYLOAD),
     st.tuples(st.just(13), NUMBERS, st.integers(0, 1)), st.tuples(st.just(15), POSITION, st.integers(0, 1)),
     st.tuples(st.just(19), POSITION), st.tuples(st.just(17), NUMBERS, NUMBERS, LONG),
-    st.tuples(st.just(18), NUMBERS, PAYLOAD), st.tuples(st.just(20), POSITION, st.integers(1, 65535), TEXT))
+    st.tuples(st.just(18), NUMBERS, PAYLOAD),
+    st.tuples(st.just(20), POSITION, st.integers(1, 65535), TEXT, st.integers(0, 1)))
 RECORDS = st.lists(st.one_of(
     OF_QUEUES, OF_QUEUES, MESSAGE, MESSAGE, st.builds(lambda message, origin: (*message, origin), MESSAGE, ORIGIN),
     st.tuples(st.just(8), LONG.filter(bool), st.integers(0, 65535), LONG),
@@ -169,7 +170,8 @@ def delivery(format_: int, topic: bytes, properties: bytes, qos: int = 1) -> pee
     ((*SETTLED[:8], b"\xff"), False), ((*SETTLED[:8], b"\0"), False),
     *(((10, 1, flags, *SETTLED[3:]), flags & 15 <= 3 and flags < 32) for flags in (0, 3, 4, 15, 16, 19, 20, 32, 128)),
     ((13, 1, 1), True), ((15, 1 << 48, 1), True), ((15, 1, 2), False), ((14, 1, 1, 65535, b""), True),
-    ((20, 0, 1, b""), True), ((20, 0, 0, b""), False), ((20, 0, 1, b"\xff"), False),
+    *(((20, 0, 1, b"", flags), flags < 2) for flags in (0, 1, 2)), ((20, 0, 0, b"", 0), False),
+    ((20, 0, 1, b"\xff", 0), False),
     (delivery(0, b"t", b""), True), (delivery(0, b"t", b"", 2), True), (delivery(0, b"t", b"", 3), False),
     (delivery(0, b"", b""), True), (delivery(0, b"+", b""), False), (delivery(2, b"t", b""), False),
     (delivery(0, b"", b"\x01\x01"), True), (delivery(0, b"", b"\x01"), False), (delivery(0, b"", b"\x23\0\1"), False),

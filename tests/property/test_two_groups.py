@@ -17,6 +17,7 @@ from fluxmq.model.queues import QueueSpec
 
 SPECS = QueueSpec(name="q0"), QueueSpec(name="q1")
 GROUPS = {b"q0": 10, b"q1": 11}
+LATER = {10: 20, 11: 21, 20: 10, 21: 11}       # a node hears that the queue is another group's
 STUCK, GOES = 0, 1
 
 
@@ -27,7 +28,7 @@ class Replica:
         self.node, self.spec = node, SPECS[at]
         self.line = node.hub.commits.open_line(f"group {at}")
         self.copies = QueueLine(node.manager, self.line, hands=node.hands)
-        self.heard_of, self.reached, self.consumers = "", 0, list[Any]()
+        self.heard_of, self.term, self.reached, self.consumers = "", 0, 0, list[Any]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.node, name)
@@ -41,10 +42,12 @@ class Replica:
         [copy] = self.copies.queues.values()
         return copy
 
-    def hears(self, leader: str) -> None:
-        self.heard_of = leader
+    def hears(self, leader: str, term: int) -> None:
         if leader != self.node.name and self.state.queue.relay is not None:
+            if term != self.term:
+                self.node.defined.set_owner(self.state, None)
             self.node.defined.set_owner(self.state, leader)
+        self.heard_of, self.term = leader, term
 
 
 class Half(World):
@@ -73,6 +76,15 @@ class Half(World):
     def turns(self) -> None:
         self.both.turns()
 
+    def step(self) -> None:
+        if self.chance.random() < 0.01:
+            replica = self.chance.choice(list(self.nodes.values()))
+            name = self.spec.name.encode()
+            replica.groups[name] = LATER[replica.groups[name]]
+            if replica.heard_of:
+                replica.hears(replica.heard_of, replica.term)
+        super().step()
+
     def commit(self, count: int) -> None:
         super().commit(0 if self.still else count)
 
@@ -88,7 +100,8 @@ class Half(World):
 
     def unsettled(self) -> int:
         """Settlements that the leader may not have committed, as far as other nodes know."""
-        return sum(one.relay.replication_group == GROUPS[self.spec.name.encode()]
+        mine = GROUPS[self.spec.name.encode()]
+        return sum(one.relay.replication_group in (mine, LATER[mine])
                    for node in self.both.nodes.values() for outbox in node.outboxes.values()
                    for number, _ in outbox.settlements() if (one := outbox.members.get(number)) is not None)
 
@@ -160,8 +173,8 @@ class TwoWorlds(World):
                 self.dial(wire)
         for half in self.halves:
             for node in half.nodes.values():
-                node.hears(half.leader)
-            half.led.manager.let_go(half.kept)
+                node.hears(half.leader, half.term)
+            half.lets_go()
         for _ in range(2):
             self.is_quiet(goes)
             for wire in self.wires.values():

@@ -17,7 +17,8 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.clock import QueueClock
 from fluxmq.engine.queues.forwarding import is_under_way
-from fluxmq.engine.queues.hands import Hands, settle_late
+from fluxmq.engine.queues.hands import Hands
+from fluxmq.engine.queues.late import settle_late
 from fluxmq.engine.queues.manager import QueueState
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.queues.relays import Attach

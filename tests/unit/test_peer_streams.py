@@ -522,8 +522,8 @@ VALID = message(b"valid")
     ({"sequence": 1}, [ROOT, VALID, (10, 1, 0, 1, 0, 0, 0, 0, b"")], "kind 10"),
     ({"sequence": 1}, [ROOT, VALID, (10, 1, 2, 1, 0, 0, 1, 0, b"\xff")], "UTF-8"),
     ({"sequence": 1}, [ROOT, VALID, (16, 1, 1, 0, 0, bytes(48))], "kind 16"),
-    ({"sequence": 1}, [ROOT, VALID, (20, 1, 0, b"why")], "kind 20"),
-    ({"sequence": 1}, [ROOT, VALID, (20, 1, 0x80, b"\xff")], "UTF-8"),
+    ({"sequence": 1}, [ROOT, VALID, (20, 1, 0, b"why", 0)], "kind 20"),
+    ({"sequence": 1}, [ROOT, VALID, (20, 1, 0x80, b"\xff", 0)], "UTF-8"),
 ], ids=str)
 def test_it_is_refused_and_has_no_effect(header: dict[str, int], content: list[tuple[object, ...]], what: str) -> None:
     _, b, wire = pair()

@@ -117,6 +117,7 @@ cdef class Line:
     cdef uint64_t gathering(self) noexcept      # position of a change given now
     cdef uint64_t newest(self) noexcept         # the last position that has a change; 0: none yet
     cdef uint64_t done(self) noexcept           # everything up to it is decided
+    cdef bint releases(self) noexcept           # something that waits for it is decided, and is not released yet
     # Why it, or one of `span` positions before it, was given up or refused; None: it was not. code: the reason of a
     # refusal, as given to refuse(); 0: of none.
     cdef str refusal(self, uint64_t position, uint32_t span, uint16_t* code)
@@ -136,6 +137,7 @@ cdef class Commits:
     cdef readonly Namespace root        # "/"
     cdef bint alone                     # there is no other line
     cdef list lines
+    cdef list spare                     # lines that were retired: for some of them somebody may wait still
     cdef list moved                     # other lines that may have decided positions which take() has not seen
     cdef void* owner                    # borrowed Waiter whose on_committed is called when another line has; or NULL
     cdef given_t* given                 # since `turn_mark`

@@ -3,6 +3,8 @@
 
 A ring is released from its front. A wait for a position that is decided already, or is older than that of the ring's
 last wait, is released after those before it: later than possible, but never too early.
+
+It is one file because a line and its Commits call each other for each ticket, and calls are direct only within a file.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -135,6 +137,9 @@ cdef class Line:
 
     cdef uint64_t done(self) noexcept:
         return self.journal.durable if self.journal is not None else self.decided
+
+    cdef bint releases(self) noexcept:
+        return self.held_count != 0 and self.held[self.held_head].position <= self.done()
 
     cdef str refusal(self, uint64_t position, uint32_t span, uint16_t* code):
         cdef uint64_t at
@@ -291,6 +296,16 @@ cdef class Line:
         self.closed = True
 
 
+    def retire(self):
+        """Nobody gives it anything any more, so it may be opened again under another name, when all who wait have heard
+        what became of it. Raises UsageError for a line with something undecided, and for one that has records, which
+        somebody may apply."""
+        if self.undecided or self.closed or self.group or self.timed or self.gather_room:
+            raise UsageError(f"line {self.name!r} cannot be opened again under another name")
+        if self.commits != NULL:
+            (<Commits>self.commits).spare.append(self)
+
+
 @cython.final
 @cython.no_gc_clear
 cdef class Commits:
@@ -298,6 +313,7 @@ cdef class Commits:
 
     def __cinit__(self, Journal journal):
         self.lines = []
+        self.spare = []
         self.moved = []
         self.alone = True
         self.root = Namespace(ROOT)
@@ -313,8 +329,15 @@ cdef class Commits:
         free(self.needed)
 
     def open_line(self, str name not None, uint32_t group=0) -> Line:
-        """Opens another line. name: for messages to users. group: see Line.group."""
-        cdef Line line = Line.__new__(Line)
+        """Opens another line, or again one that was retired. name: for messages to users. group: see Line.group."""
+        cdef Line line
+        for line in self.spare if group == 0 else ():
+            if line.held_count == 0:        # else somebody has not heard what became of it
+                self.spare.remove(line)
+                line.name = name
+                line.given_up = line.refused = None
+                return line
+        line = Line.__new__(Line)
         line.number = <uint32_t>len(self.lines)
         line.name = name
         line.group = group

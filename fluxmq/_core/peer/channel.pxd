@@ -8,8 +8,8 @@ with what it was sent. So nothing of a channel waits for another one, and this h
 0, whose frames are kept until the journal has what they caused:
 
     - how far the channel went in each frame, so that what is not decided in time is given up;
-    - the settlements of consumers, until a barrier behind them is committed: if it is refused, or the other node dies,
-      the consumers keep them for the next owner;
+    - the settlements of consumers, until a barrier behind them is committed: if it is refused as undone, or the other
+      node dies, the consumers keep them for the next owner;
     - how many bytes are not decided. They may be a part of the window; then publishers to the channel are not read
       until half of that is (Hub.crowded).
 """
@@ -34,8 +34,14 @@ cdef class Channel(PeerHop):
     cdef uint64_t barrier                   # the last one that is awaited
     cdef uint64_t gathered                  # bytes of publishes and barriers
     # of frames that were made
+    cdef uint64_t told                      # the other node has committed everything up to this position
     cdef object marks                       # deque: (frame, the channel's last position in it, bytes), not committed
     cdef object kept                        # deque: (barrier, frame, records, nobody else waits for the barrier)
+    # Settlements of one turn may be divided into frames: barrier at the end of one for which nobody else waits ->
+    # those that are awaited and came later in the turn, which hear if it is refused.
+    cdef dict behind
+    cdef uint64_t own_barrier               # the last of these
+    cdef uint64_t own_turn                  # and the turn (Commits.turn_mark) in which it was made
 
     cdef inline bint full(self) noexcept:
         return self.number != 0 and self.waiting_bytes + self.gathered >= self.limit
@@ -44,8 +50,11 @@ cdef class Channel(PeerHop):
     # barrier but the channel.
     cdef int close_frame(self, uint64_t frame, bytes settlements, bint own) except -1
     cdef int committed(self, uint64_t position) except -1
-    # The settlements in front of a barrier that is refused, or None: the caller has them from now on. own: as above.
-    cdef bytes take_refused(self, uint64_t barrier, bint* own)
+    # A barrier that is awaited comes at this position, in the turn with this mark.
+    cdef int note_barrier(self, uint64_t position, uint64_t turn) except -1
+    # The settlements in front of a barrier that is refused, or None. undone: they were given up, so the caller has them
+    # from now on. own: as above.
+    cdef bytes take_refused(self, uint64_t barrier, bint undone, bint* own)
     # Gives up what frames before this one have; 0: everything.
     cdef int give_up_before(self, uint64_t frame, str why) except -1
     # Connections that have ended are not paused any more: nothing else drops them.

@@ -4,6 +4,8 @@ from collections import deque
 
 cimport cython
 
+from fluxmq._core.memory.commits cimport Commits
+
 __all__ = ["Channel"]
 
 
@@ -19,25 +21,43 @@ cdef class Channel(PeerHop):
         self.limit = limit
         self.marks = deque()
         self.kept = deque()
+        self.behind = {}
 
     cdef int close_frame(self, uint64_t frame, bytes settlements, bint own) except -1:
+        cdef uint64_t bytes_before = 0
+        cdef uint64_t first = frame
         if self.settled:
             self.kept.append((self.barrier, frame, settlements or b"", own))
             self.waiting_bytes += <uint64_t>len(settlements or b"")
-        self.marks.append((frame, self.line.at - 1, self.gathered))
+        if own:
+            self.own_barrier = self.barrier
+            self.own_turn = (<Commits>self.line.commits).turn_mark
+        if self.marks and <uint64_t>self.marks[len(self.marks) - 1][1] == self.line.at - 1:
+            first, _, bytes_before = self.marks.pop()       # nobody waits for what has come since: it goes with that
+        self.marks.append((first, self.line.at - 1, bytes_before + self.gathered))
         self.waiting_bytes += self.gathered
         self.gathered = 0
         self.used = self.settled = self.open = False
         return 0
 
+    cdef int note_barrier(self, uint64_t position, uint64_t turn) except -1:
+        self.barrier = position
+        self.open = False
+        if self.own_barrier > self.told and self.own_turn == turn:
+            self.behind.setdefault(self.own_barrier, []).append(position)
+        return 0
+
     cdef int committed(self, uint64_t position) except -1:
+        self.told = max(self.told, position)
+        if self.behind:
+            self.behind = {barrier: those for barrier, those in self.behind.items() if barrier > position}
         while self.marks and <uint64_t>self.marks[0][1] <= position:
             self.waiting_bytes -= <uint64_t>self.marks.popleft()[2]
         while self.kept and <uint64_t>self.kept[0][0] <= position:
             self.waiting_bytes -= <uint64_t>len(self.kept.popleft()[2])
         return 0
 
-    cdef bytes take_refused(self, uint64_t barrier, bint* own):
+    cdef bytes take_refused(self, uint64_t barrier, bint undone, bint* own):
         cdef Py_ssize_t i
         own[0] = False
         for i in range(<Py_ssize_t>len(self.kept)):     # usually the first
@@ -46,6 +66,8 @@ cdef class Channel(PeerHop):
                     return None
                 _, frame, settlements, alone = self.kept[i]
                 own[0] = alone
+                if not undone:
+                    return None
                 self.kept[i] = barrier, frame, b"", alone
                 self.waiting_bytes -= <uint64_t>len(settlements)
                 return settlements

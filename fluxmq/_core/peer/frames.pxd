@@ -52,7 +52,8 @@ and those from the owner:
     17 WITHDRAW      u32 member, u32 log, u64 offset    the member does not hold it any more
     18 RESULT        u32 number, MessagePack            the answer to a CALL, or to the ATTACH of this member
     19 COMMITTED     u48 position, u16 channel          all up to it is committed, but what was refused before
-    20 REFUSED       u48 position, u16 channel, text    a: the reason, not 0
+    20 REFUSED       u48 position, u16 channel, text    a: the reason, not 0. flags: undone (0): of a barrier; what was
+                                                        settled before it was given up
 
 A channel is what its sender waits for by itself (channel.pxd); positions are those of a channel. 0: of queues that the
 owner's journal commits.
@@ -132,6 +133,9 @@ cdef enum:                          # flags of DETACH
 
 cdef enum:                          # flags of BARRIER
     PEER_AWAITED = 1
+
+cdef enum:                          # flags of REFUSED
+    PEER_UNDONE = 1
 
 cdef enum:
     POSITION_BITS = 48              # the channel is in the bits above
@@ -263,7 +267,7 @@ cdef enum:
 cdef uint8_t* put_call(uint8_t* at, uint8_t kind, uint16_t channel, uint32_t number, uint64_t queue,
                        const uint8_t* data, uint32_t length) noexcept nogil     # ATTACH, CALL
 cdef uint8_t* put_result(uint8_t* at, uint32_t number, const uint8_t* data, uint32_t length) noexcept nogil
-cdef uint8_t* put_refused(uint8_t* at, uint64_t position, uint16_t reason, const uint8_t* text,
+cdef uint8_t* put_refused(uint8_t* at, uint8_t flags, uint64_t position, uint16_t reason, const uint8_t* text,
                           uint32_t length) noexcept nogil
 
 # ---- the reader. Both raise ProtocolError and nothing else (MemoryError), and read nothing behind the frame.

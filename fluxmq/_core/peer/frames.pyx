@@ -268,9 +268,9 @@ cdef uint8_t* put_result(uint8_t* at, uint32_t number, const uint8_t* data, uint
     return put_bytes(at + 4, data, length)
 
 
-cdef uint8_t* put_refused(uint8_t* at, uint64_t position, uint16_t reason, const uint8_t* text,
+cdef uint8_t* put_refused(uint8_t* at, uint8_t flags, uint64_t position, uint16_t reason, const uint8_t* text,
                           uint32_t length) noexcept nogil:
-    at = put_head(at, PEER_REFUSED, 0, reason, 8 + length)
+    at = put_head(at, PEER_REFUSED, flags, reason, 8 + length)
     put_u64_le(at, position)
     return put_bytes(at + 8, text, length)
 
@@ -424,7 +424,8 @@ cdef int read_of_queue(peer_record_t* record, const uint8_t* at, uint32_t length
             raise ProtocolError(MALFORMED, "the reason of a settlement that is not valid UTF-8")
         return 1
     if a and kind != PEER_REFUSED and kind != PEER_CALL and kind != PEER_ATTACH or record.flags & ~(
-            PEER_RESTS if kind == PEER_DETACH else PEER_AWAITED if kind == PEER_BARRIER else 0):
+            PEER_RESTS if kind == PEER_DETACH else PEER_AWAITED if kind == PEER_BARRIER else
+            PEER_UNDONE if kind == PEER_REFUSED else 0):
         return wrong_record(kind)
     if kind == PEER_CREDIT and length == 8:
         record.member = peek_u32_le(at)

@@ -26,7 +26,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
-from fluxmq._core.peer.asked cimport Asked
+from fluxmq._core.peer.asked cimport Asked, asked_kind
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
 from fluxmq._core.peer.outbox cimport PeerOutbox
 from fluxmq._core.peer.queue_member cimport PeerMember
@@ -65,11 +65,17 @@ cdef class PeerInbox:
     cdef list barriers                  # of the next frame: those of channel 0 that are awaited
     cdef dict channels                  # number -> Asked; without 0
     cdef list used                      # those of them with something in the next frame
-    cdef dict forwarded                 # frame -> its positions that wait for a queue's new owner, with the reason
+    cdef dict forwarded                 # frame -> its positions that wait for a queue's new owner
+    cdef set undone                     # of these frames those that have passed settlements on, for which barriers wait
+    cdef set plain                      # lines for which the next frame itself waits, of what it has sent on
     # frame -> what it has in channel 0 for queues of other lines than the journal: [(line, position in it, [its
     # positions])]
     cdef dict lined
     cdef list settled                   # groups that the next frame has changed
+    # Consumers that were not attached, until they are detached: number -> channel. What they settle has no effect, and
+    # the next barrier in that channel, of the same frame, is refused: it is behind that.
+    cdef dict strangers
+    cdef set strange                    # channels with such a thing
     cdef Queue queue                    # of the last message for one; None: it is to be looked up
     cdef RelayMember member             # of the last delivery
     cdef list names                     # of namespaces: number - 1 -> name
@@ -105,10 +111,12 @@ cdef class PeerInbox:
     cdef Asked channel(self, uint16_t number)
     cdef int ask(self, const peer_record_t* record) except -1
     cdef int note_line(self, Line line, uint64_t position, uint16_t channel) except -1
-    cdef int note_sent(self, uint64_t since, uint64_t position, uint16_t channel) except -1
+    cdef int note_sent(self, uint64_t since, uint64_t position, uint16_t channel, asked_kind kind) except -1
     cdef int settle_late(self, PeerMember member, const peer_record_t* record) except -1
     cdef int note_lines(self) except -1
     cdef set lines_of_channels(self)
+    cdef set sent_by_channels(self)
+    cdef bint has_more(self, Line line, set sent)
     cdef int wait_for(self, FrameWait wait) except -1
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1
     cdef int refuse_all(self, list positions, str why) except -1

@@ -33,12 +33,13 @@ from fluxmq._core.memory.node cimport WORK_HOP, WORK_RETAIN, WORK_ROUTE
 from fluxmq._core.mqtt.consts cimport (
     REASON_NO_MATCHING_SUBSCRIBERS, REASON_SERVER_UNAVAILABLE, REASON_UNSPECIFIED_ERROR,
 )
+from fluxmq._core.peer.asked cimport ASKED_MORE, ASKED_PUBLISHES
 from fluxmq._core.peer.frames cimport (
     FRAME_AGAIN, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_AWAITED, PEER_BARRIER, PEER_CALL, PEER_COMMITTED,
     PEER_CONTROL, PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED,
     PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS,
     PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE,
-    PEER_STATE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame, taken, with_channel,
+    PEER_STATE, PEER_UNDONE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame, taken, with_channel,
 )
 from fluxmq._core.pubsub.routes cimport route_drop
 from fluxmq._core.pubsub.share_group cimport ShareGroup, group_mark
@@ -59,6 +60,8 @@ cdef enum:
 
 
 cdef set NO_LINES = set()       # never changed in place
+
+cdef bytes NOT_ATTACHED = b"the node that has the queue does not know the consumer, which will settle that again"
 
 cdef bytes REPLY_PREFIX = DIRECT_REPLY_TO + b"."
 
@@ -107,11 +110,15 @@ cdef class PeerInbox:
         self.waits = {}
         self.positions = {}
         self.forwarded = {}
+        self.undone = set()
+        self.plain = set()
         self.lined = {}
         self.barriers = []
         self.channels = {}
         self.used = []
         self.settled = []
+        self.strangers = {}
+        self.strange = set()
         self.fresh = True
         known = hub.positions.get(node)
         if known is not None and known[0] == epoch:
@@ -199,6 +206,10 @@ cdef class PeerInbox:
             self.wait_for(wait)
         elif commits.hold_call((wait, wait.refused), self.since) == 0:
             self.decide(header.sequence)
+        if self.plain:
+            self.plain.clear()
+        if self.strange:
+            self.strange.clear()
         if self.delicate and self.hub.ledger.active():
             self.note_position()        # the acknowledgement does not wait for it
         return header.acknowledged
@@ -327,14 +338,17 @@ cdef class PeerInbox:
             self.outbox.queues_committed(record.channel, record.position)
         elif record.kind == PEER_REFUSED:
             self.outbox.queues_refused(record.channel, record.position, record.deliveries,
-                                       taken(&record.payload).decode())
+                                       taken(&record.payload).decode(), record.flags & PEER_UNDONE != 0)
         elif record.kind == PEER_ATTACH:
             self.handler.on_attach(record.member, record.queue, taken(&record.payload))
             member = self.outbox.hosted.get(record.member)
-            if member is not None and record.channel:
+            if member is None:
+                self.strangers[record.member] = record.channel
+            elif record.channel:
                 member.channel = record.channel
                 self.note_line(member.queue.line, 0, record.channel)
         elif record.kind == PEER_DETACH:
+            self.strangers.pop(record.member, None)
             self.handler.on_detach(record.member, record.flags & PEER_RESTS != 0)
         elif record.kind == PEER_CALL:
             queue = self.hub.owned.get(record.queue)
@@ -439,14 +453,14 @@ cdef class PeerInbox:
             reason = self.queue.relay.publish(
                 body, record.flags & PEER_QOS,
                 RELAY_TAKEN if record.position == 0 or record.flags & PEER_QUIET else RELAY_AWAITED, &pub)
-        # The frame is committed when the new owner has it, also if nobody waits: what the sender sends to the new owner
-        # itself must not overtake it (QueueRelay.fence).
+        # The frame, or what it has for the channel, is committed when the new owner has it, also if nobody waits: what
+        # the sender sends to the new owner itself must not overtake it (QueueRelay.fence).
         if reason == 0:
-            positions = self.forwarded.setdefault(self.position + 1, [])
-            if record.channel and record.position:
-                self.note_sent(since, record.position, record.channel)
-            elif record.position:
-                positions.append(record.position)
+            self.note_sent(since, record.position, record.channel, ASKED_PUBLISHES)
+            if record.channel == 0:
+                positions = self.forwarded.setdefault(self.position + 1, [])
+                if record.position:
+                    positions.append(record.position)
         elif record.position and not record.flags & PEER_QUIET and self.outbox is not None:
             self.outbox.take_refusal(record.channel, record.position, <uint16_t>reason, b"")
         return 0
@@ -466,6 +480,11 @@ cdef class PeerInbox:
         cdef Asked channel
         cdef bint awaited = record.kind == PEER_BARRIER and record.flags & PEER_AWAITED
         self.asked = with_channel(record.channel, record.position)
+        if awaited and self.strange and record.channel in self.strange:
+            self.strange.discard(record.channel)
+            if self.outbox is not None:
+                self.outbox.take_refusal(record.channel, record.position, REASON_UNSPECIFIED_ERROR, NOT_ATTACHED)
+            awaited = False
         if record.channel == 0:
             self.upto = record.position
             if awaited:
@@ -495,13 +514,18 @@ cdef class PeerInbox:
             last[2].append(position)
         return 0
 
-    cdef int note_sent(self, uint64_t since, uint64_t position, uint16_t channel) except -1:
+    cdef int note_sent(self, uint64_t since, uint64_t position, uint16_t channel, asked_kind kind) except -1:
         """What was given since this mark is for the queue's new owner, so the next frame has that for the channel."""
         cdef Commits commits = self.hub.commits
         cdef uint32_t i = commits.given_count
-        while channel and self.outbox is not None and i > 0 and commits.given[i - 1].mark > since:
+        cdef Line line
+        while i > 0 and commits.given[i - 1].mark > since:
             i -= 1
-            self.channel(channel).note_sent(commits.lines[commits.given[i].line], commits.given[i].position, position)
+            line = commits.lines[commits.given[i].line]
+            if channel and self.outbox is not None:
+                self.channel(channel).note_sent(line, commits.given[i].position, position, kind)
+            else:
+                self.plain.add(line)
         return 0
 
     cdef int note_lines(self) except -1:
@@ -524,6 +548,8 @@ cdef class PeerInbox:
             for lines in self.lined.values():       # what is not decided of channel 0
                 for _, _, positions in lines:
                     positions += self.barriers
+            for sequence in self.undone:
+                self.forwarded[sequence] += self.barriers
             self.barriers = []
         return 0
 
@@ -535,23 +561,48 @@ cdef class PeerInbox:
             return NO_LINES
         found = set()
         for channel in self.used:
-            found.update([line for line, _, _ in channel.lines if (<Line>line).number])
+            found.update([line for line, _, _, _ in channel.lines if (<Line>line).number])
         if found:
             found.difference_update([line for line, _, _ in self.lined.get(self.position + 1, ())])
         return found
+
+    cdef set sent_by_channels(self):
+        """What they have sent on to other nodes: (line, position in it)."""
+        cdef Asked channel
+        cdef set found = None
+        for channel in self.used:
+            if channel.sent:
+                found = found or set()
+                found.update([(line, at) for line, at, _, _ in channel.sent])
+        return found
+
+    cdef bint has_more(self, Line line, set sent):
+        """Whether the frame has given a line something that no channel waits for."""
+        cdef Commits commits = self.hub.commits
+        cdef uint32_t i = commits.given_count
+        if self.since < commits.turn_mark or line in self.plain or line.number == 0:
+            return True
+        while i > 0 and commits.given[i - 1].mark > self.since:
+            i -= 1
+            if commits.given[i].line == line.number and (line, commits.given[i].position) not in sent:
+                return True
+        return False
 
     cdef int wait_for(self, FrameWait wait) except -1:
         """The frame was applied: it waits for its part of the journal, and channels for theirs."""
         cdef Commits commits = self.hub.commits
         cdef Asked channel
+        cdef Line line
         cdef set others = self.lines_of_channels()
+        cdef set sent = self.sent_by_channels()
         cdef uint32_t i, kept = 0
         for channel in self.used:
             channel.close_frame(commits)
         self.used.clear()
         commits.collect(self.since)
         for i in range(commits.needed_count):
-            if commits.lines[commits.needed[i].line] not in others:
+            line = commits.lines[commits.needed[i].line]
+            if line not in others and (not sent or self.has_more(line, sent)):
                 commits.needed[kept] = commits.needed[i]
                 kept += 1
         commits.needed_count = kept
@@ -563,6 +614,7 @@ cdef class PeerInbox:
         """What a frame has caused at another node, or in a line that another node leads by now, is not certain, or not
         so: its publishers hear that. Returns whether there was such a thing."""
         cdef list forwarded = self.forwarded.pop(sequence, None)
+        self.undone.discard(sequence)
         if forwarded is None and sequence not in self.lined:
             return 0
         if forwarded is not None:
@@ -582,6 +634,9 @@ cdef class PeerInbox:
             member = self.outbox.hosted.get(record.member)
         if member is not None and member.late is not None:
             return self.settle_late(member, record)
+        if member is None and record.member in self.strangers:
+            self.strange.add(self.strangers[record.member])     # its node keeps that meanwhile (RelayMember.early)
+            return 0
         if member is None or member.group is None:
             return 0                        # it has left, and so have its claims
         self.note_line(member.queue.line, 0, member.channel)
@@ -596,13 +651,15 @@ cdef class PeerInbox:
         """The queue has moved, and the sender did not know yet. As in forward(): while this node alone has it, the
         sender keeps it, for this node may die."""
         cdef uint64_t since = self.hub.commits.mark
-        self.forwarded.setdefault(self.position + 1, [])
+        if member.channel == 0:
+            self.forwarded.setdefault(self.position + 1, [])
+            self.undone.add(self.position + 1)
         member.late(member, record.flags & PEER_VERB, record.deliveries, record.log, record.offset, record.count,
                     record.ms, record.flags & PEER_COUNTS != 0, taken(&record.payload).decode())
         if member.queue.relay is None:          # it is here again
             self.settled += [group for group in member.queue.groups if group not in self.settled]
             return self.note_line(member.queue.line, 0, member.channel)
-        return self.note_sent(since, 0, member.channel)
+        return self.note_sent(since, 0, member.channel, ASKED_MORE)
 
     cdef int arrive(self, const frame_t* frame, const peer_record_t* record) except -1:
         """A message for a consumer of this node."""
@@ -774,7 +831,9 @@ cdef class PeerInbox:
         cdef uint16_t code = 0
         cdef str why
         del self.waits[sequence]
-        self.forwarded.pop(sequence, None)
+        if self.forwarded:
+            self.forwarded.pop(sequence, None)
+            self.undone.discard(sequence)
         for line, at, positions in self.lined.pop(sequence, ()):
             why = (<Line>line).refusal(at, 0, &code)
             if why is not None:

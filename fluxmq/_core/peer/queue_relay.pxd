@@ -116,7 +116,8 @@ cdef class QueueRelay(Relay):
     cdef public object on_readers       # (queue): readers of the stream have been pumped
     cdef public object on_flushed       # (queue): nothing is kept any more; None
     cdef Hub hub                        # None: it had no owner yet
-    cdef uint64_t sent_in               # number of the frame with the last publish
+    cdef uint64_t sent_in               # number of the frame with the last publish; 0: none was sent
+    cdef uint64_t sent_upto             # a position in the channel's line that is committed behind it
     # what is kept here
     cdef uint32_t keepers               # keep() without let_go()
     cdef uint32_t fences
@@ -125,13 +126,15 @@ cdef class QueueRelay(Relay):
     cdef uint64_t kept_bytes
     cdef Line line                      # for which their publishers wait; None: there was nothing yet
     cdef object waits                   # deque: KeptPublish whose positions are not decided, in their order
-    cdef list lines
     cdef bint settled                   # a consumer may have settled messages that the owner does not know of yet
+    cdef bint again                     # because the owner has given that up, and is to be told again
     cdef PeerOutbox crowded             # whose window was taken for what is kept here, so that publishers wait; or None
 
     cdef bint reaches(self) noexcept
     cdef int keep_settled(self, Member member, tuple what) except -1
+    cdef int send_settled(self, bint attached) except -1
     cdef int may_flush(self) except -1
+    cdef int flush(self, bint here) except -1
     cdef int refuse_kept(self, str why) except -1
     # Decides the positions in front of the first that is not certain: what is kept may go to several owners in turn,
     # and a later one may be committed first.

@@ -183,7 +183,7 @@ cdef class RelayMember:
             position = self.ordered.pop((log, offset), 0)
             if position and self.relay.reaches():
                 self.relay.outbox.queues_refused(self.relay.channel.number, position,
-                                                 REASON_IMPLEMENTATION_SPECIFIC_ERROR, TAKEN_BACK)
+                                                 REASON_IMPLEMENTATION_SPECIFIC_ERROR, TAKEN_BACK, False)
         if log >= <uint32_t>len(self.group.cursors):
             return 0
         claim = (<Cursor>self.group.cursors[log]).find(offset)
@@ -299,14 +299,17 @@ cdef class RelayMember:
         self.settled.append(what)
         self.relay.settled = True
 
-    def keep_sent(self, list sent not None):
-        """Keeps what it has told an owner that is gone, and may not be on its disk. sent: oldest first; the last one of
-        a message counts. Not if it has got the message again since: the owner has known then, and would take back what
-        is named twice."""
+    def keep_sent(self, list sent not None, bint again=False):
+        """Keeps what it has told an owner that is gone, and may not be on its disk; again: one that is there, and has
+        given it up. sent: oldest first; the last one of a message counts. Not if it has got the message again since:
+        the owner has known then, and would take back what is named twice."""
         cdef set held = {(log, offset) for log, offset, _ in self.held()}
         for message, what in {what[2:4]: what for what in sent}.items():
             if message not in held:
                 self.keep_settled(what)
+        if again:
+            self.relay.again = True
+            self.relay.queue.touch()
 
     cdef int send_settled(self) except -1:
         """Tells the owner what it did while it was not attached: behind ATTACH, which has named these messages."""
@@ -436,25 +439,24 @@ cdef class Fence:
 
 @cython.final
 cdef class QueueRelay(Relay):
-    """Machine. queue: made to be forwarded (`elsewhere`). lines: commit lines of relays that are gone, to be used
-    again; None: there are none."""
+    """Machine. queue: made to be forwarded (`elsewhere`)."""
 
-    def __init__(self, Queue queue not None, list lines=None):
+    def __init__(self, Queue queue not None):
         self.queue = queue
         self.owner = ""
         self.consumers = []
         self.kept = []
         self.waits = deque()
-        self.lines = lines
         queue.forward_to(self)
 
-    def set_owner(self, str owner not None, PeerOutbox outbox):
-        """owner: the node that has the messages. outbox: to it; None: it is away, or not known as the owner. What its
-        consumers hold stays; they are to be attached anew."""
+    def set_owner(self, str owner not None, PeerOutbox outbox, uint64_t group=0):
+        """owner: the node that has the messages. outbox: to it; None: it is away, or not known as the owner. group: see
+        replication_group; another one is as another owner. What its consumers hold stays; they are to be attached
+        anew."""
         cdef RelayMember one
-        if outbox is self.outbox and self.owner == owner and self.reaches():
+        if outbox is self.outbox and self.owner == owner and self.group == group and self.reaches():
             return
-        if outbox is not self.outbox:
+        if outbox is not self.outbox or group != self.group:
             if self.reaches():
                 # The former owner passes on what it gets, if it lives: then this comes twice, and has one effect.
                 self.outbox.keep_settlements({one.number: one for one in self.consumers if one.number})
@@ -471,6 +473,7 @@ cdef class QueueRelay(Relay):
             one.keep_early()
         self.owner = owner
         self.outbox = outbox
+        self.group = group
         self.channel = None
         if outbox is not None:
             self.hub = outbox.hub
@@ -478,21 +481,8 @@ cdef class QueueRelay(Relay):
 
     @property
     def replication_group(self) -> int:
-        """See peer/queue_relay.pxd."""
+        """See peer/queue_relay.pxd: `group`."""
         return self.group
-
-    @replication_group.setter
-    def replication_group(self, uint64_t group):
-        cdef RelayMember one
-        if group == self.group:
-            return
-        self.group = group
-        if self.outbox is not None:
-            self.outbox.seal_if_any()           # what gathers is of the former channel
-            self.channel = self.outbox.channel(group)
-            for one in self.consumers:
-                one.halted = 0                  # positions of that one
-                one.ordered = None
 
     def forget_held(self):
         """The owner is gone, and the messages with it: what consumers hold cannot be settled any more."""
@@ -539,8 +529,12 @@ cdef class QueueRelay(Relay):
         """Publishes are kept here until what was sent to the owner is committed: at that node, and where that one has
         forwarded it. It lasts as long as a publisher may wait, if that node does not answer; then they are refused."""
         cdef ticket_t ticket
-        if not self.reaches() or self.sent_in <= self.outbox.acknowledged_upto:
+        if not self.reaches() or self.sent_in == 0:
             return
+        if self.group == 0 and self.sent_in <= self.outbox.acknowledged_upto:
+            return
+        if self.group and self.sent_upto <= self.channel.told:
+            return                          # an acknowledgement says nothing of the channel
         ticket = ticket_t(self.channel.line.gathering(), self.channel.line.number, 0, 0)
         self.outbox.take_barrier(self.channel, False)
         cdef Fence fence = Fence.__new__(Fence)
@@ -558,41 +552,35 @@ cdef class QueueRelay(Relay):
         return 0
 
     cdef int may_flush(self) except -1:
-        cdef list kept
-        cdef KeptPublish one
-        cdef bint refused = False
-        cdef uint64_t began = self.queue.ledger.commits.mark
         if self.keepers or self.fences or self.ended:
             return 0
-        kept, self.kept = self.kept, []
-        self.kept_bytes = 0
-        for one in kept:
-            self.settle_kept(one, began, False)
-            refused = refused or one.refusal is not None
-        if refused and self.crowded is not None:
-            self.crowded.ease()             # nothing of it may have been sent, so that nobody acknowledges anything
-        if self.on_flushed is not None:
-            self.on_flushed(self.queue)
-        return 0
+        return self.flush(False)
 
     def flush_here(self):
         """The queue's messages are at this node now: it takes what was kept. The relay is not used any more."""
-        cdef list kept
-        cdef KeptPublish one
         cdef RelayMember consumer
-        cdef uint64_t began = self.queue.ledger.commits.mark
         self.ended = True
         for consumer in self.consumers:
             if consumer.shared is not None:
                 consumer.shared.remove(consumer)
+        self.flush(True)
+        self.give_line_back()
+
+    cdef int flush(self, bint here) except -1:
+        """What was kept goes to the owner; here: that is this node."""
+        cdef list kept
+        cdef KeptPublish one
+        cdef uint64_t began = self.queue.ledger.commits.mark
         kept, self.kept = self.kept, []
+        self.kept_bytes = 0
         for one in kept:
-            self.settle_kept(one, began, True)
-        if self.crowded is not None:
+            self.settle_kept(one, began, here)
+        if self.crowded is not None:        # its owner may be another one than when that was full
             self.crowded.ease()
+            self.crowded = None
         if self.on_flushed is not None:
             self.on_flushed(self.queue)
-        self.give_line_back()
+        return 0
 
     cdef int decide_kept(self) except -1:
         cdef KeptPublish last = None
@@ -606,8 +594,7 @@ cdef class QueueRelay(Relay):
     cdef int give_line_back(self) except -1:
         """If the relay is not used any more, and nobody waits for its line."""
         if self.ended and self.line is not None and self.line.decided + 1 == self.line.at:
-            if self.lines is not None:
-                self.lines.append(self.line)
+            self.line.retire()
             self.line = None
         return 0
 
@@ -707,8 +694,7 @@ cdef class QueueRelay(Relay):
             one.doubtful = origin.doubtful
         if awaited:
             if self.line is None:
-                self.line = (<Line>self.lines.pop() if self.lines else
-                             hub.commits.open_line("publishes that wait for the owner of their queue"))
+                self.line = hub.commits.open_line("publishes that wait for the owner of their queue")
             one.line = self.line
             one.position = self.line.give_one()
             self.waits.append(one)
@@ -822,6 +808,7 @@ cdef class QueueRelay(Relay):
         if self.keepers or self.fences:
             return self.keep_one(body, qos, awaited, pub)
         self.sent_in = self.outbox.newest() + 1
+        self.sent_upto = self.channel.line.at
         return self.outbox.take_publish(self.channel, self.queue.identity, body, qos, awaited, pub)
 
     cdef int settle(self, object group, claim_t* claim, uint8_t verb, int64_t ms, bint counts, str reason) except -1:
@@ -847,13 +834,19 @@ cdef class QueueRelay(Relay):
         return 0
 
     cdef int barrier(self) except -1:
-        cdef RelayMember one
         if self.settled:
-            self.settled = False
-            for one in self.consumers:
-                one.send_settled()
-                self.settled = self.settled or one.settled is not None
+            self.send_settled(False)
         return self.outbox.take_barrier(self.channel, True) if self.reaches() else 0
+
+    cdef int send_settled(self, bint attached) except -1:
+        """What consumers have kept. attached: of those only whom the owner has attached."""
+        cdef RelayMember one
+        self.settled = False
+        for one in self.consumers:
+            if one.attached or not attached:
+                one.send_settled()
+            self.settled = self.settled or one.settled is not None
+        return 0
 
     cdef int joined(self, object group, Member member, bint pulls) except -1:
         cdef RelayMember one = RelayMember.__new__(RelayMember)
@@ -893,6 +886,10 @@ cdef class QueueRelay(Relay):
 
     cdef int pump(self) except -1:
         cdef RelayMember one
+        if self.again:
+            self.again = False
+            if self.reaches():
+                self.send_settled(True)
         for one in self.consumers:
             if one.waiting_count and not one.pulls:
                 one.give_waiting()

@@ -47,14 +47,17 @@ cdef class QueueStream(LateStream):
     # line: of the queue. It is sent behind what waits for that line.
     cdef int take_withdrawal(self, uint32_t member, uint32_t log, uint64_t offset, uint32_t line) except -1
     cdef int take_committed(self, uint16_t channel, uint64_t position) except -1
-    cdef int take_refusal(self, uint16_t channel, uint64_t position, uint16_t reason, bytes text) except -1
+    # undone: of a barrier, and what was settled before it was given up.
+    cdef int take_refusal(self, uint16_t channel, uint64_t position, uint16_t reason, bytes text,
+                          bint undone=*) except -1
     # The other node says what of this node's is committed, and what it refuses.
     cdef int queues_committed(self, uint16_t channel, uint64_t position) except -1
-    cdef int queues_refused(self, uint16_t channel, uint64_t position, uint16_t reason, str text) except -1
+    cdef int queues_refused(self, uint16_t channel, uint64_t position, uint16_t reason, str text,
+                            bint undone) except -1
     cdef Channel known_channel(self, uint16_t number, uint64_t position)
     cdef int forget_unrouted(self) except -1
     cdef int keep_settlements(self, dict members) except -1
-    cdef int keep_found(self, list settled, dict members) except -1
+    cdef int keep_found(self, list settled, dict members, bint again=*) except -1
     cdef int use(self, Channel channel, uint64_t bytes) except -1
     cdef int close_channels(self) except -1
     cdef dict settled_here(self)

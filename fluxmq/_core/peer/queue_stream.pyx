@@ -11,9 +11,10 @@ from fluxmq._core.memory.message cimport body_borrow, origin_of, origin_t
 from fluxmq._core.mqtt.consts cimport REASON_NO_MATCHING_SUBSCRIBERS
 from fluxmq._core.peer.frames cimport (
     CALL_BYTES, CHANNEL_MAX, DELIVERY_BYTES, ORIGIN_BYTES, PEER_AWAITED, PEER_BARRIER, PEER_CALL, PEER_COMMITTED,
-    PEER_FORCED, PEER_QUIET, PEER_SETTLE, PEER_VERB, SETTLE_BYTES, SETTLE_COUNT_AT, SMALL_BYTES, channel_in, frame_t,
-    next_record, open_frame, peer_record_t, position_in, publish_bytes, put_call, put_credit, put_delivery, put_detach,
-    put_position, put_publish, put_refused, put_result, put_settle, put_withdraw, taken, with_channel,
+    PEER_FORCED, PEER_QUIET, PEER_SETTLE, PEER_UNDONE, PEER_VERB, SETTLE_BYTES, SETTLE_COUNT_AT, SMALL_BYTES,
+    channel_in, frame_t, next_record, open_frame, peer_record_t, position_in, publish_bytes, put_call, put_credit,
+    put_delivery, put_detach, put_position, put_publish, put_refused, put_result, put_settle, put_withdraw, taken,
+    with_channel,
 )
 from fluxmq._core.peer.channel cimport CHANNEL_PART
 from fluxmq._core.peer.stream cimport SEAL_BYTES, WRONG, FrameStream
@@ -205,8 +206,7 @@ cdef class QueueStream(LateStream):
         if channel.number:
             self.use(channel, SMALL_BYTES)
             if awaited:
-                channel.barrier = position
-                channel.open = False
+                channel.note_barrier(position, self.hub.commits.turn_mark)
         return self.asked()
 
     cdef int take_credit(self, uint32_t member, uint32_t limit) except -1:
@@ -244,9 +244,11 @@ cdef class QueueStream(LateStream):
         self.put(put_position(self.room(SMALL_BYTES), PEER_COMMITTED, 0, with_channel(channel, position)), 1)
         return self.asked()
 
-    cdef int take_refusal(self, uint16_t channel, uint64_t position, uint16_t reason, bytes text) except -1:
-        self.put(put_refused(self.room(SMALL_BYTES + <size_t>len(text)), with_channel(channel, position), reason,
-                             <const uint8_t*><const char*>text, <uint32_t>len(text)), 1)
+    cdef int take_refusal(self, uint16_t channel, uint64_t position, uint16_t reason, bytes text,
+                          bint undone=False) except -1:
+        self.put(put_refused(self.room(SMALL_BYTES + <size_t>len(text)), PEER_UNDONE if undone else 0,
+                             with_channel(channel, position), reason, <const uint8_t*><const char*>text,
+                             <uint32_t>len(text)), 1)
         return self.asked()
 
     def publish_to(self, uint64_t queue, bytes topic not None, bytes properties not None, bytes payload not None, *,
@@ -305,7 +307,10 @@ cdef class QueueStream(LateStream):
         return channel
 
     cdef int queues_committed(self, uint16_t channel, uint64_t position) except -1:
-        cdef Channel one = self.known_channel(channel, position)
+        cdef Channel one
+        if not self.takes_queues():
+            return 0                # everything was given up, and the channels are not there any more
+        one = self.known_channel(channel, position)
         one.line.decide(position)
         if channel:
             one.committed(position)
@@ -332,18 +337,26 @@ cdef class QueueStream(LateStream):
             del self.unrouted[position]
         return 0
 
-    cdef int queues_refused(self, uint16_t channel, uint64_t position, uint16_t reason, str text) except -1:
-        cdef Channel one = self.known_channel(channel, position)
+    cdef int queues_refused(self, uint16_t channel, uint64_t position, uint16_t reason, str text,
+                            bint undone) except -1:
+        cdef Channel one
         cdef bint own = False
         cdef bytes settled = None
         cdef list found = []
+        if not self.takes_queues():
+            return 0
+        one = self.known_channel(channel, position)
         if reason == 0:
             raise ProtocolError(WRONG, f"{self.node} refuses position {position} without a reason")
         if channel:
-            settled = one.take_refused(position, &own)
+            settled = one.take_refused(position, undone, &own)
             if settled:
                 find_settled(cursor_of(settled), found)
-                self.keep_found(found, self.members)
+                self.keep_found(found, self.members, True)
+            if undone:
+                for behind in one.behind.pop(position, ()):
+                    if <uint64_t>behind > one.line.decided:
+                        one.line.refuse(behind, reason, text)
         if position <= one.line.decided or own:     # it was given up meanwhile; or nobody waits for it
             return 0
         if reason == REASON_NO_MATCHING_SUBSCRIBERS:
@@ -373,6 +386,11 @@ cdef class QueueStream(LateStream):
                 if before == 0:                 # it is not connected any more
                     channel.lose(self.newest(), why)
                     self.ease_channel(channel)
+                    channel.line.retire()
+        if before == 0:
+            self.used.clear()
+            del self.channels[1:]
+            self.channel_of.clear()
         return 0
 
     cdef int lose_channels(self, uint64_t upto, str why) except -1:
@@ -393,14 +411,14 @@ cdef class QueueStream(LateStream):
         self.seal_if_any()
         return self.keep_found(self.settlements(), members)
 
-    cdef int keep_found(self, list settled, dict members) except -1:
+    cdef int keep_found(self, list settled, dict members, bint again=False) except -1:
         cdef dict kept = {}
         for number, what in settled:
             member = members.get(number)
             if member is not None:
                 kept.setdefault(member, []).append(what)
         for member, sent in kept.items():
-            member.keep_sent(sent)
+            member.keep_sent(sent, again)
         return 0
 
     def end_member(self, uint32_t number):

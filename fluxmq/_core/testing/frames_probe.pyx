@@ -10,9 +10,10 @@ from fluxmq._core.peer.frames cimport (
     CALL_BYTES, DELIVERY_BYTES, FRAME_HEADER_BYTES, LIFE_BYTES, ORIGIN_BYTES, PEER_ATTACH, PEER_BARRIER, PEER_CALL,
     PEER_COMMITTED, PEER_CONTROL, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_EXPIRES, PEER_FORCED,
     PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_ORIGIN, PEER_PUBLISH,
-    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESULT, PEER_RETAINED, PEER_SETTLE,
-    PEER_VERSION, PEER_WITHDRAW, RELEASE_BYTES, SETTLE_BYTES, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES, checks_t,
-    control_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record, open_frame,
+    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESULT, PEER_RETAINED,
+    PEER_SETTLE, PEER_VERSION, PEER_WITHDRAW, RELEASE_BYTES, SETTLE_BYTES, SIZE_BYTES, SMALL_BYTES, VERSION_BYTES,
+    checks_t, control_bytes, frame_t, group_bytes, interest_bytes, message_bytes, namespace_bytes, next_record,
+    open_frame,
     peer_record_t, publish_bytes, put_call, put_control, put_credit, put_delivery, put_detach, put_directed,
     put_group_message, put_header, put_interest, put_message, put_namespace, put_position, put_publish, put_refused,
     put_release, put_result, put_retained, put_settle, put_withdraw, span_t, version_t,
@@ -144,7 +145,7 @@ cdef bytes queue_record_bytes(tuple record):
         size = CALL_BYTES
     elif kind == PEER_DELIVERY:
         size = DELIVERY_BYTES
-    last = record[5 if kind == PEER_DELIVERY else len(record) - 1]
+    last = record[5 if kind == PEER_DELIVERY else 3 if kind == PEER_REFUSED else len(record) - 1]
     data = last if isinstance(last, bytes) else b""
     out = PyBytes_FromStringAndSize(NULL, size + <size_t>len(data))
     begin = <uint8_t*>PyBytes_AS_STRING(out)
@@ -166,7 +167,7 @@ cdef bytes queue_record_bytes(tuple record):
     elif kind == PEER_RESULT:
         end = put_result(begin, record[1], at_of(data), <uint32_t>len(data))
     else:
-        end = put_refused(begin, record[1], record[2], at_of(data), <uint32_t>len(data))
+        end = put_refused(begin, record[4], record[1], record[2], at_of(data), <uint32_t>len(data))
     assert end - begin <= len(out)
     return out[:end - begin]
 
@@ -205,8 +206,8 @@ cdef tuple queue_record(const peer_record_t* record):
         return record.kind, record.member, record.log, record.offset
     if record.kind == PEER_RESULT:
         return record.kind, record.member, taken(&record.payload)
-    return (record.kind, with_channel(record.channel, record.position), record.deliveries,
-            taken(&record.payload))
+    return (record.kind, with_channel(record.channel, record.position), record.deliveries, taken(&record.payload),
+            record.flags)
 
 
 def encode(dict header not None, list records not None) -> bytes:
@@ -228,12 +229,13 @@ def decode(bytes data not None) -> tuple:
     PEER_VERSION, left_ms -1: never. One of kind 2 with a version ends with an origin or None, and (number, life);
     (21, as such a one, size of the payload).
 
-    Of queues: (9, queue, QoS, format, position, left_ms, topic, properties, payload), (10, member, flags, deliveries,
-    log, first offset, count, ms, reason), (11, member, limit), (12, number, queue, channel, data), (13, member, flags),
-    (14, as 12), (15, position, flags), (16, member, deliveries, log, left_ms, message, offset, format, topic,
-    properties), (17, member, log, offset), (18, number, data), (19, position), (20, position, reason, text). A position
-    has its channel in the upper 16 bits. What stands behind the message of 16 is read from it, and encode() does not
-    need it. Its expiry is zero: left_ms (0: never) has it."""
+    Of queues: (9, queue, QoS, format, position, left_ms, topic, properties, payload), (10, member, flags,
+    deliveries, log, first offset, count, ms, reason), (11, member, limit), (12, number, queue, channel, data),
+    (13, member, flags), (14, as 12), (15, position, flags), (16, member, deliveries, log, left_ms, message, offset,
+    format, topic, properties), (17, member, log, offset), (18, number, data), (19, position), (20, position, reason,
+    text, flags). A position has its channel in the upper 16 bits. What stands behind the message of 16 is read from it,
+    and encode()
+    does not need it. Its expiry is zero: left_ms (0: never) has it."""
     cdef frame_t frame
     cdef Cursor records
     cdef peer_record_t record

@@ -26,7 +26,8 @@ from fluxmq._core.wire.queue_address import QUEUE_PREFIX, split_queue_address
 from fluxmq.engine.ports.definitions import Deferred
 from fluxmq.engine.ports.queues import CommandRefused, QueueRefused
 from fluxmq.engine.queues.defined import DefinedQueues
-from fluxmq.engine.queues.hands import Hands, settle_late
+from fluxmq.engine.queues.hands import Hands
+from fluxmq.engine.queues.late import settle_late
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.parts import partition_in_whole
 from fluxmq.engine.queues.relays import Answer, Attach, Hosts, Relays, away, suback_reason

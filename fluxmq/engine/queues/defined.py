@@ -55,7 +55,7 @@ class DefinedQueues(QueueListener):
     def learn(self, definition: QueueDefinition, owner: str | None) -> None:
         """A queue is defined, of this node or another; or its settings or its owner have changed. See Learner. Raises
         UsageError if this node has another queue of this name."""
-        state = self.manager.queues.get(definition.address)
+        state = self.manager.queues.get(definition.spec.address)
         if state is None:
             self._make_defined(definition, owner)
         elif state.id != definition.id:
@@ -70,7 +70,7 @@ class DefinedQueues(QueueListener):
 
     def turn(self, definition: QueueDefinition, owner: str | None) -> bool:
         """See Learner."""
-        state = self.manager.queues.get(definition.address)
+        state = self.manager.queues.get(definition.spec.address)
         if state is None or state.id != definition.id:
             return False
         if owner == self.manager.directory.node:
@@ -156,14 +156,15 @@ class DefinedQueues(QueueListener):
             except UsageError:  # it is not known here yet
                 self._unreached[state.queue] = state
         assert hop is None or isinstance(hop, PeerOutbox)
-        if hop is not None and hop is relay.outbox and node == relay.owner and relay.reachable:
+        group = self.manager.replicator.group_of_queue(*state.queue.address)
+        if hop is not None and (hop, node, group) == (relay.outbox, relay.owner, relay.replication_group) \
+                and relay.reachable:
             return  # only its settings have changed: its consumers are attached
-        relay.replication_group = self.manager.replicator.group_of_queue(*state.queue.address)
         if node is None and self.manager.definer is not None:
             node = self.manager.definer.home_of(state.queue.address)
         former = relay.outbox
         has_moved = node != relay.owner and relay.reachable and hop is not None
-        relay.set_owner(node or ("" if relay.replication_group else relay.owner), hop)
+        relay.set_owner(node or ("" if group else relay.owner), hop, group)
         if state.spec.type == "ephemeral" and not has_moved:  # it is made anew elsewhere, empty
             relay.forget_held()
         relay.refuses = self._refusal_of(relay.owner) if self.write_policy == "reject" else None

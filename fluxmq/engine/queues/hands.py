@@ -40,14 +40,14 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.session_member import SessionMember
 from fluxmq._core.queue.state import restore_state, state_of
+from fluxmq.engine.queues.late import LateSettlements
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.records import GroupRecord, record
 from fluxmq.engine.queues.relays import Attach, Host, Relays
 from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.state import Going, QueueState
-from fluxmq.engine.queues.table import QueueListener
 
-__all__ = ["NEXT", "Contents", "Event", "Ghost", "Hand", "Hands", "Settled", "hand_of", "settle_late"]
+__all__ = ["NEXT", "Contents", "Event", "Ghost", "Hand", "Hands", "Settled", "hand_of"]
 
 
 class Hand(StrEnum):
@@ -144,24 +144,10 @@ class Ghost(NamedTuple):
 
 # What a consumer did with a message: (verb, whether it counts, deliveries, index of the log, offset, ms, reason).
 Settled = tuple[int, bool, int, int, int, int, str | None]
-Late = Callable[..., None]  # of the key of the group, then as PeerMember.late
+Late = Callable[..., object]  # of the key of the group, then as PeerMember.late
 
 
-def settle_late(manager: QueueManager, queue: Queue, name: bytes, pattern: bytes, what: list[tuple[int, int, int]],
-                verb: int, ms: int, counts: bool, reason: str) -> None:
-    """What a consumer did with messages that it held when the queue moved."""
-    group = manager.states[queue].groups.get((name, pattern))
-    if group is not None:
-        for log, offset, deliveries in what:
-            if not settle_reserved(group, log, offset, deliveries, verb, ms, counts, reason) and verb == 0 \
-                    and log < len(queue.logs):
-                claim = by_offset.claim_of(group, queue.logs[log].number, offset)
-                if claim is not None and claim[0] == deliveries:
-                    by_offset.settle_at(group, queue.logs[log].number, offset)
-        queue.notify()
-
-
-class Hands(QueueListener):
+class Hands:
     """Machine. protocols: Hosts.protocols. A method that changes a hand raises UsageError, and changes nothing, where
     NEXT does not allow it."""
 
@@ -169,9 +155,7 @@ class Hands(QueueListener):
         self._manager = manager
         self._relays = relays
         self._protocols = protocols
-        self._untold: dict[Queue, list[list[Any]]] = {}  # settle_late() takes each; nobody is known who decides
-        manager.listeners.append(self)
-        manager.on_owner.append(self.owner_changed)
+        self._late = LateSettlements(manager, relays)
 
     @staticmethod
     def _expect(state: QueueState, event: Event) -> None:
@@ -237,10 +221,16 @@ class Hands(QueueListener):
             for member in list(group.pullers):
                 if isinstance(member, Reserve):  # what it keeps for others is theirs to name at the next node
                     take_out(group, member, state.queue.lanes)
-        self._become_relay(state, partial(self._settled_late, state), lambda relay: None, keeps=False)
+        self._become_relay(state, partial(self.settled_late, state), lambda relay: None, keeps=False)
         state.copy = copy
         if state.queue.kind == QUEUE_STREAM:
             self._manager.reads.gone(state.queue)
+
+    def settled_late(self, state: QueueState, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int,
+                     log: int, first: int, count: int, ms: int, counts: bool, reason: str) -> list[Any]:
+        """A node that does not know yet that this one does not decide has settled something here: PeerMember.late.
+        Returns what settle_late() takes."""
+        return self._late.pass_on(state, key, deliveries, log, first, count, verb, ms, counts, reason)
 
     def _become_relay(self, state: QueueState, late: Late, begin: Callable[[QueueRelay], None], *,
                       keeps: bool) -> tuple[QueueRelay, list[Ghost]]:
@@ -259,7 +249,7 @@ class Hands(QueueListener):
         former = queue.logs
         number, logs = manager.relay_logs(state.spec)
         queue.become_relay(number, logs)
-        relay = QueueRelay(queue, manager.spare_lines)
+        relay = QueueRelay(queue)
         if keeps:
             relay.keep()
         for group in state.groups.values():
@@ -282,39 +272,6 @@ class Hands(QueueListener):
         return Attach(protocol=protocol, client=member.client or "", group=key[0], pattern=key[1],
                       exclusive=self._protocols[protocol].leads(state.queue, member),
                       priority=member.priority, lease_ms=member.lease_ms if mqtt else None, mark=member.mark)
-
-    def pass_on(self, state: QueueState, key: tuple[bytes, bytes], deliveries: int, log: int, first: int, count: int,
-                verb: int, ms: int, counts: bool, reason: str) -> list[Any]:
-        """A node that does not know yet that this one does not decide has settled something here. Returns what
-        settle_late() takes."""
-        queue, group = state.queue, state.groups.get(key)
-        if ms < 0:
-            ms = self._manager.backoff_ms(queue, group, deliveries) if group is not None else 0
-        what = [*key, [(log, offset, deliveries) for offset in range(first, first + count)], verb, ms, counts, reason]
-        relay = queue.relay
-        if isinstance(relay, QueueRelay) and relay.reachable:
-            self._relays.order(queue, "settle_late", what)  # the ticket: PeerInbox.settle
-        return what
-
-    def _settled_late(self, state: QueueState, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int,
-                      log: int, first: int, count: int, ms: int, counts: bool, reason: str) -> None:
-        what = self.pass_on(state, key, deliveries, log, first, count, verb, ms, counts, reason)
-        relay = state.queue.relay
-        if relay is None:  # this node decides again
-            settle_late(self._manager, state.queue, *what)
-        elif not (isinstance(relay, QueueRelay) and relay.reachable):
-            self._untold.setdefault(state.queue, []).append(what)
-
-    def owner_changed(self, queue: Queue) -> None:
-        """See QueueTable.on_owner: who decides is known, and hears what consumers of other nodes settled meanwhile."""
-        relay = queue.relay
-        if queue in self._untold and isinstance(relay, QueueRelay) and relay.reachable:
-            for what in self._untold.pop(queue):
-                self._relays.order(queue, "settle_late", what)
-
-    def queue_removed(self, queue: Queue) -> None:
-        """See QueueListener."""
-        self._untold.pop(queue, None)
 
     # ------------------------------------------------------------------ it comes
 
@@ -380,6 +337,7 @@ class Hands(QueueListener):
             manager.reads.came(queue, former)
         manager.derive(state)
         relay.flush_here()
+        self._late.came(queue)
         return settled
 
     def _set_group(self, state: QueueState, group: Group, number: int, record_: GroupRecord,

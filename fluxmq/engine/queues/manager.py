@@ -68,7 +68,6 @@ class QueueManager(QueueTable):
         self.dead_names = DeadNames()
         self.forwarders = Forwarders(self)
         self._relays = 0  # made so far
-        self.spare_lines: list[Line] = []  # of relays that are gone: QueueRelay
         self.away = AwayQueues(hub, self.log)
         self.mover: Callable[[tuple[bytes, bytes], str], Awaitable[bool]] | None = None  # of the cluster
         self.settings = QueueSettings(self)
@@ -258,7 +257,7 @@ class QueueManager(QueueTable):
         number, logs = self.relay_logs(spec)
         queue = Queue(ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes,
                       self.namespace_of(spec), elsewhere=True)
-        QueueRelay(queue, self.spare_lines)
+        QueueRelay(queue)
         return self.adopt(spec, queue, declared, identity, here=False)
 
     def part_state(self, address: tuple[bytes, bytes], partition: int) -> QueueState | None:

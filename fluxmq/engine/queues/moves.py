@@ -32,7 +32,8 @@ from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.deduplication import together
 from fluxmq.engine.queues.delays import adopt_delays
 from fluxmq.engine.queues.encoding import closing, described, gathered, mark_of, messages_of, opening
-from fluxmq.engine.queues.hands import Contents, Ghost, Hand, Hands, hand_of, settle_late
+from fluxmq.engine.queues.hands import Contents, Ghost, Hand, Hands, hand_of
+from fluxmq.engine.queues.late import settle_late
 from fluxmq.engine.queues.manager import KINDS, QueueManager
 from fluxmq.engine.queues.parts import is_part
 from fluxmq.engine.queues.records import (
@@ -158,7 +159,8 @@ class Departure:
 
     def _settled_late(self, key: tuple[bytes, bytes], member: PeerMember, verb: int, deliveries: int, log: int,
                       first: int, count: int, ms: int, counts: bool, reason: str) -> None:
-        what = self._hands.pass_on(self.state, key, deliveries, log, first, count, verb, ms, counts, reason)
+        what = self._hands.settled_late(self.state, key, member, verb, deliveries, log, first, count, ms, counts,
+                                        reason)
         if not self._decided:
             self._late.append(what)
 

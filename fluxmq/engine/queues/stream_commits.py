@@ -63,15 +63,13 @@ class StreamCommits:
         self._hub = hub
         self._relays = relays
         self._waiting: dict[Queue, tuple[Line, deque[_Commit]]] = {}
-        self._spare: list[Line] = []  # of streams for which nobody waits
 
     def commit(self, reading: Opened, at: int, next_: int) -> None:
         """Moves the group's position in a log of a stream that another node has: next_ is the next one that it gets.
         at: index of the log. The client waits for the ticket that this gives."""
         queue = reading.queue
         if queue not in self._waiting:
-            line = self._spare.pop() if self._spare else self._hub.commits.open_line("positions of groups of streams")
-            self._waiting[queue] = line, deque()
+            self._waiting[queue] = self._hub.commits.open_line("positions of groups of a stream"), deque()
         line, waiting = self._waiting[queue]
         one = _Commit(reading, at, next_, line.give(), self._hub.mono_ms)
         line.submit()  # each is decided by itself
@@ -110,11 +108,11 @@ class StreamCommits:
         upto = 0
         while waiting and waiting[0].done:
             upto = waiting.popleft().position
-        if not waiting:
-            del self._waiting[queue]
-            self._spare.append(line)
         if upto:
             line.commit(upto)
+        if not waiting:
+            del self._waiting[queue]
+            line.retire()
 
     def _open(self, queue: Queue) -> list[_Commit]:
         return [one for one in self._waiting[queue][1] if not one.done] if queue in self._waiting else []
