@@ -11,6 +11,7 @@ from oracle import peer
 from unit.test_queue_channels import GIVEN_UP, GROUPS, Groups
 from unit.test_queue_relay import QueueNode
 
+from fluxmq._core.errors import UsageError
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
@@ -400,6 +401,33 @@ def test_lines_of_channels_are_used_again() -> None:
         pair.relay(at).set_owner("", None)
     pair.outbox.abandon("end")
     pair.a.turn()
+
+
+def test_a_line_is_opened_again_when_all_have_heard() -> None:
+    node = QueueNode("a", 1)
+    commits, heard = node.hub.commits, list[str | None]()
+    line, since = commits.open_line("former"), commits.mark
+    line.give()
+    line.submit()
+    node.hub.when_durable(lambda: heard.append(None), since, heard.append)
+    with pytest.raises(UsageError, match="former"):
+        line.retire()
+    line.give_up("gone")
+    line.retire()
+    assert commits.open_line("other") is not line and line.name == "former"     # somebody has not heard of it
+    node.turn()
+    assert heard == ["gone"] and commits.open_line("next") is line and line.name == "next"
+    assert commits.open_line("one more") is not line
+    since = commits.mark
+    line.give()
+    line.submit()
+    node.hub.when_durable(lambda: heard.append(None), since, heard.append)
+    line.commit(2)
+    node.turn()
+    assert heard == ["gone", None]                      # what was given up before says nothing of it
+    line.close("the end")
+    with pytest.raises(UsageError, match="next"):
+        line.retire()
 
 
 def test_frames_for_which_nobody_waits_are_one_mark() -> None:

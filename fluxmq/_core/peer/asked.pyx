@@ -29,7 +29,7 @@ cdef class AskedPart:
     refused."""
     cdef AskedWait wait
     cdef Line line
-    cdef list given             # (position in the line, [publishes], asked_kind), ascending
+    cdef list given             # (position in the line, [publishes], asked_kind)
 
     def __call__(self):
         if self.wait.asked != NULL:
@@ -102,7 +102,7 @@ cdef class Asked:
         self.used = False
         self.waits.append(wait)
         for line, part in parts.items():
-            at, first = part.given[len(part.given) - 1][0], part.given[0][0]
+            at, first = max(part.given)[0], min(part.given)[0]
             wait.missing += 1
             # What is decided may not be released: deliveries that are taken back leave ahead of COMMITTED.
             if at > line.done() or line.releases():
