@@ -22,7 +22,7 @@ from fluxmq.cluster.keys import DATA, OWNER, Name, client_key, parse, subscripti
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Event, MetadataStore, StoreError, StoreFull
-from fluxmq.cluster.tickets import Tickets
+from fluxmq.cluster.store_tickets import StoreTickets
 from fluxmq.cluster.writer import CHANGES_MAX, FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
@@ -119,7 +119,7 @@ class KeptSessions:
         self._writer = writer
         self._driver = driver
         self._broker = broker
-        self._tickets = Tickets(broker.hub.commits.open_line("kept sessions"), limit_s)
+        self._tickets = StoreTickets(broker.hub.commits.open_line("kept sessions"), limit_s)
         self._known: dict[Session, _Known] = {}
         self._incarnations: set[int] = set()  # of those
         self._away: Counter[tuple[str, int]] = Counter()  # by node and its epoch: how many of those are `away`

@@ -22,7 +22,7 @@ from fluxmq.cluster.left_wills import LeftWills
 from fluxmq.cluster.membership import Membership
 from fluxmq.cluster.owners import Owners, Session
 from fluxmq.cluster.ports import Change, Compare, Item, Log, StoreError, StoreFull
-from fluxmq.cluster.tickets import Tickets
+from fluxmq.cluster.store_tickets import StoreTickets
 from fluxmq.cluster.will_table import KeptWill, StoredWill, WillTable, encode
 from fluxmq.cluster.writer import FULL_RETRY_S, Writer
 from fluxmq.engine.broker import Broker
@@ -61,7 +61,7 @@ class Wills:
         self._driver = driver
         self._log = log
         self._broker, self._hub = broker, broker.hub
-        self._tickets = Tickets(broker.hub.commits.open_line("wills"), limit_s)
+        self._tickets = StoreTickets(broker.hub.commits.open_line("wills"), limit_s)
         self._wanted: dict[Session, _Wanted] = {}
         self._working: set[Session] = set()
         self._closed = False

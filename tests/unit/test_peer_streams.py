@@ -448,6 +448,66 @@ def test_it_goes_on_where_it_was() -> None:
     session.clear()
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_frame_that_comes_again_waits_for_what_it_caused_itself(given_up: bool) -> None:
+    """In the turn in which one of its records raised, and in the one in which it went on; for no line that others use
+    meanwhile."""
+    _, b, wire = pair()
+    first, second, others = (b.hub.commits.open_line(name) for name in ("first", "second", "others"))
+
+    def on_control(data: bytes) -> None:
+        if data == b"raise":
+            raise ZeroDivisionError
+        (first if data == b"first" else second).give()
+
+    b.ears["a"].on_control = on_control     # type: ignore[method-assign]
+    header = {**HEADER, "sequence": 1, "records": 3}
+    with pytest.raises(ZeroDivisionError):
+        wire.inbox.apply(encode(header, [(6, b"first"), (6, b"raise"), (6, b"second")]))
+    others.give()
+    first.submit()
+    b.turn()
+    others.give()
+    wire.inbox.apply(encode(header, [(6, b"first"), (6, b"first"), (6, b"second")]))
+    others.give()
+    for line in (first, second, others):
+        line.submit()
+    b.turn()
+    b.applied.clear()
+    second.commit(1)
+    first.commit(1)         # of the first turn
+    b.turn()
+    assert b.applied == []
+    if given_up:
+        first.give_up("it has no leader")
+    else:
+        first.commit(2)
+    b.turn()
+    assert (b.applied, b.heard) == (([], [("a", "refused", 1, "it has no leader")]) if given_up else ([("a", 1)], []))
+
+
+def test_a_frame_that_comes_again_is_refused_with_what_was_given_up_meanwhile() -> None:
+    _, b, wire = pair()
+    line = b.hub.commits.open_line("group 7")
+
+    def on_control(data: bytes) -> None:
+        line.give()
+        if data == b"raise":
+            raise ZeroDivisionError
+
+    b.ears["a"].on_control = on_control     # type: ignore[method-assign]
+    header = {**HEADER, "sequence": 1, "records": 2}
+    with pytest.raises(ZeroDivisionError):
+        wire.inbox.apply(encode(header, [(6, b"goes"), (6, b"raise")]))
+    line.submit()
+    b.turn()
+    line.give_up("it has no leader")
+    b.turn()
+    b.applied.clear()
+    wire.inbox.apply(encode(header, [(6, b"goes"), (6, b"goes")]))
+    assert (b.applied, b.heard) == ([], [("a", "refused", 1, "it has no leader")])
+
+
 def test_an_outbox_that_follows_an_abandoned_one_uses_other_numbers(tmp_path: Path) -> None:
     """The receiver restarts, and finds the position of the former outbox in its journal; the sender has a new one."""
     a = PeerNode("a", 1)

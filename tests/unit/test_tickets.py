@@ -11,6 +11,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Commits, Line
 from fluxmq._core.memory.tickets import Tickets
+from fluxmq._core.pubsub.session import Session
 from fluxmq._core.testing.commits_probe import WaitingLink, end_turn, release
 from fluxmq._core.testing.probes import live_objects
 
@@ -192,3 +193,92 @@ def test_they_end_with_their_node() -> None:
     del commits
     with pytest.raises(UsageError, match="a node that has ended"), tickets:
         pass
+
+
+def session_of(world: World) -> Session:
+    ledger = world.hub.ledger
+    return Session(b"c", world.hub.root, 0, ledger)
+
+
+def calls_when_answered(world: World, session: Session) -> list[int]:
+    called: list[int] = []
+    world.hub.when_answered(lambda: called.append(1), session)
+    return called
+
+
+def test_what_a_session_leaves_unanswered_waits_for_no_line_that_others_use() -> None:
+    world = World()
+    session = session_of(world)
+    world.link.attach(session)
+    since = world.hub.commits.mark
+    world.quick.give()
+    assert world.link.answer(1, since)
+    world.stuck.give()
+    world.turn()
+    session.detach()
+    called = calls_when_answered(world, session)
+    assert called == []
+    world.stuck.give()
+    world.quick.commit(1)
+    release(world.hub)
+    assert called == [1]
+    session.clear()
+
+
+def test_what_was_answered_keeps_nobody_waiting() -> None:
+    world = World()
+    session = session_of(world)
+    world.link.attach(session)
+    since = world.hub.commits.mark
+    world.quick.give()
+    assert world.link.answer(1, since)
+    world.stuck.give()
+    world.turn(world.quick)
+    session.detach()
+    assert calls_when_answered(world, session) == [1]
+    session.clear()
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_session_waits_for_what_two_of_its_connections_left(given_up: bool) -> None:
+    world = World()
+    session = session_of(world)
+    links = [world.link, WaitingLink(world.hub), WaitingLink(world.hub)]
+    for link, line in zip(links, (world.stuck, world.quick, None), strict=True):
+        link.attach(session)        # the former connection leaves
+        if line is not None:
+            since = world.hub.commits.mark
+            line.give()
+            assert link.answer(1, since)
+        world.turn()
+    session.detach()
+    called = calls_when_answered(world, session)
+    world.quick.commit(1)
+    release(world.hub)
+    assert called == []
+    if given_up:
+        world.stuck.give_up("it has no leader")
+    else:
+        world.stuck.commit(1)
+    release(world.hub)
+    assert called == [1]
+    session.clear()
+
+
+def test_what_a_session_left_is_forgotten_when_it_is_decided() -> None:
+    """The next connection that ends leaves nothing behind."""
+    world = World()
+    session = session_of(world)
+    before = live_objects()
+    world.link.attach(session)
+    since = world.hub.commits.mark
+    world.quick.give()
+    world.link.answer(1, since)
+    world.turn()
+    session.detach()
+    assert grown(before, live_objects())
+    world.quick.commit(1)
+    release(world.hub)
+    assert not grown(before, live_objects())
+    assert calls_when_answered(world, session) == [1]
+    session.clear()

@@ -807,6 +807,21 @@ cdef class Hub(Waiter):
         else:
             call()
 
+    def when_answered(self, call, Session session not None):
+        """Calls `call()` once every change on this node so far is on disk, and everything that answers to connections
+        the session had wait for is decided: committed or given up. Perhaps at once."""
+        cdef Commits commits = self.commits
+        commits.needed_count = 0
+        if session.unanswered is not None:
+            session.unanswered.collect()
+        if commits.local.newest() > commits.local.done():
+            commits.need_also(ticket_t(commits.local.newest(), 0, 1, 0))
+        if commits.needed_count:
+            commits.queue_call((call, lambda why: call()))
+            self.touch()
+        else:
+            call()
+
     def when_gathered(self, call, Line line) -> bool:
         """Calls `call()` once everything given to a line so far is decided; at once if it is. Returns whether it was
         called at once."""

@@ -5,10 +5,13 @@ others gave meanwhile, so a line that stands still holds up only those who used 
     with tickets: step ──► tickets ──► a wait in the ring of each line ─┬─► decided: dropped here
     with tickets: step ──► tickets ──► …                                └─► given up: `why`
     answer ──► Commits.needed: tickets that are left ──► Commits.hold_needed, queue_call
+
+What a connection has left unanswered when it ends is kept in the same way (Session.unanswered).
 """
 from libc.stdint cimport uint32_t, uint64_t
 
 from fluxmq._core.memory.commits cimport Commits, Line, Waiter, ticket_t
+from fluxmq._core.memory.link cimport link_t
 
 cdef class Tickets(Waiter):
     """Collects the tickets of one piece of work."""
@@ -24,8 +27,13 @@ cdef class Tickets(Waiter):
     cdef Commits commits(self)
     # Adds what was given since a mark of this turn.
     cdef int add(self, uint64_t since) except -1
+    # Adds what the answers of a link wait for.
+    cdef int add_answers(self, link_t* link) except -1
     # Puts what is left into Commits.needed. Returns how many.
     cdef int collect(self) except -1
+    # Adds it to what Commits.needed has.
+    cdef int need(self) except -1
+    cdef int take_needed(self, Commits commits) except -1
     cdef bint has(self, ticket_t ticket) noexcept
     cdef int keep(self, ticket_t ticket) except -1
     cdef void drop(self, uint32_t line, uint64_t position) noexcept

@@ -41,12 +41,22 @@ cdef class Tickets(Waiter):
 
     cdef int add(self, uint64_t since) except -1:
         cdef Commits commits = self.commits()
+        commits.collect(since)
+        return self.take_needed(commits)
+
+    cdef int add_answers(self, link_t* link) except -1:
+        cdef Commits commits = self.commits()
+        commits.needed_count = 0
+        commits.need_elders(link)
+        return self.take_needed(commits)
+
+    cdef int take_needed(self, Commits commits) except -1:
         cdef ticket_t ticket
         cdef uint32_t i
-        for i in range(<uint32_t>commits.collect(since)):
+        for i in range(commits.needed_count):
             ticket = commits.needed[i]
             if ticket.line == 0:
-                self.journal = ticket.position
+                self.journal = max(self.journal, ticket.position)
             elif not self.has(ticket):
                 self.keep(ticket)
                 commits.hold_at(ticket, HELD_NOTIFY, NULL, self, 0, 0)
@@ -54,13 +64,18 @@ cdef class Tickets(Waiter):
 
     cdef int collect(self) except -1:
         cdef Commits commits = self.commits()
-        cdef uint32_t i
         commits.needed_count = 0
+        self.need()
+        return commits.needed_count
+
+    cdef int need(self) except -1:
+        cdef Commits commits = self.commits()
+        cdef uint32_t i
         if self.journal > self.local.done():
             commits.need_also(ticket_t(self.journal, 0, 1, 0))
         for i in range(self.count):     # not need(): what others gave in between may be refused to them
             commits.need_also(self.items[i])
-        return commits.needed_count
+        return 0
 
     cdef bint has(self, ticket_t ticket) noexcept:
         """Whether an earlier step of this turn had it."""

@@ -26,6 +26,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport body_t, origin_t, pub_t
+from fluxmq._core.memory.tickets cimport Tickets
 from fluxmq._core.peer.asked cimport Asked, asked_kind
 from fluxmq._core.peer.frames cimport frame_t, peer_record_t
 from fluxmq._core.peer.outbox cimport PeerOutbox
@@ -55,8 +56,9 @@ cdef class PeerInbox:
     cdef dict waits                     # frames behind it that wait for a commit -> FrameWait
     cdef bint fresh                     # no frame with a number came in this life
     cdef uint32_t done                  # records of the next frame that were applied before one of them raised
-    cdef uint64_t since                 # Commits.mark, and records of the journal, before the first of these
-    cdef uint64_t written
+    cdef uint64_t since                 # Commits.mark before the first of its records that this turn applies
+    cdef uint64_t written               # records of the journal before the first of all
+    cdef Tickets tried                  # what those caused that were applied before one raised; None: none did
     cdef bint delicate                  # the next frame has a message of QoS 2 for a share group
     # queues
     cdef readonly uint64_t asked        # the last position of the next frame, with its channel: for PeerOutbox.refuse
@@ -117,6 +119,7 @@ cdef class PeerInbox:
     cdef set lines_of_channels(self)
     cdef set sent_by_channels(self)
     cdef bint has_more(self, Line line, set sent)
+    cdef int need_tried(self, set others) except -1
     cdef int wait_for(self, FrameWait wait) except -1
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1
     cdef int refuse_all(self, list positions, str why) except -1

@@ -172,14 +172,19 @@ cdef class PeerInbox:
         self.number = 0                 # namespaces may have ended since the last frame, and queues
         self.queue = None
         self.member = None
+        self.since = commits.mark
         if self.done == 0:
             self.delicate = False
-            self.since = commits.mark
             self.written = commits.mark - commits.tickets
         try:
             self.apply_records(&header, records)
             for group in self.settled:
                 (<Group>group).write_records()      # else its acknowledgement would not wait for them
+        except BaseException:
+            if self.tried is None:
+                self.tried = Tickets(commits)
+            self.tried.add(self.since)
+            raise
         finally:
             self.note_lines()
             self.hub.touch()
@@ -202,7 +207,7 @@ cdef class PeerInbox:
         wait.inbox = <void*>self
         wait.sequence = header.sequence
         self.waits[header.sequence] = wait
-        if self.used:
+        if self.used or self.tried is not None:
             self.wait_for(wait)
         elif commits.hold_call((wait, wait.refused), self.since) == 0:
             self.decide(header.sequence)
@@ -580,7 +585,7 @@ cdef class PeerInbox:
         """Whether the frame has given a line something that no channel waits for."""
         cdef Commits commits = self.hub.commits
         cdef uint32_t i = commits.given_count
-        if self.since < commits.turn_mark or line in self.plain or line.number == 0:
+        if line in self.plain or line.number == 0:
             return True
         while i > 0 and commits.given[i - 1].mark > self.since:
             i -= 1
@@ -590,6 +595,7 @@ cdef class PeerInbox:
 
     cdef int wait_for(self, FrameWait wait) except -1:
         """The frame was applied: it waits for its part of the journal, and channels for theirs."""
+        cdef str why
         cdef Commits commits = self.hub.commits
         cdef Asked channel
         cdef Line line
@@ -606,9 +612,28 @@ cdef class PeerInbox:
                 commits.needed[kept] = commits.needed[i]
                 kept += 1
         commits.needed_count = kept
-        if kept:
+        if self.tried is not None:
+            why = self.tried.why
+            self.need_tried(others)
+            self.tried = None
+            if why is not None:
+                wait.refused(why)
+                return 0
+        if commits.needed_count:
             return commits.queue_call((wait, wait.refused))
         return self.decide(wait.sequence)
+
+    cdef int need_tried(self, set others) except -1:
+        """The frame also waits for what its records caused in the turns in which one of them raised."""
+        cdef Commits commits = self.hub.commits
+        cdef uint32_t i, first = commits.needed_count, kept = commits.needed_count
+        self.tried.need()
+        for i in range(first, commits.needed_count):
+            if commits.lines[commits.needed[i].line] not in others:
+                commits.needed[kept] = commits.needed[i]
+                kept += 1
+        commits.needed_count = kept
+        return 0
 
     cdef bint refuse_frame(self, uint64_t sequence, str why) except -1:
         """What a frame has caused at another node, or in a line that another node leads by now, is not certain, or not

@@ -27,6 +27,7 @@ from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport ids_t, msg_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
+from fluxmq._core.memory.tickets cimport Tickets
 from fluxmq._core.pubsub.routes cimport hop_t
 
 cdef enum:
@@ -106,6 +107,9 @@ cdef class Session:
     cdef public object moving
     # connection
     cdef link_t* link                   # counted; NULL while the client is disconnected
+    # What answers to former connections wait for in other lines than the journal. None: nothing. The client concludes
+    # from what this session has received, for instance which of its QoS 2 messages, that it need not send that again.
+    cdef Tickets unanswered
     cdef node_t* node
     cdef Ledger ledger
     # window
@@ -191,4 +195,5 @@ cdef class Session:
     cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef int grow_queue(self, uint32_t more) except -1
     cdef void attach(self, link_t* link, uint32_t window)
+    cdef int leave_link(self) except -1
     cpdef int detach(self) except -1

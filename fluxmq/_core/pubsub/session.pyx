@@ -130,8 +130,11 @@ cdef class Session:
         """The session has ended: releases all messages, the link and all memory but the object itself."""
         cdef uint32_t i
         cdef entry_t entry
+        if self.link != NULL:           # not leave_link(): nobody gets the session
+            link_drop(self.link)
+            self.link = NULL
         self.detach()
-        self.replay = self.moving = None
+        self.replay = self.moving = self.unanswered = None
         self.sharing = 0
         if self.slots != NULL:
             for i in range(self.slots_mask + 1):
@@ -795,11 +798,24 @@ cdef class Session:
         if self.replay is not None:
             self.replay.on_attach(self)
 
+    cdef int leave_link(self) except -1:
+        cdef link_t* link = self.link
+        self.link = NULL
+        try:
+            if self.unanswered is not None and self.unanswered.count == 0:
+                self.unanswered = None
+            if link.held and link.order != NULL:
+                if self.unanswered is None:
+                    self.unanswered = Tickets(self.ledger.commits)
+                self.unanswered.add_answers(link)
+        finally:
+            link_drop(link)
+        return 0
+
     cpdef int detach(self) except -1:
         """The client has disconnected: the session keeps only what it needs for the client's return."""
         if self.link != NULL:
-            link_drop(self.link)
-            self.link = NULL
+            self.leave_link()
         self.drop_claims()
         if self.slots_used == 0:
             free(self.slots)

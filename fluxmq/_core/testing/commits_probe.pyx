@@ -8,6 +8,7 @@ from fluxmq._core.memory.commits cimport HELD_ACK, HELD_NOTIFY, Line, Waiter, mu
 from fluxmq._core.memory.link cimport link_ack, link_close, link_drop, link_new, link_sent, link_t
 from fluxmq._core.memory.tickets cimport Tickets
 from fluxmq._core.mqtt.consts cimport PUBACK
+from fluxmq._core.pubsub.session cimport Session
 
 __all__ = ["WaitingLink", "end_turn", "release", "wait_rounds"]
 
@@ -80,6 +81,10 @@ cdef class WaitingLink(Waiter):
         waiter.link = self
         waiter.number = number
         self.hub.commits.hold_at(ticket_t(position, line.number, 1, 0), HELD_NOTIFY, self.link, waiter, 0, 0)
+
+    def attach(self, Session session not None):
+        """It is the connection of this session's client."""
+        session.attach(self.link, 65535)
 
     def close(self):
         """The connection ends: nothing leaves it any more."""

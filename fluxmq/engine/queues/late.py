@@ -17,11 +17,11 @@ from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.handover import settle_reserved
 from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.open_positions import OpenPositions
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.relays import Relays
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.engine.queues.table import QueueListener
-from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["LateSettlements", "settle_late"]
 
@@ -41,34 +41,20 @@ def settle_late(manager: QueueManager, queue: Queue, name: bytes, pattern: bytes
 
 
 class _Untold:
-    """Settlements of a queue about which nobody is known to decide, oldest first. line: for whose positions the nodes
-    of their consumers wait."""
+    """Settlements of a queue about which nobody is known to decide, oldest first."""
 
     def __init__(self, line: Line) -> None:
-        self.line = line
+        self.positions = OpenPositions(line)  # for which the nodes of their consumers wait
         self.waiting: deque[tuple[int, list[Any]]] = deque()  # (position, arguments of settle_late)
-        self.open: deque[int] = deque()  # positions that are not decided
-        self.decided = set[int]()  # those of them that are, behind others that are not
 
     def keep(self, what: list[Any]) -> None:
-        position = self.line.give()
-        self.line.submit()  # each is decided by itself
-        self.open.append(position)
-        self.waiting.append((position, what))
+        self.waiting.append((self.positions.give(), what))
 
     def decide(self, position: int, why: str | None = None) -> None:
         """why: it has no effect; None: it has."""
-        if why is not None:
-            self.line.refuse(position, ReasonCode.UNSPECIFIED_ERROR, why)
-        self.decided.add(position)
-        upto = 0
-        while self.open and self.open[0] in self.decided:
-            upto = self.open.popleft()
-            self.decided.discard(upto)
-        if upto:
-            self.line.commit(upto)
-        if not self.open:
-            self.line.retire()
+        self.positions.decide(position, why)
+        if not self.positions:
+            self.positions.line.retire()
 
 
 class LateSettlements(QueueListener):

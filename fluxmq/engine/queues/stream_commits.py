@@ -9,7 +9,6 @@ A position of the owner's own line is given with the record that asks, so it cou
 """
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from fluxmq._core.memory.commits import Line
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.queue.stream import StreamReader
+from fluxmq.engine.open_positions import OpenPositions
 from fluxmq.engine.queues.relays import UNKNOWN, Answer, Refusal, Relays, away, moved
 from fluxmq.model.mqtt import ReasonCode
 
@@ -45,8 +45,7 @@ class Opened(Protocol):
 
 
 class _Commit:
-    """One that is not decided. question: which was asked last; None: none is to be answered. done: decided when those
-    before it are."""
+    """question: which was asked last; None: none is to be answered. done: it is decided."""
 
     __slots__ = ("at", "done", "next", "position", "question", "reading", "since_ms")
 
@@ -56,24 +55,31 @@ class _Commit:
         self.done = False
 
 
+class _Waiting:
+    """Those of a stream. open: not decided, oldest first."""
+
+    def __init__(self, line: Line) -> None:
+        self.positions = OpenPositions(line)
+        self.open: list[_Commit] = []
+
+
 class StreamCommits:
     """Machine. Those of this node."""
 
     def __init__(self, hub: Hub, relays: Relays) -> None:
         self._hub = hub
         self._relays = relays
-        self._waiting: dict[Queue, tuple[Line, deque[_Commit]]] = {}
+        self._waiting: dict[Queue, _Waiting] = {}
 
     def commit(self, reading: Opened, at: int, next_: int) -> None:
         """Moves the group's position in a log of a stream that another node has: next_ is the next one that it gets.
         at: index of the log. The client waits for the ticket that this gives."""
         queue = reading.queue
         if queue not in self._waiting:
-            self._waiting[queue] = self._hub.commits.open_line("positions of groups of a stream"), deque()
-        line, waiting = self._waiting[queue]
-        one = _Commit(reading, at, next_, line.give(), self._hub.mono_ms)
-        line.submit()  # each is decided by itself
-        waiting.append(one)
+            self._waiting[queue] = _Waiting(self._hub.commits.open_line("positions of groups of a stream"))
+        waiting = self._waiting[queue]
+        one = _Commit(reading, at, next_, waiting.positions.give(), self._hub.mono_ms)
+        waiting.open.append(one)
         self._ask(one)
 
     def _ask(self, one: _Commit) -> None:
@@ -98,24 +104,23 @@ class StreamCommits:
 
     def _decide(self, one: _Commit, refused: Refusal | None = None) -> None:
         queue = one.reading.queue
-        if one.done or queue not in self._waiting:
+        if one.done:
             return
         one.done, one.question = True, None
-        line, waiting = self._waiting[queue]
-        if refused is not None:
+        waiting = self._waiting[queue]
+        waiting.open.remove(one)
+        if refused is None:
+            waiting.positions.decide(one.position)
+        else:
             known = ReasonCode.UNSPECIFIED_ERROR <= refused.code <= 0xFF  # else it is of AMQP
-            line.refuse(one.position, refused.code if known else ReasonCode.UNSPECIFIED_ERROR, refused.text)
-        upto = 0
-        while waiting and waiting[0].done:
-            upto = waiting.popleft().position
-        if upto:
-            line.commit(upto)
-        if not waiting:
+            waiting.positions.decide(one.position, refused.text,
+                                     refused.code if known else ReasonCode.UNSPECIFIED_ERROR)
+        if not waiting.positions:
             del self._waiting[queue]
-            line.retire()
+            waiting.positions.line.retire()
 
     def _open(self, queue: Queue) -> list[_Commit]:
-        return [one for one in self._waiting[queue][1] if not one.done] if queue in self._waiting else []
+        return list(self._waiting[queue].open) if queue in self._waiting else []
 
     def ask_again(self, queue: Queue) -> None:
         """The stream has another owner, or none."""

@@ -71,9 +71,10 @@ class Departure:
         return self.session.data is not None and self.session.data.frozen
 
     def when_safe(self, call: Callable[[], object]) -> None:
-        """Calls call() when everything that has happened on this node so far is on disk, and confirmed or given up by
-        the other nodes that it concerned. Perhaps at once."""
-        self.broker.hub.when_durable(call, 0, lambda why: call())
+        """Calls call() when everything that has happened on this node so far is on disk, and confirmed or given up
+        elsewhere what answers to the session's client wait for: another node that stands still, and concerns others
+        only, holds up no move. Perhaps at once."""
+        self.broker.hub.when_answered(call, self.session)
 
     def parts(self, size: int = PART_BYTES) -> Iterator[bytes]:
         """The session at this instant, in parts of about `size` bytes, in order. Messages are not copied before their

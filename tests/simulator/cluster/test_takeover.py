@@ -19,6 +19,7 @@ from fluxmq.cluster.messages import Cut, ReturnCall, Switch, TailCall, TakeCall,
 from fluxmq.cluster.ports import CallFailed
 from fluxmq.cluster.returns import RETURN, STORED
 from fluxmq.cluster.takeover import TAIL, TAKEOVER
+from fluxmq.model.queues import QueueSpec
 
 NAMES = ("one", "two", "three")
 NO_LOCAL, AS_PUBLISHED = 4, 8       # MQTT 5.0 section 3.8.3.1
@@ -405,6 +406,36 @@ def test_the_old_owner_forgets_nothing_before_the_rest_is_on_the_new_ones_disk()
     brokers.run_for(2.0)
     client.connect(at="one", clean_start=False, expiry_s=1000)
     brokers.run_until(lambda: client.messages == [("t", b"in the tail")])
+
+
+@pytest.mark.parametrize("way", ["connected", "away", "back"])
+def test_a_line_that_stands_still_holds_up_only_who_waits_for_it(way: str) -> None:
+    """A session moves although another client waits for a group's queue; if its own client does, so does the move: by
+    the identifiers that the session has received, it concludes that it need not send that again."""
+    brokers = serving()
+    one = brokers.processes["one"].node
+    line = one.hub.commits.open_line("group 7")
+    one.manager.make(QueueSpec(name="far"), line=line)
+    mover, other, waiter = (connected(brokers, "one", name, clean_start=False, expiry_s=1000) for name in "mow")
+    for client in (other, waiter):
+        client.publish("$queue/far", b"x", 2)
+    brokers.run_for(1.0)
+    assert line.undecided and not other.of(Pubrec)
+    if way != "connected":
+        for client in (mover, waiter):
+            client.leave()
+        brokers.run_for(1.0)
+    if way == "back":                           # what answers to the first connection wait for still counts
+        waiter.connect(clean_start=False, expiry_s=1000)
+        brokers.run_until(lambda: waiter.connected)
+    assert hop(brokers, mover, "two").session_present
+    waiter.connect(at="two", clean_start=False, expiry_s=1000)
+    before = len(waiter.connacks)
+    brokers.run_for(3.0)
+    assert len(waiter.connacks) == before
+    line.commit(line.submit()[0])
+    brokers.run_until(lambda: len(waiter.connacks) > before)
+    assert waiter.connacks[-1].session_present
 
 
 def test_a_session_stays_where_it_was_taken_although_its_client_has_gone_meanwhile() -> None:
