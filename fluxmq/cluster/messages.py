@@ -16,7 +16,7 @@ __all__ = ["VERSIONS", "Adopted", "Adopting", "Answer", "ClientHere", "Control",
            "move_refused_of", "operation_answer_of", "operation_of", "queue_call_of", "return_of", "tail_of", "take_of",
            "takeover_of", "voter_answer_of"]
 
-VERSIONS = (5, 5)  # of streams: lowest and highest
+VERSIONS = (5, 6)  # of streams: lowest and highest; from 6 on frames say whether they are awaited
 
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 Origin = tuple[U64, Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)], U64]  # name, packet identifier, use

@@ -44,8 +44,8 @@ from fluxmq.model.malformed import MALFORMED
 __all__ = ["OWN_CLIENTS", "SLOTS", "Handlers", "Peer", "Peers"]
 
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
-ACK_DELAY_S = 0.001
-ACK_BYTES = 16 << 10  # of frames that are waited for: an acknowledgement costs little beside them, and leaves at once
+# Of frames for which nobody waits: the sender needs to know only to forget them.
+ACK_DELAY_S = 0.005
 SLOTS = 256  # of sources of messages: this node, and its peers
 OWN_CLIENTS = 0  # the slot of what this node's own clients publish
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
@@ -77,7 +77,6 @@ class Peer:
         self.broken_long = False  # what its consumers held here was given back
         self.cuts: deque[tuple[float, int]] = deque()  # a time, and the first frame that was made after it
         self.ack_begun = False
-        self.ack_bytes = 0  # awaited_bytes of the inbox when the last acknowledgement left alone
         self.announced = False  # that it is known
         self.wanted: dict[tuple[bytes, bytes], bool] = {}  # filters -> whether one of its persistent sessions has it
         self.durable_groups: set[tuple[bytes, bytes, bytes]] = set()  # share groups with one: namespace, filter, name
@@ -157,26 +156,16 @@ class Peer:
 
     def on_applied(self, sequence: int) -> None:
         """Everything that the node's frames caused up to this one is committed."""
-        self.outbox.ack(self.inbox.epoch, sequence)
-        if self.inbox.awaited_bytes - self.ack_bytes >= ACK_BYTES:
-            self._send_ack()
-        elif not self.ack_begun:
+        awaited = self.inbox.awaited
+        self.outbox.ack(self.inbox.epoch, sequence, awaited)
+        if not awaited and not self.ack_begun:
             self.ack_begun = True
-            self._peers.driver.start(self._send_ack_soon())
+            self._peers.driver.start(self._send_ack_later())
 
-    async def _send_ack_soon(self) -> None:
-        # A lingering turn would delay the timer by ten times as much.
-        self._peers.hub.awaited += 1
-        try:
-            await self._peers.driver.sleep(ACK_DELAY_S)
-        finally:
-            self._peers.hub.awaited -= 1
+    async def _send_ack_later(self) -> None:
+        """Unless one has left meanwhile, with a frame or alone."""
+        await self._peers.driver.sleep(ACK_DELAY_S)
         self.ack_begun = False
-        self._send_ack()
-
-    def _send_ack(self) -> None:
-        """Unless one has left with a frame."""
-        self.ack_bytes = self.inbox.awaited_bytes
         self.outbox.send_ack()
 
 
@@ -406,7 +395,7 @@ class Peers:
                                           f"{peer.node.epoch})")
             peer.redial_s = REDIAL_FIRST_S
             stream.on_idle = peer.outbox.on_idle
-            peer.outbox.attach(stream.send, agreed.epoch, agreed.position)
+            peer.outbox.attach(stream.send, agreed.epoch, agreed.position, agreed.version)
             self.doubts.on_back(peer.name, peer.outbox.on_disk)
         except (*MALFORMED, ProtocolError) as error:
             stream.close()
@@ -497,7 +486,7 @@ class Peers:
             self.on_frame(stream, frame)
         for peer in self.peers.values():
             peer.outbox.go_on()
-            peer._send_ack()
+            peer.outbox.send_ack()
 
     def refuse(self, peer: Peer, why: str) -> None:
         """Closes the stream that a peer has opened."""

@@ -79,17 +79,19 @@ class PeerNode:
 
 
 class _Ear:
-    """The handler of an inbox."""
+    """The handler of an inbox. awaited: at each on_applied, whether somebody waits for that."""
 
     def __init__(self, node: PeerNode, sender: str, epoch: int) -> None:
         self.node, self.sender, self.epoch = node, sender, epoch
         self.then: Callable[[], None] | None = None
+        self.awaited: list[bool] = []
 
     def _hear(self, *what: object) -> None:
         self.node.heard.append((self.sender, *what))
 
     def on_applied(self, sequence: int) -> None:
         self.node.applied.append((self.sender, sequence))
+        self.awaited.append(self.node.inboxes[self.sender].awaited if self.sender in self.node.inboxes else True)
         if self.sender in self.node.outboxes:
             self.node.outboxes[self.sender].ack(self.epoch, sequence)
 

@@ -20,7 +20,7 @@ from fluxmq._core.testing.peer_probe import forward_many, queued
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 HEADER = {"version": 1, "epoch": 1, "to_epoch": 2}
-BEGIN, AGAIN = 1, 2
+BEGIN, AGAIN, AWAITED = 1, 2, 4
 ROOT = (1, 1, b"/")
 
 
@@ -37,7 +37,7 @@ def pair(window_bytes: int = 1 << 24) -> tuple[PeerNode, PeerNode, Wire]:
 
 def headers(wire: Wire) -> list[tuple[int, int]]:
     """(flags, sequence) of the frames that were sent and not delivered."""
-    return [(header["flags"], header["sequence"]) for header, _ in map(decode, wire.frames)]
+    return [(header["flags"] & ~AWAITED, header["sequence"]) for header, _ in map(decode, wire.frames)]
 
 
 def records(wire: Wire) -> list[tuple[object, ...]]:
@@ -286,6 +286,119 @@ def test_an_acknowledgement_rides_on_a_frame_or_leaves_alone() -> None:
     back.deliver()
     a.turn()
     assert a.outcomes == {1: None, 2: None}
+
+
+def both() -> tuple[PeerNode, PeerNode, Wire, Wire]:
+    """As pair(), with the stream back, which is idle."""
+    a, b, wire = pair()
+    back = Wire(b, a).dial()
+    back.deliver()
+    back.idle()
+    return a, b, wire, back
+
+
+@pytest.mark.parametrize(("qos", "awaited"), [(0, False), (1, True), (2, True)])
+def test_a_frame_says_whether_somebody_waits_for_it(qos: int, awaited: bool) -> None:
+    a, b, wire, _ = both()
+    a.publish(b"t/a", b"", qos)
+    a.turn()
+    assert [bool(decode(frame)[0]["flags"] & AWAITED) for frame in wire.frames] == [awaited]
+    wire.lose()                             # also when it is sent again
+    b.epoch += 1
+    wire.dial()
+    assert [decode(frame)[0]["flags"] for frame in wire.frames] == [BEGIN, AGAIN | (AWAITED if awaited else 0)]
+
+
+def test_a_node_of_the_former_version_is_not_told_that_a_frame_is_awaited() -> None:
+    """It would close the connection."""
+    a, _, wire = pair()
+    wire.outbox.attach(wire.frames.append, 2, 0, 5)
+    wire.outbox.on_idle()
+    a.publish(b"t/a", b"", 1)
+    a.turn()
+    assert [decode(frame)[0]["flags"] for frame in wire.frames] == [BEGIN, 0]
+
+
+def test_a_barrier_is_awaited() -> None:
+    _, _, wire, _ = both()
+    wire.outbox.barrier()
+    wire.source.turn()
+    assert [decode(frame)[0]["flags"] for frame in wire.frames] == [AWAITED]
+
+
+def test_an_acknowledgement_that_is_awaited_leaves_when_the_turn_ends() -> None:
+    _, b, _, back = both()
+    back.outbox.ack(1, 1, True)
+    back.outbox.ack(1, 2, True)
+    assert back.frames == []
+    b.turn()
+    assert [(header["sequence"], header["acknowledged"]) for header, _ in map(decode, back.frames)] == [(0, 2)]
+    back.idle()
+    b.turn()
+    assert len(back.frames) == 1
+
+
+def test_an_acknowledgement_that_is_awaited_rides_with_what_leaves_in_the_turn() -> None:
+    _, b, _, back = both()
+    b.to("a", b"#")
+    back.outbox.ack(1, 3, True)
+    b.publish(b"x", b"")
+    b.turn()
+    assert [(header["sequence"], header["acknowledged"]) for header, _ in map(decode, back.frames)] == [(1, 3)]
+    back.idle()
+    b.turn()
+    assert len(back.frames) == 1
+
+
+def test_an_acknowledgement_that_is_awaited_leaves_when_the_stream_is_idle() -> None:
+    """A frame is under way: it leaves behind that, with what has gathered meanwhile if there is such a thing."""
+    for more in (False, True):
+        _, b, _, back = both()
+        b.to("a", b"#")
+        b.publish(b"x", b"")
+        b.turn()
+        back.frames.clear()
+        back.outbox.ack(1, 4, True)
+        if more:
+            b.publish(b"x", b"")
+        b.turn()
+        assert back.frames == []
+        back.idle()
+        assert [(header["sequence"], header["acknowledged"]) for header, _ in map(decode, back.frames)] == [
+            (2 if more else 0, 4)]
+
+
+def test_an_acknowledgement_that_is_awaited_passes_by_what_is_halted() -> None:
+    _, b, _, back = both()
+    b.to("a", b"#")
+    back.outbox.halt()
+    b.publish(b"x", b"")
+    back.outbox.ack(1, 5, True)
+    b.turn()
+    assert [(header["sequence"], header["acknowledged"]) for header, _ in map(decode, back.frames)] == [(0, 5)]
+    back.idle()
+    back.outbox.resume()
+    b.turn()
+    assert headers(back)[-1] == (0, 1)
+
+
+def test_frames_for_which_somebody_waits_are_known_when_they_are_committed() -> None:
+    """In order, although lines commit in any."""
+    _, b, wire = pair()
+    slow = b.hub.commits.open_line("slow")
+    ear = b.ears["a"]
+    ear.on_control = lambda data: slow.give()    # type: ignore[method-assign, assign]
+    ear.awaited.clear()
+    wire.inbox.apply(encode({**HEADER, "sequence": 1, "records": 1}, [(6, b"waits")]))
+    wire.inbox.apply(encode({**HEADER, "sequence": 2, "records": 0, "flags": AWAITED}, []))
+    slow.submit()
+    b.turn()
+    assert ear.awaited == []
+    slow.commit(1)
+    b.turn()
+    assert ear.awaited == [True]
+    wire.inbox.apply(encode({**HEADER, "sequence": 3, "records": 0}, []))
+    assert ear.awaited == [True, False]
 
 
 def test_it_is_repeated_when_a_stream_begins() -> None:
@@ -550,7 +663,7 @@ VALID = message(b"valid")
 
 
 @pytest.mark.parametrize(("header", "content", "what"), [
-    ({"version": 2}, [], "version 2"), ({"flags": 4}, [], "flags"), ({"epoch": 3}, [], "life"),
+    ({"version": 2}, [], "version 2"), ({"flags": 8}, [], "flags"), ({"epoch": 3}, [], "life"),
     ({"to_epoch": 3}, [], "life"), ({}, [ROOT], "without a number"), ({"flags": AGAIN}, [ROOT], "without a number"),
     ({"sequence": 1, "records": 3}, [ROOT, VALID], "3 records has 2"),
     ({"sequence": 1, "records": 1}, [ROOT, VALID], "1 records has 2"),

@@ -67,6 +67,8 @@ Flags of a frame:
             NAMESPACE records only, all of the sender's, so that frames sent again are understood by a receiver that
             restarted
     AGAIN   may have been sent to a former life of the addressee: its messages of QoS 0 are skipped
+    AWAITED somebody waits until it is acknowledged, so that should be soon. What waits for queues has answers of its own.
+            From version 6 of streams on
 
 A frame with sequence 0 only acknowledges, if it is not BEGIN. age: for how long its first record waited in the sender.
 """
@@ -82,6 +84,7 @@ cdef enum:
     FRAME_HEADER_BYTES = 40
     FRAME_BEGIN = 1
     FRAME_AGAIN = 2
+    FRAME_AWAITED = 4
 
 cdef enum:
     PEER_NAMESPACE = 1

@@ -296,7 +296,7 @@ cdef int open_frame(const uint8_t* at, size_t length, frame_t* frame, Cursor* re
     records.end = at + length
     if frame.version != FRAME_VERSION:
         raise ProtocolError(WRONG, f"a frame of version {frame.version}; this node reads {FRAME_VERSION}")
-    if frame.flags & ~(FRAME_BEGIN | FRAME_AGAIN):
+    if frame.flags & ~(FRAME_BEGIN | FRAME_AGAIN | FRAME_AWAITED):
         raise ProtocolError(MALFORMED, f"a frame with unknown flags: {frame.flags}")
     if frame.sequence == 0 and frame.records and not frame.flags & FRAME_BEGIN:
         raise ProtocolError(WRONG, "a frame without a number that has records")

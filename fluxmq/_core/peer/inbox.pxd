@@ -90,10 +90,8 @@ cdef class PeerInbox:
     cdef readonly uint64_t frames       # applied
     cdef readonly uint64_t records      # of these
     cdef readonly uint64_t bytes        # of these
-    # Of those with records that are committed when the frame is acknowledged, so that somebody may wait for that. What
-    # is about queues has answers of its own.
-    cdef readonly uint64_t awaited_bytes
-    cdef bint awaited                   # the present one has such a record
+    cdef set awaited_frames             # those not committed for whose acknowledgement somebody waits (AWAITED)
+    cdef readonly bint awaited          # in on_applied: some of those committed now are such
     cdef readonly uint64_t repeated     # frames that were skipped
 
     cdef int check(self, const frame_t* frame, Cursor records) except -1

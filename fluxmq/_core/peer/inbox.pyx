@@ -4,7 +4,8 @@ notes what its frame is to wait for, and calls are direct only within a file.
 
 What the cold half must provide (`handler`):
 
-    on_applied(sequence)        everything that frames up to this one caused is committed: PeerOutbox.ack
+    on_applied(sequence)        everything that frames up to this one caused is committed: PeerOutbox.ack, soon if
+                                `awaited`
     on_interest(namespace, filter, group, count, durable)
                                 the sender has so many subscriptions; group: b"" for none. durable: one of them is of a
                                 session that outlives its node
@@ -35,7 +36,7 @@ from fluxmq._core.mqtt.consts cimport (
 )
 from fluxmq._core.peer.asked cimport ASKED_MORE, ASKED_PUBLISHES
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_AWAITED, PEER_BARRIER, PEER_CALL, PEER_COMMITTED,
+    FRAME_AGAIN, FRAME_AWAITED, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_AWAITED, PEER_BARRIER, PEER_CALL, PEER_COMMITTED,
     PEER_CONTROL, PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED,
     PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS,
     PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE,
@@ -108,6 +109,7 @@ cdef class PeerInbox:
         self.handler = handler
         self.names = []
         self.waits = {}
+        self.awaited_frames = set()
         self.positions = {}
         self.forwarded = {}
         self.undone = set()
@@ -160,7 +162,9 @@ cdef class PeerInbox:
             self.check(&header, records)
             if header.sequence > self.position:
                 self.position = self.committed = header.sequence
-            self.handler.on_applied(self.committed)     # the last acknowledgement may have been lost
+            self.awaited = True         # the last acknowledgement may have been lost
+            self.handler.on_applied(self.committed)
+            self.awaited = False
             return header.acknowledged
         if header.sequence == 0:
             return header.acknowledged
@@ -198,8 +202,8 @@ cdef class PeerInbox:
         self.frames += 1
         self.records += header.records
         self.bytes += <uint64_t>len(frame)
-        if self.awaited:
-            self.awaited_bytes += <uint64_t>len(frame)
+        if header.flags & FRAME_AWAITED:
+            self.awaited_frames.add(header.sequence)
         if commits.mark - commits.tickets != self.written and self.hub.ledger.active():
             self.note_position()
             self.delicate = False
@@ -274,10 +278,7 @@ cdef class PeerInbox:
         """Continues behind those records that were applied before one of them raised an exception."""
         cdef peer_record_t record
         cdef uint32_t at = 0
-        self.awaited = False
         while next_record(&records, &record, NULL):
-            if record.kind < PEER_PUBLISH or record.kind == PEER_RETAINED:
-                self.awaited = True
             if at == self.done:
                 if record.kind == PEER_RETAINED or record.kind == PEER_MESSAGE and record.version:
                     self.publish_retained(frame, &record)
@@ -869,8 +870,12 @@ cdef class PeerInbox:
             self.committed += 1
             if self.positions:
                 asked = self.positions.pop(self.committed, asked)
+            if self.awaited_frames and self.committed in self.awaited_frames:
+                self.awaited_frames.discard(self.committed)
+                self.awaited = True
         if asked and self.outbox is not None and self.outbox.takes_queues():
             self.outbox.take_committed(0, asked)
         if self.handler is not None:
             self.handler.on_applied(self.committed)
+        self.awaited = False
         return 0

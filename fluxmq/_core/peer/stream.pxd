@@ -86,6 +86,7 @@ cdef class FrameStream(PeerHop):
     cdef readonly uint64_t window_bytes
     # connection
     cdef object send                    # takes one frame; None: not connected
+    cdef uint8_t known_flags            # of frames, to the other node
     cdef bint handing                   # hand_over is running
     cdef uint32_t halts                 # halt() without resume(): frames behind `halted_at` wait
     cdef uint64_t halted_at
@@ -115,6 +116,7 @@ cdef class FrameStream(PeerHop):
     cdef uint64_t ack_epoch
     cdef uint64_t ack_sequence
     cdef bint ack_waits                 # no frame has carried it
+    cdef bint ack_soon                  # nor need it wait for one
     # for the cold half
     cdef readonly uint64_t records      # of frames made so far
     cdef readonly uint64_t frames_sent  # also those sent again and those without a number
@@ -153,6 +155,7 @@ cdef class FrameStream(PeerHop):
     cdef int ticket(self, Line line) except -1
     cdef uint32_t number_of(self, bytes name) except 0
     cdef int seal(self) except -1
+    cdef bint has_more(self) noexcept
     cdef int seal_if_any(self) except -1
     # What the layers above do when there is room again, and when the other node has died.
     cdef int feed(self) except -1

@@ -10,7 +10,7 @@ from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.memory.message cimport live
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, namespace_bytes, put_header, put_namespace,
+    FRAME_AGAIN, FRAME_AWAITED, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, namespace_bytes, put_header, put_namespace,
     read_header,
 )
 from fluxmq._core.wire.sizes cimport fit_u16
@@ -40,6 +40,7 @@ cdef bint may_follow(int state, int after) noexcept:
 
 cdef enum:
     AGE_MAX_S = 65535
+    VERSION_AWAITED = 6         # of streams, from which on frames have AWAITED
 
 
 cdef class FrameStream(PeerHop):
@@ -90,11 +91,11 @@ cdef class FrameStream(PeerHop):
     cdef bint is_attached(self) noexcept:
         return self.state == STREAM_BUSY or self.state == STREAM_IDLE
 
-    def attach(self, send not None, uint64_t to_epoch, uint64_t position):
+    def attach(self, send not None, uint64_t to_epoch, uint64_t position, int version=VERSION_AWAITED):
         """The stream is connected. send(frame: bytes): hands a frame to the transport. to_epoch: of the other node.
-        position: the last frame of this node's life that it has applied; those behind it are sent again. Raises
-        ProtocolError if it names a frame that was never sent; UsageError if this node was told that the other one has
-        died: its next life has a stream of its own."""
+        position: the last frame of this node's life that it has applied; those behind it are sent again. version: of
+        streams, on which both have agreed. Raises ProtocolError if it names a frame that was never sent; UsageError if
+        this node was told that the other one has died: its next life has a stream of its own."""
         if self.state >= STREAM_LOST:
             raise UsageError(f"the stream to {self.node} has ended: {self.gone or 'the node has died'}")
         if position > self.handed_ever:
@@ -106,6 +107,7 @@ cdef class FrameStream(PeerHop):
                 self.lose_channels(max(position, self.acknowledged_upto), f"node {self.node} was started again")
             self.on_disk = position
         self.to_epoch = to_epoch
+        self.known_flags = FRAME_BEGIN | FRAME_AGAIN | (FRAME_AWAITED if version >= VERSION_AWAITED else 0)
         self.send = send
         self.enter(STREAM_BUSY)
         self.handed = max(position, self.acknowledged_upto)
@@ -157,18 +159,22 @@ cdef class FrameStream(PeerHop):
 
     cdef int hand_over(self) except -1:
         """Hands frames to the transport, as far as it is time to."""
+        cdef bint halted
         if self.handing:
             return 0                # `send` has called on_idle: the loop below goes on
         self.handing = True
         try:
             while self.is_attached() and not is_fenced(self.hub.node):
-                if self.halts and self.handed >= self.halted_at:
-                    return 0
-                if self.handed < self.newest():
+                halted = self.halts and self.handed >= self.halted_at
+                if not halted and self.handed < self.newest():
                     self.handed += 1
                     self.handed_ever = max(self.handed_ever, self.handed)
                     self.send_one(self.addressed(self.handed))
-                elif self.state != STREAM_IDLE or not self.seal_if_any():
+                elif self.state != STREAM_IDLE:
+                    return 0
+                elif self.ack_soon and self.ack_epoch == self.to_epoch and (halted or not self.has_more()):
+                    self.send_unnumbered(0, 0)
+                elif halted or not self.seal_if_any():
                     return 0
         finally:
             self.handing = False
@@ -203,7 +209,7 @@ cdef class FrameStream(PeerHop):
             for name in self.numbers:
                 number += 1
                 at = put_namespace(at, number, <const uint8_t*><const char*>name, <uint32_t>len(name))
-        self.ack_waits = False
+        self.ack_waits = self.ack_soon = False
         return self.send_one(frame)
 
     cdef void fill_header(self, frame_t* frame) noexcept:
@@ -222,6 +228,7 @@ cdef class FrameStream(PeerHop):
         cdef frame_t header
         cdef bytes changed
         read_header(<const uint8_t*>PyBytes_AS_STRING(frame), &header)
+        flags |= header.flags & FRAME_AWAITED & self.known_flags
         age_s = min(max(age_s, <int64_t>0), <int64_t>AGE_MAX_S)
         if header.to_epoch == self.to_epoch and header.flags == flags and header.age_s == age_s:
             return frame
@@ -309,9 +316,13 @@ cdef class FrameStream(PeerHop):
 
     # ---------------------------------------------------------------- frames
 
+    cdef bint has_more(self) noexcept:
+        """Whether something has gathered, or is waited for, that no frame has."""
+        return self.gather_records != 0 or self.line.given or self.interest_line.given
+
     cdef int seal_if_any(self) except -1:
         """Makes a frame unless it would be empty and nothing waits for it. Returns whether it did."""
-        if self.gather_records == 0 and not self.line.given and not self.interest_line.given:
+        if not self.has_more():
             return 0
         self.seal()
         return 1
@@ -325,6 +336,7 @@ cdef class FrameStream(PeerHop):
             self.settle_end = 0
             return 0
         self.fill_header(&header)
+        header.flags = FRAME_AWAITED if self.line.given or self.interest_line.given else 0
         header.sequence = self.newest() + 1
         header.records = self.gather_records
         at = put_header(<uint8_t*>PyBytes_AS_STRING(frame), &header)
@@ -342,7 +354,7 @@ cdef class FrameStream(PeerHop):
         self.gather_records = 0
         self.settle_end = 0
         if self.is_attached():
-            self.ack_waits = False
+            self.ack_waits = self.ack_soon = False
         if self.gather_room > 4 * SEAL_BYTES:       # of a large message
             free(self.gather)
             self.gather = NULL
@@ -413,12 +425,17 @@ cdef class FrameStream(PeerHop):
         if (self.paused or self.starved) and self.kept_bytes + self.gather_length <= self.window_bytes // 2:
             self.ease()
 
-    def ack(self, uint64_t epoch, uint64_t sequence):
+    def ack(self, uint64_t epoch, uint64_t sequence, bint soon=False):
         """Acknowledges the other node's frames up to this one, of its life `epoch`: the next frame says so. If none
-        leaves (needs_ack), send_ack() does."""
+        leaves (needs_ack), send_ack() does. soon: somebody waits there, so it leaves by itself when the turn ends, or
+        the stream is idle, unless there is a frame to ride on then."""
         self.ack_epoch = epoch
         self.ack_sequence = sequence
         self.ack_waits = True
+        if soon:
+            self.ack_soon = True
+            self.mark_dirty()
+            self.hub.touch()
 
     @property
     def needs_ack(self) -> bool:
