@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from fluxmq.bench.load.cluster_paced import PACED_ROWS
 from fluxmq.bench.load.cluster_parts import TTL_MIN, Bench, Figures, Goal, Row, faults
 from fluxmq.bench.load.cluster_queues import Roles, queue_rows
 from fluxmq.bench.load.cluster_retained import retained
@@ -269,6 +270,7 @@ CLUSTER_ROWS = (
     Row(key="latency", work="5 000 messages/s across two nodes", run=latency,
         goals=(Goal(figure="p50_ms", bound=0.8), Goal(figure="p99_ms", bound=6.0))),
     Row(key="saturated", work="the same, while a closed loop fills the way", run=saturated, goals=()),
+    *PACED_ROWS,
     Row(key="storm", work="5 000 clients connect at once", run=storm,
         goals=(Goal(figure="per_second", bound=2500, at_least=True),)),
     Row(key="retained", work="clients connect beside 50 000 retained messages/s over 1 000 topics", run=retained,
