@@ -58,7 +58,7 @@ PARSERS = {
     "envelope": {"envelope"},
     "bridge": {"header", "to_mqtt", "translate"},
     "net": {"websocket"},
-    "peer": {"frames"},
+    "peer": {"frames", "http2"},
     "record": {"amqp091", "columns", "counts", "json", "mqtt", "pending", "ring", "rows", "state"},
     "client": {"machine", "message", "publishing", "session", "writer"},
     "testing": {"amqp091", "codec", "frames_probe", "tap_probe", "trie_probe", "websocket_probe"},
