@@ -1,5 +1,5 @@
-"""The frames of an HTTP/2 connection between two nodes (RFC 9113) on which gRPC sends messages: DATA and the windows are
-read and written here, everything else is passed on as it came.
+"""The frames of an HTTP/2 connection between two nodes (RFC 9113) on which gRPC sends messages: DATA and the windows
+are read and written here, everything else is passed on as it came.
 
     bytes read ──► feed ─┬─ DATA ──► gRPC's prefix ──► field 1 ──► (MESSAGE, stream, its bytes)
                          │                        └─► anything else ──► (OTHER_MESSAGE, stream, all of it)
@@ -8,7 +8,8 @@ read and written here, everything else is passed on as it came.
     send, put ──► outgoing ──► take
 
 The library (cluster/rpc/connection) never sees DATA and windows; so that it knows when the other end of a stream has
-finished, an empty DATA frame with END_STREAM is passed on behind what the last one had.
+finished, an empty DATA frame with END_STREAM is passed on behind what the last one had. And feed ends behind the
+headers of a new stream: its DATA often comes with them, and is read when the library has opened it.
 
 A message of gRPC is a flag (compressed: refused), its length in four bytes, and as many bytes. All messages of
 proto/cluster.proto but CallRequest have one field of bytes, number 1: such a one is taken out while it is read, and put
@@ -77,6 +78,9 @@ cdef class Http2Frames:
     cdef uint32_t length
     cdef uint32_t left                  # of its payload
     cdef bint in_frame
+    cdef bint stopped                   # headers of a new stream are complete
+    cdef bytes held                     # what stands behind them, from held_at on; None: nothing
+    cdef size_t held_at
     cdef bint pad_unread
     cdef uint32_t padding
     cdef Http2Stream stream             # of a DATA frame; None: it is closed
@@ -92,13 +96,14 @@ cdef class Http2Frames:
     cdef uint32_t frame_bytes_max       # what the other end accepts
     # what the peer may still cost
     cdef int64_t allowance
-    cdef uint64_t credited              # bytes of DATA that are counted in it
+    cdef uint64_t credited              # bytes of DATA that are no KiB yet
 
     cdef int begin_frame(self) except -1
     cdef int end_frame(self) except -1
     cdef int begin_data(self, uint32_t number) except -1
     cdef int take_payload(self, const uint8_t* at, size_t n) except -1
     cdef int window_update(self, uint32_t number, uint32_t by) except -1
+    cdef int finish_stream(self, Http2Stream stream) except -1
     cdef int give_back(self, Http2Stream stream, uint32_t n) except -1
     cdef int receive(self, Http2Stream stream, const uint8_t* at, size_t n) except -1
     cdef int begin_message(self, Http2Stream stream) except -1
@@ -106,7 +111,9 @@ cdef class Http2Frames:
     cdef const uint8_t* fill(self, Http2Stream stream, const uint8_t* at, const uint8_t* end) except NULL
     cdef int finish_message(self, Http2Stream stream) except -1
     cdef int refuse(self, Http2Stream stream, str why) except -1
+    cdef int skip(self, Http2Stream stream) except -1
     cdef int fail(self, uint32_t code, str why) except -1
+    cdef int credit(self, size_t n) except -1
     cdef int spend(self) except -1
     cdef int pump(self, Http2Stream stream) except -1
     cdef int emit(self, bytes data) except -1

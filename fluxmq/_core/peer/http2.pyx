@@ -7,6 +7,7 @@ from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.wire.primitives cimport peek_u32, put_u32
+from fluxmq._core.wire.sizes cimport fit_u8, fit_u32, low_u8
 
 __all__ = ["BAD_MESSAGE", "BROKEN", "CONTROL", "CONTROL_MAX", "FRAME_BYTES_MAX", "MESSAGE", "OTHER_MESSAGE",
            "WINDOW_BYTES", "Http2Frames", "Http2Stream"]
@@ -78,15 +79,15 @@ cdef uint8_t* put_message_head(uint8_t* at, size_t n) noexcept:
     """gRPC's prefix and the envelope of a field 1 of n bytes."""
     cdef size_t envelope = envelope_bytes(n)
     at[0] = 0
-    at = put_u32(at + 1, <uint32_t>(envelope + n))
+    at = put_u32(at + 1, fit_u32(envelope + n))
     if envelope:
         at[0] = FIELD_1
         at += 1
         while n > 0x7F:
-            at[0] = <uint8_t>(n & 0x7F | 0x80)
+            at[0] = low_u8(n & 0x7F | 0x80)
             at += 1
             n >>= 7
-        at[0] = <uint8_t>n
+        at[0] = fit_u8(n)
         at += 1
     return at
 
@@ -138,8 +139,9 @@ cdef class Http2Frames:
         self.allowance = ALLOWANCE
 
     def settings(self, int64_t initial_window, uint32_t frame_bytes_max) -> str:
-        """The other end's settings, RFC 9113 section 6.5.2: windows of its streams change with them. Returns what is
-        wrong with them, or ""."""
+        """The other end's settings, RFC 9113 section 6.5.2: windows of its streams change with them, and what has room
+        now leaves at once. So put() the acknowledgement before: from that on the other end must accept it. Returns what
+        is wrong with them, or ""."""
         cdef Http2Stream stream
         cdef int64_t by = initial_window - self.initial_window
         if frame_bytes_max < FIRST_FRAME:
@@ -170,7 +172,7 @@ cdef class Http2Frames:
     def close(self, Http2Stream stream not None):
         """Nothing of it is sent any more, or becomes an event."""
         self.streams.pop(stream.number, None)
-        stream.phase = PHASE_SKIP
+        self.skip(stream)
         stream.waiting = []
         stream.first = stream.first_at = stream.queued = 0
 
@@ -209,12 +211,12 @@ cdef class Http2Frames:
         frame = PyBytes_FromStringAndSize(NULL, whole + (FRAME_HEAD_BYTES if at_once else 0))
         at = <uint8_t*>PyBytes_AS_STRING(frame)
         if at_once:
-            at = put_frame(at, <uint32_t>whole, DATA, 0, stream.number)
+            at = put_frame(at, fit_u32(whole), DATA, 0, stream.number)
         memcpy(put_message_head(at, n), <const char*>data, n)
         if at_once:
             stream.send_window -= whole
             self.send_window -= whole
-            self.allowance += whole >> 10
+            self.credit(whole)
             self.emit(frame)
             return
         stream.waiting.append(frame)
@@ -232,46 +234,65 @@ cdef class Http2Frames:
             if n <= 0:
                 return 0
             frame = PyBytes_FromStringAndSize(NULL, FRAME_HEAD_BYTES + n)
-            memcpy(put_frame(<uint8_t*>PyBytes_AS_STRING(frame), <uint32_t>n, DATA, 0, stream.number),
+            memcpy(put_frame(<uint8_t*>PyBytes_AS_STRING(frame), fit_u32(n), DATA, 0, stream.number),
                    PyBytes_AS_STRING(first) + stream.first_at, n)
             self.emit(frame)
             stream.send_window -= n
             self.send_window -= n
-            self.allowance += n >> 10
+            self.credit(n)
             stream.queued -= n
             stream.first_at += n
             if stream.first_at == <size_t>len(first):
                 stream.waiting[stream.first] = None
                 stream.first += 1
                 stream.first_at = 0
-                if stream.first == <size_t>len(stream.waiting) or stream.first >= 64:
+                # No more stay than leave: what waits is not moved again and again.
+                if 2 * stream.first >= <size_t>len(stream.waiting):
                     del stream.waiting[:stream.first]
                     stream.first = 0
         return 0
 
     # ---------------------------------------------------------------- frames that come
 
+    @property
+    def more(self) -> bool:
+        return self.held is not None
+
     def feed(self, bytes data not None) -> list:
         """What was read. Returns events, (kind, number of a stream or code, …), in order: see peer/http2.pxd. After
-        BROKEN nothing is read any more."""
-        cdef const uint8_t* at = <const uint8_t*><const char*>data
-        cdef const uint8_t* end = at + len(data)
+        BROKEN nothing is read any more.
+
+        Headers of a stream that was never open are the last event: what stands behind them may be of that stream. If
+        anything does (`more`), feed(b"") reads on, once the stream is open; an unwanted one is opened and closed."""
+        cdef bytes whole = data
+        cdef const uint8_t* at
+        cdef const uint8_t* end
         cdef size_t n
         cdef list events
         self.bytes_in += <uint64_t>len(data)
-        while at < end and not self.broken:
+        n = 0
+        if self.held is not None and data:
+            whole = self.held[self.held_at:] + data
+        elif self.held is not None:
+            whole = self.held
+            n = self.held_at
+        self.held = None
+        self.stopped = False
+        at = <const uint8_t*><const char*>whole + n
+        end = <const uint8_t*><const char*>whole + len(whole)
+        while at < end and not self.broken and not self.stopped:
             if self.preface_left:
                 n = min(<size_t>self.preface_left, <size_t>(end - at))
                 if memcmp(<const char*>PREFACE + len(PREFACE) - self.preface_left, at, n) != 0:
                     self.fail(PROTOCOL_ERROR, "no HTTP/2: it does not begin with the preface of a client")
                     break
-                self.preface_left -= <uint32_t>n
+                self.preface_left -= fit_u32(n)
                 if self.preface_left == 0:
                     self.events.append((CONTROL, 0, PREFACE))
             elif not self.in_frame:
                 n = min(<size_t>(FRAME_HEAD_BYTES - self.head_length), <size_t>(end - at))
                 memcpy(self.head + self.head_length, at, n)
-                self.head_length += <uint32_t>n
+                self.head_length += fit_u32(n)
                 if self.head_length == FRAME_HEAD_BYTES:
                     self.head_length = 0
                     self.begin_frame()
@@ -280,10 +301,13 @@ cdef class Http2Frames:
             else:
                 n = min(<size_t>self.left, <size_t>(end - at))
                 self.take_payload(at, n)
-                self.left -= <uint32_t>n
+                self.left -= fit_u32(n)
                 if self.left == 0 and not self.broken:
                     self.end_frame()
             at += n
+        if self.stopped and at < end:
+            self.held = whole
+            self.held_at = <size_t>(at - <const uint8_t*><const char*>whole)
         events = self.events
         self.events = []
         return events
@@ -332,10 +356,10 @@ cdef class Http2Frames:
             return self.fail(FRAME_SIZE_ERROR, f"a DATA frame of {self.length} bytes")
         if self.pad_unread and self.length == 0:
             return self.fail(PROTOCOL_ERROR, "a padded DATA frame of 0 bytes")
-        if self.length == 0 or self.stream is None:
-            self.spend()
+        if (self.length == 0 or self.stream is None) and self.spend():
+            return 0
         self.receive_window -= self.length
-        self.allowance += self.length >> 10
+        self.credit(self.length)
         if self.stream is not None:
             self.stream.receive_window -= self.length
         if self.receive_window < 0 or self.stream is not None and self.stream.receive_window < 0:
@@ -365,11 +389,17 @@ cdef class Http2Frames:
 
     cdef int end_frame(self) except -1:
         cdef Http2Stream stream = self.stream
+        cdef uint32_t number = peek_u32(self.head + 5) & STREAM_MAX
         self.in_frame = False
         if self.kind != DATA:
             if self.kind == WINDOW_UPDATE:
-                return self.window_update(peek_u32(self.head + 5) & STREAM_MAX,
-                                          peek_u32(<const uint8_t*><const char*>self.gathered) & WINDOW_MAX)
+                return self.window_update(number, peek_u32(<const uint8_t*><const char*>self.gathered) & WINDOW_MAX)
+            if self.kind == HEADERS and self.flags & END_STREAM:
+                stream = self.streams.get(number)
+                if stream is not None:
+                    self.finish_stream(stream)
+            if (self.kind == HEADERS or self.kind == CONTINUATION) and self.headers_of == 0:
+                self.stopped = number > self.newest
             self.events.append((CONTROL, 0, bytes(self.gathered)))
             return 0
         self.stream = None
@@ -381,13 +411,18 @@ cdef class Http2Frames:
         if stream is None or stream.number not in self.streams:
             return 0
         if self.flags & END_STREAM:
-            if stream.phase != PHASE_SKIP and (stream.phase != PHASE_PREFIX or stream.head_length):
-                self.refuse(stream, "it ends within a message")
+            self.finish_stream(stream)
             self.gathered.clear()
             self.gathered += b"\0\0\0\0\x01" + self.head[5:FRAME_HEAD_BYTES]
             self.events.append((CONTROL, 0, bytes(self.gathered)))
             return 0
         return self.give_back(stream, self.length)
+
+    cdef int finish_stream(self, Http2Stream stream) except -1:
+        """The other end has sent all of it."""
+        if stream.phase != PHASE_SKIP and (stream.phase != PHASE_PREFIX or stream.head_length):
+            return self.refuse(stream, "it ends within a message")
+        return self.skip(stream)
 
     cdef int give_back(self, Http2Stream stream, uint32_t n) except -1:
         stream.consumed += n
@@ -417,6 +452,13 @@ cdef class Http2Frames:
             return self.fail(FLOW_CONTROL_ERROR, "a window over 2^31 - 1")
         return self.pump(stream)
 
+    cdef int credit(self, size_t n) except -1:
+        """Bytes of DATA came or left: what is no KiB yet counts with the next."""
+        n += self.credited
+        self.allowance += n >> 10
+        self.credited = n & 1023
+        return 0
+
     cdef int spend(self) except -1:
         """A frame that brings nothing by itself. Whether that was one too many."""
         self.allowance -= 1
@@ -439,7 +481,7 @@ cdef class Http2Frames:
             if stream.phase == PHASE_PREFIX:
                 took = min(<size_t>(PREFIX_BYTES - stream.head_length), <size_t>(end - at))
                 memcpy(stream.head + stream.head_length, at, took)
-                stream.head_length += <uint32_t>took
+                stream.head_length += fit_u32(took)
                 at += took
                 if stream.head_length == PREFIX_BYTES:
                     self.begin_message(stream)
@@ -536,6 +578,15 @@ cdef class Http2Frames:
         return 0
 
     cdef int refuse(self, Http2Stream stream, str why) except -1:
-        stream.phase = PHASE_SKIP
+        self.skip(stream)
         self.events.append((BAD_MESSAGE, stream.number, why))
+        return 0
+
+    cdef int skip(self, Http2Stream stream) except -1:
+        """What still comes does not matter, nor what has come of a message."""
+        stream.phase = PHASE_SKIP
+        stream.body = None
+        free(stream.grown)
+        stream.grown = NULL
+        stream.room = 0
         return 0
