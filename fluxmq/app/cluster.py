@@ -27,7 +27,7 @@ from fluxmq.cluster.messages import VERSIONS
 from fluxmq.cluster.node import ClusterNode
 from fluxmq.cluster.overview import Overview
 from fluxmq.cluster.ports import Log
-from fluxmq.cluster.rpc.channels import Tls as TransportTls
+from fluxmq.cluster.rpc.tls import Tls as TransportTls
 from fluxmq.cluster.rpc.transport import GrpcTransport
 from fluxmq.cluster.settings import Settings
 from fluxmq.engine.ports.driver import Work

@@ -38,7 +38,6 @@ def cluster_metrics(view: ClusterView) -> dict[str, Any]:
         "fluxmq_cluster_without_quorum_seconds": view.without_quorum_ms / 1000,
         "fluxmq_cluster_quorum_lost_total": view.quorum_lost,
         "fluxmq_cluster_degraded": len(view.degraded),
-        "fluxmq_cluster_listener_restarts_total": view.listener_restarts,
         "fluxmq_cluster_retained_pending": view.retained_pending,
         "fluxmq_cluster_retained_left_out_total": view.retained_left_out,
         "fluxmq_cluster_share_in_doubt": view.share_in_doubt,

@@ -48,7 +48,7 @@ class Overview:
             env=node.cluster, nodes=tuple(self._of(name, counts.get(name, 0), state) for name in names),
             local=member.name, state=state, reason=self._reason(state), leader=member.leader,
             without_quorum_ms=int(member.silent_s * 1000) if state == "without_quorum" else 0,
-            quorum_lost=node.quorum.lost, degraded=tuple(self._degraded()), listener_restarts=node.transport.restarts,
+            quorum_lost=node.quorum.lost, degraded=tuple(self._degraded()),
             revision=node.feed.revision, behind=max(0, member.newest - node.feed.revision),
             retained_pending=node.holdings.retained.waiting, retained_left_out=node.holdings.retained.payloads.left_out,
             share_in_doubt=known.doubts.waiting,

@@ -283,10 +283,6 @@ class Transport(Protocol):
         """Why other nodes get no new connection to this one at present, while it works on that; "": they do. What they
         have may go on."""
 
-    @property
-    def restarts(self) -> int:
-        """How often it has had to listen anew."""
-
     async def start(self, calls: CallHandler, streams: StreamHandler) -> None:
         """Listens. Raises BindFailed."""
 

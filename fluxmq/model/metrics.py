@@ -233,8 +233,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_cluster_degraded", "gauge",
            "What of this node does not work although it serves clients; /ready and GET /cluster say what.",
            clustered=True),
-    Metric("fluxmq_cluster_listener_restarts_total", "counter",
-           "How often the listener for other nodes has ended by itself and was made anew.", clustered=True),
     Metric("fluxmq_cluster_retained_pending", "gauge", "Topics whose retained message etcd does not have yet.",
            clustered=True),
     Metric("fluxmq_cluster_retained_left_out_total", "counter",

@@ -133,7 +133,11 @@ def test_a_client_awaits_no_preface() -> None:
 @pytest.mark.parametrize("kind", [HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, 10, 255])
 @pytest.mark.parametrize("size", [0, 1, 8, 16384])
 def test_other_frames_are_passed_on_as_they_came(kind: int, size: int) -> None:
+    if kind == SETTINGS:
+        size = min(size, 192)
     machine, _ = opened()
+    if kind == SETTINGS:
+        size = min(size, 192)
     whole = frame(kind, END_HEADERS, 0x80000001, bytes(range(256)) * 64)[:9 + size]
     whole = size.to_bytes(3) + whole[3:]
     assert feed(machine, whole) == [(CONTROL, 0, whole)]
@@ -141,11 +145,37 @@ def test_other_frames_are_passed_on_as_they_came(kind: int, size: int) -> None:
     assert machine.bytes_in == 2 * len(whole)
 
 
-@pytest.mark.parametrize("kind", [HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, 255])
+def test_settings_have_at_most_192_bytes() -> None:
+    machine, _ = opened()
+    code, why = why_broken(machine, frame(SETTINGS, 0, 0, bytes(193))[:9])
+    assert (code, why) == (ENHANCE_YOUR_CALM, "a SETTINGS frame of 193 bytes")
+
+
+def test_what_a_call_has_cost_is_given_back_when_it_was_answered() -> None:
+    """Up to what a period allows, and no more."""
+    machine, _ = opened()
+    for _ in range(1000):
+        feed(machine, *[frame(PING, 0, 0, bytes(8))] * 8)
+        machine.served()
+    for _ in range(1000):
+        machine.served()
+    feed(machine, frame(PING, 0, 0, bytes(8)) * 1000)
+    assert not machine.broken
+    assert why_broken(machine, frame(PING, 0, 0, bytes(8)))[0] == ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("kind", [HEADERS, PRIORITY, RST_STREAM, PING, GOAWAY, 255])
 def test_other_frames_have_at_most_16384_bytes(kind: int) -> None:
     machine, _ = opened()
     code, why = why_broken(machine, frame(kind, 0, 1, bytes(16385))[:9])
     assert (code, why) == (FRAME_SIZE_ERROR, f"a frame of kind {kind} of 16385 bytes")
+
+
+def test_settings_are_few() -> None:
+    """Each costs the library some time, also one that it does not know."""
+    machine, _ = opened()
+    assert why_broken(machine, frame(SETTINGS, 0, 0, bytes(198))) == (
+        ENHANCE_YOUR_CALM, "a SETTINGS frame of 198 bytes")
 
 
 def test_a_push_promise_is_refused() -> None:

@@ -67,8 +67,8 @@ Flags of a frame:
             NAMESPACE records only, all of the sender's, so that frames sent again are understood by a receiver that
             restarted
     AGAIN   may have been sent to a former life of the addressee: its messages of QoS 0 are skipped
-    AWAITED somebody waits until it is acknowledged, so that should be soon. What waits for queues has answers of its own.
-            From version 6 of streams on
+    AWAITED somebody waits until it is acknowledged, so that should be soon. From version 6 of streams on. What waits
+            for queues has answers of its own
 
 A frame with sequence 0 only acknowledges, if it is not BEGIN. age: for how long its first record waited in the sender.
 """

@@ -19,7 +19,8 @@ Windows (section 5.2) are fixed: WINDOW_BYTES for the connection and for each st
 is sent beyond the other end's waits in its stream, in order.
 
 What a peer may cost before it has sent anything useful is bounded: frames other than DATA and empty ones count, up to
-CONTROL_MAX and one for each KiB of DATA in either direction, until renew(); a block of headers has at most
+CONTROL_MAX and one for each KiB of DATA in either direction, until renew(); those of a call that was answered are
+given back (served). A block of headers has at most
 HEADERS_BYTES_MAX. A message gets its memory as it comes. What is over a limit, or against the RFC, is the last event:
 (BROKEN, code, why).
 """
@@ -30,6 +31,7 @@ cdef enum:
     FRAME_HEAD_BYTES = 9
     CONTROL_FRAME_BYTES_MAX = 16384     # RFC 9113 section 4.2: what every end must accept
     HEADERS_BYTES_MAX = 16384           # of a block of headers, compressed
+    SETTINGS_BYTES_MAX = 192            # 32 of them; the RFC has six
     AT_ONCE_BYTES = 1048576             # a message up to this size gets all its memory with its first byte
     STREAM_MAX = 2147483647
 

@@ -24,6 +24,7 @@ cdef enum:
     WINDOW = 4194304
     ACCEPTED = 1048576
     ALLOWANCE = 1000
+    CALL_FRAMES = 8             # that a call may need: HEADERS, an empty DATA, windows, a PING
     WINDOW_MAX = 2147483647     # RFC 9113 section 6.9.1
     FIRST_WINDOW = 65535        # section 6.9.2
     FIRST_FRAME = 16384         # section 6.5.2
@@ -31,6 +32,7 @@ cdef enum:
 cdef enum:                      # RFC 9113 section 6
     DATA = 0
     HEADERS = 1
+    SETTINGS = 4
     PUSH_PROMISE = 5
     WINDOW_UPDATE = 8
     CONTINUATION = 9
@@ -137,6 +139,11 @@ cdef class Http2Frames:
     def renew(self):
         """Some time has passed: the peer may cost as much again."""
         self.allowance = ALLOWANCE
+
+    def served(self):
+        """A call of the peer was answered: its frames have brought something."""
+        if self.allowance < ALLOWANCE:
+            self.allowance = min(<int64_t>ALLOWANCE, self.allowance + CALL_FRAMES)
 
     def settings(self, int64_t initial_window, uint32_t frame_bytes_max) -> str:
         """The other end's settings, RFC 9113 section 6.5.2: windows of its streams change with them, and what has room
@@ -325,6 +332,8 @@ cdef class Http2Frames:
             return self.begin_data(number)
         if self.spend():
             return 0
+        if self.kind == SETTINGS and self.length > SETTINGS_BYTES_MAX:
+            return self.fail(ENHANCE_YOUR_CALM, f"a SETTINGS frame of {self.length} bytes")
         if self.length > CONTROL_FRAME_BYTES_MAX:
             return self.fail(FRAME_SIZE_ERROR, f"a frame of kind {self.kind} of {self.length} bytes")
         if self.kind == WINDOW_UPDATE:

@@ -94,6 +94,7 @@ cdef class PeerInbox:
     cdef readonly bint awaited          # in on_applied: some of those committed now are such
     cdef readonly uint64_t repeated     # frames that were skipped
 
+    cdef int applied(self, const frame_t* header, uint64_t size) except -1
     cdef int check(self, const frame_t* frame, Cursor records) except -1
     cdef int check_header(self, const frame_t* frame) except -1
     cdef int define(self, const peer_record_t* record) except -1

@@ -36,11 +36,12 @@ from fluxmq._core.mqtt.consts cimport (
 )
 from fluxmq._core.peer.asked cimport ASKED_MORE, ASKED_PUBLISHES
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_AWAITED, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_AWAITED, PEER_BARRIER, PEER_CALL, PEER_COMMITTED,
-    PEER_CONTROL, PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE, PEER_FORCED,
-    PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH, PEER_QOS,
-    PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED, PEER_SETTLE,
-    PEER_STATE, PEER_UNDONE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame, taken, with_channel,
+    FRAME_AGAIN, FRAME_AWAITED, FRAME_BEGIN, PEER_ABSENT, PEER_ATTACH, PEER_AWAITED, PEER_BARRIER, PEER_CALL,
+    PEER_COMMITTED, PEER_CONTROL, PEER_COUNTS, PEER_CREDIT, PEER_DELIVERY, PEER_DETACH, PEER_DIRECTED, PEER_DURABLE,
+    PEER_FORCED, PEER_GROUP_MESSAGE, PEER_INTEREST, PEER_INTEREST_END, PEER_MESSAGE, PEER_NAMESPACE, PEER_PUBLISH,
+    PEER_QOS, PEER_QUIET, PEER_REFUSED, PEER_RELEASE, PEER_REPEATED, PEER_RESTS, PEER_RETAIN, PEER_RETAINED,
+    PEER_SETTLE, PEER_STATE, PEER_UNDONE, PEER_VERB, PEER_WITHDRAW, checks_t, next_record, open_frame, taken,
+    with_channel,
 )
 from fluxmq._core.pubsub.routes cimport route_drop
 from fluxmq._core.pubsub.share_group cimport ShareGroup, group_mark
@@ -155,7 +156,6 @@ cdef class PeerInbox:
         cdef frame_t header
         cdef Cursor records
         cdef Commits commits = self.hub.commits
-        cdef FrameWait wait
         open_frame(<const uint8_t*><const char*>frame, <size_t>len(frame), &header, &records)
         self.check_header(&header)
         if header.flags & FRAME_BEGIN:
@@ -193,6 +193,13 @@ cdef class PeerInbox:
             self.note_lines()
             self.hub.touch()
         self.settled.clear()
+        self.applied(&header, <uint64_t>len(frame))
+        return header.acknowledged
+
+    cdef int applied(self, const frame_t* header, uint64_t size) except -1:
+        """All of a frame was applied: it waits for what it has caused."""
+        cdef Commits commits = self.hub.commits
+        cdef FrameWait wait
         self.position = header.sequence
         self.asked = 0
         if self.upto:
@@ -201,7 +208,7 @@ cdef class PeerInbox:
         self.done = 0
         self.frames += 1
         self.records += header.records
-        self.bytes += <uint64_t>len(frame)
+        self.bytes += size
         if header.flags & FRAME_AWAITED:
             self.awaited_frames.add(header.sequence)
         if commits.mark - commits.tickets != self.written and self.hub.ledger.active():
@@ -221,7 +228,7 @@ cdef class PeerInbox:
             self.strange.clear()
         if self.delicate and self.hub.ledger.active():
             self.note_position()        # the acknowledgement does not wait for it
-        return header.acknowledged
+        return 0
 
     # ---------------------------------------------------------------- checks
 

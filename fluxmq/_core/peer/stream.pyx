@@ -10,8 +10,8 @@ from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.memory.message cimport live
 from fluxmq._core.memory.node cimport is_fenced
 from fluxmq._core.peer.frames cimport (
-    FRAME_AGAIN, FRAME_AWAITED, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, namespace_bytes, put_header, put_namespace,
-    read_header,
+    FRAME_AGAIN, FRAME_AWAITED, FRAME_BEGIN, FRAME_HEADER_BYTES, FRAME_VERSION, namespace_bytes, put_header,
+    put_namespace, read_header,
 )
 from fluxmq._core.wire.sizes cimport fit_u16
 

@@ -1,4 +1,4 @@
-"""How this node reaches another and is reached: options of gRPC, certificates, and the channels for calls."""
+"""How this node calls another: options of gRPC, and the channels for calls."""
 from __future__ import annotations
 
 import asyncio
@@ -9,30 +9,16 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
-__all__ = ["RPCS_MAX", "Channels", "Settings", "Shared", "Tls", "open_channel", "server_credentials", "server_options"]
+from fluxmq._core.peer.http2 import WINDOW_BYTES
+from fluxmq.cluster.rpc.tls import Tls
+
+__all__ = ["Channels", "Settings", "Shared", "open_channel"]
 
 # A message is a frame and its envelope: a tag and a length.
 _ENVELOPE_BYTES_MAX = 16
 # Calls to a node come in groups (a takeover, the questions of a voter). After that time without any, the connection for
 # them is closed.
 CHANNEL_IDLE_S = 60.0
-# Calls and streams of all other nodes together that this node serves at a time. Each node has one stream and a few
-# calls, so more are an error or an attack.
-RPCS_MAX = 4096
-
-
-# What the other end of a stream may send before it is read. At 1 GB/s, which is more than one core carries, it is the
-# traffic of 4 ms; over 50 ms of distance it allows 80 MB/s.
-WINDOW_BYTES = 4 << 20
-
-
-class Tls(NamedTuple):
-    """Mutual TLS: PEM texts. authority: who vouches for other nodes. certificate, key: of this node, for both
-    directions; the certificate names the host or address under which others dial this node."""
-
-    authority: bytes
-    certificate: bytes
-    key: bytes
 
 
 class Settings(NamedTuple):
@@ -74,24 +60,6 @@ def _client_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.enable_http_proxy", 0),
         ("grpc.service_config_disable_resolution", 1),
     ]
-
-
-def server_options(settings: Settings) -> list[tuple[str, int]]:
-    """Options of the server. By default two servers can listen on one port, and each gets some of the connections."""
-    return [*_options(settings), ("grpc.so_reuseport", 0)]
-
-
-def server_credentials(tls: Tls, renewed: Callable[[], Tls | None]) -> grpc.ServerCredentials:
-    """Credentials that ask for a certificate. renewed: called at each handshake, in a thread of gRPC: what holds from
-    then on, or None for no change."""
-    def configuration(tls: Tls) -> Any:
-        return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.authority)
-
-    def fetch() -> Any:
-        found = renewed()
-        return None if found is None else configuration(found)
-
-    return grpc.dynamic_ssl_server_credentials(configuration(tls), fetch, require_client_authentication=True)
 
 
 def open_channel(address: str, settings: Settings, tls: Tls | None) -> grpc.aio.Channel:

@@ -6,201 +6,253 @@ A stream goes through
        │                    └───closed here────────────────────────────────► OVER
        └── refused, no hello in time ──► OVER
 
-The task of gRPC that serves the stream reads one frame after the other, so what has not been read stays in the windows
-of HTTP/2 and in the other node. A stream that is closed while this task waits for a frame is answered by a second task;
-the read then ends by itself. It is not cancelled, because the memory of a message that comes then would never be freed.
-When the first task has left, gRPC frees the call, so the second does not touch it any more.
-
-gRPC cancels the task that serves a call when the call breaks. What the handler does for the next part goes on: others
-may wait for what it waits for, and a cancelled await ends that for all of them. Then no further part is asked for.
+A call is answered by a task. When the call breaks, that is cancelled; what the handler does for the next part goes on:
+others may wait for what it waits for, and a cancelled await ends that for all of them. Then no further part is asked
+for.
 """
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from fluxmq.cluster.ports import CallFailed, CallHandler, StreamHandler
-from fluxmq.cluster.rpc.envelope import EnvelopeError, call_of, field_of, wrap_field
+from fluxmq.cluster.rpc.connection import RpcStream
+from fluxmq.cluster.rpc.envelope import EnvelopeError, call_of, field_of
+from fluxmq.cluster.rpc.statuses import Status, sentence, trailers_of
 
-__all__ = ["SENTENCE_BYTES_MAX", "SERVICE", "Incoming", "Service"]
+__all__ = ["SERVICE", "Answering", "Incoming", "Served", "Service"]
 
 SERVICE = "fluxmq.cluster.v1.Peer"
-# gRPC limits all headers of an answer to 8 KiB, and the text of a status is in a header, where bytes take up to three.
-SENTENCE_BYTES_MAX = 2000
+_BEGIN = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 
 
-def _sentence(text: str) -> str:
-    return text.encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
+class Served(RpcStream):
+    """A base class: a call that this node serves."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._late: asyncio.TimerHandle | None = None
+        self._end: tuple[Status, str] | None = None  # what ends the call when all that was sent has left
+
+    def send(self, data: bytes) -> None:
+        """A message of the answer."""
+        if self.connection is None or self._end is not None:
+            return
+        if not self._begun:
+            self._begun = True
+            self.connection.send_headers(self, _BEGIN)
+        self.connection.send(self, data)
+
+    def finish(self, status: Status, text: str = "") -> None:
+        """Ends the call, behind what was sent. Does nothing if it is over."""
+        if self.connection is not None and self._end is None:
+            self._end = status, text
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.connection is None or self._end is None or self.frames.queued:
+            return
+        self.connection.finish(self, [*([] if self._begun else _BEGIN), *trailers_of(*self._end)])
+
+    def on_left(self) -> None:
+        """See RpcStream."""
+        self._in_time()
+
+    def _in_time(self) -> None:
+        """What the other end had to do in time is done, or does not matter any more."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def on_written(self) -> None:
+        """See RpcStream."""
+        self._finish()
 
 
-def _identity(context: Any) -> str | None:
-    found = context.auth_context()
-    if "x509_pem_cert" not in found:
-        return None
-    names = [*found.get("x509_common_name", ()), *found.get("x509_subject_alternative_name", ())]
-    return next((name.decode(errors="replace") for name in names if name), "")      # without a name there is ""
-
-
-def _quiet(method: Callable[[Any, Any], Coroutine[Any, Any, None]]) -> Callable[[Any, Any], Coroutine[Any, Any, None]]:
-    """A write that fails because the other node has gone is no error; grpc.aio would log it with a traceback."""
-    async def quiet(request: Any, context: Any) -> None:
-        try:
-            await method(request, context)
-        except grpc.aio.InternalError:
-            raise asyncio.CancelledError from None
-    return quiet
-
-
-class Incoming:
+class Incoming(Served):
     """A stream that another node has opened (StreamIn)."""
 
-    def __init__(self, context: Any, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
-        self.identity = _identity(context)
-        self.why = ""
+    def __init__(self, service: Service, identity: str | None) -> None:
+        super().__init__()
+        self.identity = identity
         self.over = False
-        self.accepted = False
-        self.left = False       # the task of gRPC has left
-        self._context = context
-        self._start = start
-        self._reading = False
-        self._refusal: asyncio.Task[None] | None = None
+        self._service = service
+        self._accepted = False
+        self._late = asyncio.get_running_loop().call_later(
+            service.hello_s, self.close, f"no hello within {service.hello_s:g} s")
 
     def close(self, why: str) -> None:
-        """See StreamIn."""
-        if self.over:
+        """See StreamIn. After the acceptance the sentence is sent as a message too: other libraries may have a status
+        of their own in the place of ours, when a write fails."""
+        if not self.over:
+            self.over = True
+            self._refuse(why)
+
+    def _refuse(self, why: str) -> None:
+        self._in_time()
+        if self._accepted:
+            self.send(sentence(why).encode())
+        self.finish(Status.FAILED_PRECONDITION, why)
+
+    def on_message(self, data: bytes) -> None:
+        """See RpcStream: the hello, then frames."""
+        if self.over or self._service.stopped:
             return
-        self.over, self.why = True, _sentence(why)
-        if self._reading:
-            self._refusal = self._start(self._refuse_beside())
-
-    async def read(self) -> Any:
-        """The next message, or EOF. Raises what gRPC raises at the end of a call, also when the stream was closed
-        meanwhile."""
-        self._reading = True
-        try:
-            message = await self._context.read()
-        finally:
-            self._reading = False
-        if self._refusal is not None:
-            await asyncio.wait([self._refusal])
-        return message
-
-    async def refuse(self) -> None:
-        """Ends the call with a status, unless that was done. Raises AbortError, or what gRPC raises if the connection
-        is gone.
-
-        After the acceptance the sentence is sent as a message too: the other node may be writing, and when its write
-        fails, its grpc.aio may put a status of its own in the place of ours.
-        """
-        if self._refusal is None:
-            await self._refuse()
-
-    async def _refuse(self) -> None:
-        if self.accepted:
-            await self._context.write(wrap_field(self.why.encode()))
-        if not self.left:
-            await self._context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.why)
-
-    async def _refuse_beside(self) -> None:
-        # Without an error abort() raises, too; others say that the call is over.
-        with contextlib.suppress(grpc.aio.BaseError, Exception):
-            if not self.left:
-                await self._refuse()
-
-
-class Service:
-    """The methods of the service, for a server of grpc.aio."""
-
-    def __init__(self, calls: CallHandler, streams: StreamHandler, hello_s: float,
-                 start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
-        """start: runs a coroutine until the transport stops."""
-        self._calls = calls
-        self._streams = streams
-        self._hello_s = hello_s
-        self._start = start
-        self._stopped = False
-        self._steps: set[asyncio.Task[None]] = set()    # of handlers of calls
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """For Server.add_generic_rpc_handlers."""
-        return grpc.method_handlers_generic_handler(SERVICE, {
-            "Stream": grpc.stream_stream_rpc_method_handler(_quiet(self._stream)),
-            "Call": grpc.unary_stream_rpc_method_handler(_quiet(self._call))})
-
-    def stop(self) -> None:
-        """The handler is not called any more."""
-        self._stopped = True
-        for step in self._steps:
-            step.cancel()
-
-    async def _stream(self, _requests: object, context: Any) -> None:
-        stream = Incoming(context, self._start)
-        try:
-            answer = await self._opened(stream)
-            if answer is not None:
-                stream.accepted = True
-                await context.write(wrap_field(answer))
-                await self._frames(stream)
-            if stream.over:
-                await stream.refuse()
-        finally:
-            stream.left = True
-            if stream.accepted:
-                self._end(stream)
-
-    async def _opened(self, stream: Incoming) -> bytes | None:
-        """The answer to the hello; None: there is no hello, or it is refused."""
-        late = asyncio.get_running_loop().call_later(
-            self._hello_s, stream.close, f"no hello within {self._hello_s:g} s")
-        try:
-            hello = await stream.read()
-        finally:
-            late.cancel()
-        if hello is grpc.aio.EOF or stream.over or self._stopped:
-            return None
-        try:
-            answer = self._streams.on_stream(stream, field_of(hello))
-        except EnvelopeError as error:
-            stream.close(str(error))
-            return None
+        if self._accepted:
+            self._service.streams.on_frame(self, data)
+            return
+        self._in_time()
+        answer = self._service.streams.on_stream(self, data)
         if answer is None:
-            stream.close("refused")
-        return None if stream.over else answer
+            self.close("refused")
+        elif not self.over:
+            self._accepted = True
+            self.frames.message_bytes_max = self._service.message_bytes_max
+            self.send(answer)
 
-    async def _frames(self, stream: Incoming) -> None:
-        """All frames, until the stream is over or ends."""
-        while not stream.over:
-            message = await stream.read()
-            if message is grpc.aio.EOF or stream.over or self._stopped:
-                return
-            try:
-                frame = field_of(message)
-            except EnvelopeError as error:
-                self._end(stream)
-                stream.why = str(error)
-            else:
-                self._streams.on_frame(stream, frame)
+    def on_other(self, message: bytes) -> None:
+        """See RpcStream."""
+        try:
+            data = field_of(message)
+        except EnvelopeError as error:
+            self.on_bad(str(error))
+        else:
+            self.on_message(data)
 
-    def _end(self, stream: Incoming) -> None:
-        if not stream.over:
-            stream.over = True
-            if not self._stopped:
-                self._streams.on_end(stream)
+    def on_bad(self, why: str) -> None:
+        """See RpcStream."""
+        if not self.over:
+            self._ended()
+            self._refuse(why)
 
-    async def _call(self, message: bytes, context: Any) -> None:
+    def on_end(self) -> None:
+        """See RpcStream."""
+        self._ended()
+        self.finish(Status.OK)
+
+    def on_reset(self, why: str) -> None:
+        """See RpcStream."""
+        self._ended()
+
+    def on_lost(self, why: str) -> None:
+        """See RpcStream."""
+        self._ended()
+
+    def _ended(self) -> None:
+        self._in_time()
+        if not self.over:
+            self.over = True
+            if self._accepted and not self._service.stopped:
+                self._service.streams.on_end(self)
+
+
+class Answering(Served):
+    """A call of another node. limit_s: how long the caller waits; None: it has not said."""
+
+    def __init__(self, service: Service, identity: str | None, limit_s: float | None) -> None:
+        super().__init__()
+        self._service = service
+        self._identity = identity
+        self._task: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        if limit_s is not None:
+            self._late = asyncio.get_running_loop().call_later(limit_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self.finish(Status.DEADLINE_EXCEEDED, "no answer in the time that the caller has given")
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._in_time()
+        if self._task is not None:
+            self._task.cancel()
+
+    def answered(self, status: Status, text: str = "") -> None:
+        """Ends it, as its handler has said."""
+        if self.connection is not None:
+            self.connection.served()
+        self.finish(status, text)
+
+    async def write(self, part: bytes) -> None:
+        """A part of the answer. Returns when the next one may be made."""
+        self.send(part)
+        while self.connection is not None and not self.written:
+            self._room.clear()
+            await self._room.wait()
+
+    def on_written(self) -> None:
+        """See RpcStream."""
+        super().on_written()
+        if self.written:
+            self._room.set()
+
+    def on_message(self, data: bytes) -> None:
+        """See RpcStream: a CallRequest without a body."""
+        try:
+            self._begin(data.decode(), b"")
+        except UnicodeDecodeError:
+            self.on_bad("the name of a method is not UTF-8")
+
+    def on_other(self, message: bytes) -> None:
+        """See RpcStream."""
         try:
             method, body = call_of(message)
         except EnvelopeError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            return
-        if self._stopped:
-            return
-        parts = self._calls.on_call(method, body, _identity(context))
+            self.on_bad(str(error))
+        else:
+            self._begin(method, body)
+
+    def _begin(self, method: str, body: bytes) -> None:
+        if self._task is not None:
+            self.on_bad("a second message in a call")
+        elif not self._service.stopped and self._end is None:
+            self._task = self._service.start(self._service.answer(self, method, body, self._identity))
+
+    def on_bad(self, why: str) -> None:
+        """See RpcStream."""
+        self.finish(Status.FAILED_PRECONDITION, why)
+        self._cancel()
+
+    def on_end(self) -> None:
+        """See RpcStream. A request that is no message ends with its headers."""
+        if self._task is None:
+            self.on_bad("a call without a message")
+
+    def on_reset(self, why: str) -> None:
+        """See RpcStream."""
+        self.on_lost(why)
+
+    def on_lost(self, why: str) -> None:
+        """See RpcStream."""
+        self._room.set()
+        self._cancel()
+
+
+class Service:
+    """What the calls of a server share. stopped: the handlers are not called any more."""
+
+    def __init__(self, calls: CallHandler, streams: StreamHandler, hello_s: float, message_bytes_max: int,
+                 start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        """start: runs a coroutine until the transport stops."""
+        self.streams = streams
+        self.hello_s = hello_s
+        self.message_bytes_max = message_bytes_max
+        self.start = start
+        self.stopped = False
+        self.open = 0  # streams and calls that are served
+        self._calls = calls
+        self._steps: set[asyncio.Task[None]] = set()    # of handlers of calls
+
+    def stop(self) -> None:
+        """The handlers are not called any more."""
+        self.stopped = True
+        for step in self._steps:
+            step.cancel()
+
+    async def answer(self, call: Answering, method: str, body: bytes, identity: str | None) -> None:
+        """Gives a call its parts and its end."""
+        parts = self._calls.on_call(method, body, identity)
         step: asyncio.Task[None] | None = None
         try:
             while True:
@@ -209,15 +261,15 @@ class Service:
                 await asyncio.shield(step)
                 if not got:
                     break
-                await context.write(wrap_field(got[0]))
+                await call.write(got[0])
+            call.answered(Status.OK)
         except CallFailed as error:
-            code = grpc.StatusCode.ABORTED if error.reached else grpc.StatusCode.FAILED_PRECONDITION
-            await context.abort(code, _sentence(str(error)))
-        except (grpc.aio.BaseError, asyncio.CancelledError):
+            call.answered(Status.ABORTED if error.reached else Status.FAILED_PRECONDITION, str(error))
+        except asyncio.CancelledError:
             raise
         except Exception as error:
             _complain(method, error)
-            await context.abort(grpc.StatusCode.ABORTED, f"an error in the other node: {type(error).__name__}")
+            call.finish(Status.ABORTED, f"an error in the other node: {type(error).__name__}")
         finally:
             if step is None or step.done():
                 await _close(parts)

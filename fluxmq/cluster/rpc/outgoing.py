@@ -1,8 +1,6 @@
-"""The dialling end: streams to other nodes, and calls of them.
+"""The dialling end of streams to other nodes.
 
-A stream has a connection of its own, so a node that does not read delays neither calls nor other streams. Two tasks
-serve it: `serve` waits for the answer and then for the end, `_write` sends the hello and the frames. To end it, the
-call of gRPC is cancelled, and both notice.
+A stream has a connection of its own, so a node that does not read delays neither calls nor other streams.
 
     OPENING ──answer──► OPEN ──refused, broke──► CLOSED (on_closed)
        │                  └────close()─────────► CLOSED
@@ -11,70 +9,32 @@ call of gRPC is cancelled, and both notice.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+import ssl
+from collections.abc import Callable
 from typing import Any
 
-import grpc
-import grpc.aio
+import h2.errors
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import CallFailed, StreamHandler
+from fluxmq.cluster.ports import StreamHandler
 from fluxmq.cluster.rpc.channels import Settings
-from fluxmq.cluster.rpc.envelope import EnvelopeError, field_of, wrap_call, wrap_field
+from fluxmq.cluster.rpc.connection import CLOSE_S, Headers, Http2Connection, RpcStream
+from fluxmq.cluster.rpc.envelope import EnvelopeError, field_of
 from fluxmq.cluster.rpc.incoming import SERVICE
+from fluxmq.cluster.rpc.statuses import SENTENCE_BYTES_MAX, Status, status_of
+from fluxmq.cluster.rpc.tls import AT_ONCE, meaning_of
+from fluxmq.model.address import parse_address
 
-__all__ = ["Outgoing", "ask"]
+__all__ = ["Outgoing"]
 
-_STREAM, _CALL = f"/{SERVICE}/Stream", f"/{SERVICE}/Call"
-# There is none, or it broke. grpc.aio has INTERNAL when a write failed before the true status was known.
-_NO_CONNECTION = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)
-# What grpc.aio raises from an operation on a call that has ended, or that ends meanwhile.
-_ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
-
-
-# What gRPC says when there is no connection, and what that means.
-_MEANINGS = (
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of the authority in cluster.transport.tls.ca_file, or out of "
-                                  "date"),
-    ("WRONG_VERSION_NUMBER", "it speaks without TLS"),
-    ("Hostname Verification Check failed", "its certificate is not made for the address that is dialled"),
-    ("Socket closed", "it closed the connection at once: perhaps it refuses this node's certificate, or expects TLS"),
-)
-
-
-def _plain(details: str) -> str:
-    """gRPC tells a chain, the last of which is what the system or TLS said."""
-    last = details.rsplit("last error: ", 1)[-1]
-    meaning = next((f"{said} ({last})" for text, said in _MEANINGS if text in last), "")
-    return meaning or last
-
-
-def _in_words(address: str, code: Any, details: str | None, connected: bool) -> str:
-    """Why a call ended, for a log. The sentence of the other node stands for itself."""
-    if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED):
-        return details or "refused"
-    if code is grpc.StatusCode.OK:
-        return f"{address} has ended the stream"
-    text = f": {details}" if details and code is not grpc.StatusCode.INTERNAL else ""
-    if not connected and code in _NO_CONNECTION:
-        return f"{address} cannot be reached{': ' if details else ''}{_plain(details or '')}"
-    if code in _NO_CONNECTION:
-        return f"the connection to {address} broke{text}"
-    return f"{address} answered {code.name}{text}"
-
-
-def _is_cancelled() -> bool:
-    """Whether a CancelledError is for this task. grpc.aio raises it also when a call was cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+ANSWER_BYTES_MAX = max(65536, SENTENCE_BYTES_MAX)
 
 
 def nothing() -> None:
     """Nobody wants to know."""
 
 
-class Outgoing:
+class Outgoing(RpcStream):
     """A stream that this node has dialled (StreamOut). `serve` is its task."""
 
     def __init__(self, address: str, hello: bytes, settings: Settings, handler: StreamHandler) -> None:
@@ -83,156 +43,167 @@ class Outgoing:
         self._hello = hello
         self._settings = settings
         self._handler = handler
-        self._call: Any = None
-        self._frames: deque[bytes] = deque()
-        self._work: asyncio.Future[None] | None = None      # what the writer waits for
-        self._connected = False
+        self._early: list[bytes] = []  # frames that were sent before it was open
         self._open = False
         self._writing = False
         self._closed = False
+        self._own: Http2Connection | None = None  # also when the stream has left it
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._why = ""
+        self._sentence = ""  # the other node's, which comes as a message in front of the status
 
     @property
     def idle(self) -> bool:
-        return self._open and not self._closed and not self._writing and not self._frames
+        """See StreamOut."""
+        return self._open and not self._closed and not self._writing
 
     def send(self, frame: bytes) -> None:
         """See StreamOut. Raises UsageError for a frame over the limit."""
         if len(frame) > self._settings.frame_bytes_max:
             raise UsageError(f"a frame of {len(frame)} bytes, over {self._settings.frame_bytes_max}")
-        if not self._closed:
-            self._frames.append(frame)
-            self._wake()
+        if self._closed or self._over.done():
+            return
+        if not self._open:
+            self._early.append(frame)
+        elif self.connection is not None:
+            self._writing = True
+            self.connection.send(self, frame)
 
     def close(self) -> None:
         """See StreamOut."""
         self._closed = True
-        self._frames.clear()
-        if self._call is not None:
-            self._call.cancel()
+        self._finish("")
 
-    async def serve(self, channel: grpc.aio.Channel) -> None:
-        """From the attempt to the end. Closes the channel."""
+    async def serve(self, context: ssl.SSLContext | None) -> None:
+        """From the attempt to the end."""
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(self._settings.hello_s, self._finish,
+                                     f"no answer from {self._address} within {self._settings.hello_s:g} s")
+        connecting = loop.create_task(self._connect(context))
+        self._over.add_done_callback(lambda _: self._late.cancel())
+        self._over.add_done_callback(lambda _: connecting.cancel())
         try:
-            if not self._closed:
-                await self._serve(channel)
+            await asyncio.wait([connecting])
+            if not connecting.cancelled():
+                connecting.result()
+            await self._over
         finally:
-            self._frames.clear()
-            self._call = None
-            await channel.close()
+            self._late.cancel()
+            connecting.cancel()
+            if self._own is not None:
+                self._own.drop(self, None if self.ended else h2.errors.ErrorCodes.CANCEL)
+                self._own.close("")
+            self._early.clear()
         if not self._closed:
             self._closed = True
             self._handler.on_closed(self, self._why)
+        if self._own is not None:
+            await asyncio.wait([self._own.gone], timeout=2 * CLOSE_S)
 
-    async def _serve(self, channel: grpc.aio.Channel) -> None:
+    async def _connect(self, context: ssl.SSLContext | None) -> None:
+        """Makes the connection, and begins the stream on it; _finish() says why it could not."""
         loop = asyncio.get_running_loop()
-        self._call = call = channel.stream_stream(_STREAM)()
-        writer = loop.create_task(self._write(call))
-        late = loop.call_later(self._settings.hello_s, self._give_up)
         try:
-            answer = await call.read()
-            late.cancel()
-            if answer is not grpc.aio.EOF and not self._closed:
-                self._open = True
-                self._handler.on_open(self, field_of(answer))
-                self._wake()
-                last = await call.read()
-                if last is not grpc.aio.EOF:
-                    self._why = field_of(last).decode(errors="replace")
-        except EnvelopeError as error:
-            self._why = str(error)
-        except _ENDED:
-            pass        # the status says why
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-        finally:
-            late.cancel()
-            call.cancel()
-            await self._end_of(writer)
-        self._why = self._why or _in_words(self._address, await call.code(), await call.details(), self._connected)
-
-    def _give_up(self) -> None:
-        self._why = f"no answer from {self._address} within {self._settings.hello_s:g} s"
-        self._call.cancel()
-
-    async def _write(self, call: Any) -> None:
-        """Sends the hello, then frames as they are queued. Ends with the call."""
-        try:
-            await call.wait_for_connection()
-            self._connected = True
-            await call.write(wrap_field(self._hello))
-            while not call.done():
-                if not self._frames or not self._open:
-                    self._work = asyncio.get_running_loop().create_future()
-                    await self._work
-                    continue
-                self._writing = True
-                await call.write(wrap_field(self._frames.popleft()))
-                self._writing = False
-                if self.idle:
-                    self.on_idle()
-        except _ENDED:
-            pass
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-        except BaseException:
-            call.cancel()
-            raise
-
-    async def _end_of(self, writer: asyncio.Task[None]) -> None:
-        """The call is over. Raises what the handler raised in the writer's task."""
-        writer.cancel()
-        await asyncio.wait([writer])
-        if not writer.cancelled():
-            writer.result()
-
-    def _wake(self) -> None:
-        if self._work is not None and not self._work.done():
-            self._work.set_result(None)
-
-
-async def ask(channel: grpc.aio.Channel, address: str, method: str, body: bytes, limit_s: float,
-              ended: Callable[[bool], None]) -> AsyncGenerator[bytes, None]:
-    """The parts of the answer to a call. ended: called at the end, with whether there was a connection. See
-    Transport.call."""
-    call: Any = channel.stream_stream(_CALL)(timeout=limit_s)
-    connected = False
-    try:
-        connected = await _is_connected(call)
-        if connected:
-            await call.write(wrap_call(method, body))
-            await call.done_writing()
-            while (message := await call.read()) is not grpc.aio.EOF:
-                yield field_of(message)
+            host, port = parse_address(self._address)
+            tls: dict[str, Any] = {} if context is None else {
+                "ssl": context, "server_hostname": host, "ssl_handshake_timeout": self._settings.hello_s}
+            _, connection = await loop.create_connection(
+                lambda: _Connection(client=True, keepalive_s=self._settings.keepalive_s), host, port, **tls)
+        except (OSError, ValueError) as error:      # ValueError: a name that can be none, for TLS or the resolver
+            self._finish(f"{self._address} cannot be reached: {meaning_of(error)}")
             return
-    except EnvelopeError as error:
-        raise CallFailed(f"{address}: {error}") from None
-    except _ENDED:
-        pass        # the status says why
-    except asyncio.CancelledError:
-        if _is_cancelled():
-            raise
-    finally:
-        call.cancel()
-        ended(connected)
-    code, details = await call.code(), await call.details()
-    text = _in_words(address, code, details, connected)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        text = f"{address} {'has not answered' if connected else 'was not reached'} within {limit_s:g} s"
-    raise CallFailed(text, reached=connected and code is not grpc.StatusCode.FAILED_PRECONDITION)
+        if self._over.done() or connection.over:
+            connection.close("")
+            self._finish(f"{self._address} cannot be reached: {AT_ONCE}")
+            return
+        self._own = connection
+        connection.open(self, [
+            (b":method", b"POST"), (b":scheme", b"http" if context is None else b"https"),
+            (b":path", f"/{SERVICE}/Stream".encode()), (b":authority", self._address.encode()),
+            (b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"fluxmq")], ANSWER_BYTES_MAX)
+        connection.send(self, self._hello)
+
+    def _finish(self, why: str) -> None:
+        if not self._over.done():
+            self._why = why
+            self._over.set_result(None)
+
+    # ------------------------------------------------------------------ RpcStream
+
+    def on_headers(self, headers: Headers) -> None:
+        """See RpcStream."""
+        if headers.get(b":status", b"200") != b"200":
+            self._finish(f"{self._address} answered with status {headers[b':status'].decode(errors='replace')} of HTTP")
+        elif b"grpc-status" in headers and not self._over.done():
+            code, text = status_of(headers)
+            self._finish(self._sentence or self._in_words(code, text))
+
+    def on_message(self, data: bytes) -> None:
+        """See RpcStream: the answer to the hello, and at the end a sentence that says why."""
+        if self._over.done():
+            return
+        if self._open:
+            self._sentence = data.decode(errors="replace")
+            return
+        self._open = True
+        self._late.cancel()
+        early, self._early = self._early, []
+        for frame in early:         # ahead of what is sent from on_open
+            self.send(frame)
+        self._handler.on_open(self, data)
+
+    def on_other(self, message: bytes) -> None:
+        """See RpcStream."""
+        try:
+            data = field_of(message)
+        except EnvelopeError as error:
+            self._finish(str(error))
+        else:
+            self.on_message(data)
+
+    def on_bad(self, why: str) -> None:
+        """See RpcStream."""
+        self._finish(f"{self._address}: {why}")
+
+    def on_end(self) -> None:
+        """See RpcStream."""
+        self._finish(self._sentence or f"{self._address} has ended the stream")
+
+    def on_reset(self, why: str) -> None:
+        """See RpcStream."""
+        self.on_lost(f"the stream was reset: {why}")
+
+    def on_lost(self, why: str) -> None:
+        """See RpcStream."""
+        self._finish(self._sentence or f"the connection to {self._address} broke{': ' if why else ''}{why}")
+
+    def unheard(self, error: BaseException | None) -> None:
+        """The connection has ended before the other end has said anything."""
+        self._finish(f"{self._address} cannot be reached: {meaning_of(error)}")
+
+    def on_written(self) -> None:
+        """See RpcStream."""
+        if self._writing and self.written:
+            self._writing = False
+            if self.idle:
+                self.on_idle()
+
+    def _in_words(self, code: int, text: str) -> str:
+        """Why a call ended, for a log. The sentence of the other node stands for itself."""
+        if code in (Status.FAILED_PRECONDITION, Status.ABORTED):
+            return text or "refused"
+        if code == Status.OK:
+            return f"{self._address} has ended the stream"
+        name = Status(code).name if code in Status.__members__.values() else f"status {code}"
+        return f"{self._address} answered {name}{': ' if text else ''}{text}"
 
 
-async def _is_connected(call: Any) -> bool:
-    """Waits for a connection or the end of the call. wait_for_connection() alone goes on waiting when the call is
-    cancelled."""
-    waiting = asyncio.get_running_loop().create_task(call.wait_for_connection())
-    call.add_done_callback(lambda _: waiting.cancel())
-    # Also if whoever asks is cancelled in the moment in which it fails.
-    waiting.add_done_callback(lambda waiting: waiting.cancelled() or waiting.exception())
-    try:
-        await asyncio.wait([waiting])
-    finally:
-        waiting.cancel()
-    return not waiting.cancelled() and waiting.exception() is None
+class _Connection(Http2Connection):
+    """That of a stream which this node has dialled."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol. A server that does not like our certificate says so behind the handshake of TLS 1.3."""
+        for stream in self.streams.values():
+            if isinstance(stream, Outgoing) and not self.heard:
+                stream.unheard(exc)
+        super().connection_lost(exc)

@@ -1,35 +1,26 @@
 """The transport over gRPC: a listener, a connection for each stream that is dialled, one for calls to each node.
 
-grpc.aio has threads of its own. They tell the event loop of what has ended by a byte to a socket that the loop watches,
-so a turn of the broker that lingers notices (decision 0009). A message costs about 100 µs of processor time at either
-end, whatever its size up to some 64 KiB; so what is sent is batched.
+Streams, and what this node serves, are HTTP/2 of our own (connection, _core/peer/http2): grpc.aio has threads, and a
+message costs about 100 µs of processor at either end. Calls of other nodes go over grpc.aio.
 """
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
-import grpc
 import grpc.aio
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import BindFailed, CallFailed, CallHandler, Log, StreamHandler
-from fluxmq.cluster.rpc.channels import (
-    RPCS_MAX,
-    Channels,
-    Settings,
-    Tls,
-    open_channel,
-    server_credentials,
-    server_options,
-)
+from fluxmq.cluster.ports import CallFailed, CallHandler, Log, StreamHandler
+from fluxmq.cluster.rpc.calling import ask
+from fluxmq.cluster.rpc.channels import Channels, Settings, open_channel
 from fluxmq.cluster.rpc.incoming import Service
-from fluxmq.cluster.rpc.listening import Listener
-from fluxmq.cluster.rpc.outgoing import Outgoing, ask
-from fluxmq.model.address import Address, parse_address
+from fluxmq.cluster.rpc.outgoing import Outgoing
+from fluxmq.cluster.rpc.server import Server
+from fluxmq.cluster.rpc.tls import Tls, client_context, server_context
+from fluxmq.model.address import parse_address
 
 __all__ = ["GrpcTransport"]
 
@@ -42,11 +33,14 @@ class GrpcTransport:
     def __init__(self, address: str, *, tls: Tls | None = None, settings: Settings | None = None,
                  log: Log = lambda level, cause, text, fields: None) -> None:
         """address: what start() listens on, as in model/address. Without tls anyone who reaches it is a node. log: as
-        Broker's on_log."""
-        self._tls = tls
+        Broker's on_log. Raises ssl.SSLError for certificates that are none."""
         self._settings = settings or Settings()
-        self._renewed: Tls | None = None
-        self._listener = Listener(parse_address(address), self._open, self._start, log)
+        self._server = Server(parse_address(address), keepalive_s=self._settings.keepalive_s,
+                              hello_s=self._settings.hello_s, context=None, start=self._start, log=log)
+        self._tls: Tls | None = None
+        self._dialling = None if tls is None else client_context(tls)
+        if tls is not None:
+            self.renew(tls)
         self._service: Service | None = None
         self._handler: StreamHandler | None = None
         self._channels = Channels(self._channel, self._start)
@@ -58,37 +52,20 @@ class GrpcTransport:
     async def start(self, calls: CallHandler, streams: StreamHandler) -> None:
         """See Transport. `address` then has the port that was chosen."""
         self._handler = streams
-        self._service = Service(calls, streams, self._settings.hello_s, self._start)
-        await self._listener.start()
-        self.address = str(self._listener.address)
-
-    async def _open(self, address: Address) -> tuple[grpc.aio.Server, int]:
-        """A server there, not started yet, and its port. Raises BindFailed."""
-        assert self._service is not None
-        server = grpc.aio.server(options=server_options(self._settings), maximum_concurrent_rpcs=RPCS_MAX)
-        server.add_generic_rpc_handlers((self._service.handlers(),))
-        target = str(Address(address.host or "::", address.port))
-        try:
-            if self._tls is None:
-                return server, server.add_insecure_port(target)
-            return server, server.add_secure_port(target, server_credentials(self._tls, self._take_renewed))
-        except RuntimeError as error:
-            await server.stop(None)
-            raise BindFailed(f"cannot listen on {address}: {_reason(*address) or error}") from None
+        self._service = Service(calls, streams, self._settings.hello_s, self._settings.frame_bytes_max, self._start)
+        self._server.start(self._service)
+        self.address = str(self._server.address)
 
     @property
     def problem(self) -> str:
         """See Transport."""
-        return self._listener.problem
-
-    @property
-    def restarts(self) -> int:
-        """See Transport."""
-        return self._listener.restarts
+        return self._server.problem
 
     def renew(self, tls: Tls) -> None:
-        """Other certificates for connections from now on. Those that exist stay."""
-        self._tls = self._renewed = tls
+        """Other certificates for connections from now on. Those that exist stay. Raises ssl.SSLError for texts that are
+        none; then nothing has changed."""
+        dialling, serving = client_context(tls), server_context(tls)
+        self._tls, self._dialling, self._server.context = tls, dialling, serving
 
     def dial(self, address: str, hello: bytes) -> Outgoing:
         """See Transport. After stop() the stream is closed from the beginning."""
@@ -99,7 +76,7 @@ class GrpcTransport:
             stream.close()
         else:
             self._streams.add(stream)
-            self._start(self._serve(stream, address))
+            self._start(self._serve(stream))
         return stream
 
     async def call(self, address: str, method: str, body: bytes, limit_s: float) -> AsyncIterator[bytes]:
@@ -125,7 +102,7 @@ class GrpcTransport:
         for stream in list(self._streams):
             stream.close()
         await self._channels.close()
-        await self._listener.stop()
+        await self._server.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._service = None
@@ -133,16 +110,11 @@ class GrpcTransport:
     def _channel(self, address: str) -> grpc.aio.Channel:
         return open_channel(address, self._settings, self._tls)
 
-    async def _serve(self, stream: Outgoing, address: str) -> None:
+    async def _serve(self, stream: Outgoing) -> None:
         try:
-            await stream.serve(self._channel(address))
+            await stream.serve(self._dialling)
         finally:
             self._streams.discard(stream)
-
-    def _take_renewed(self) -> Tls | None:
-        """In a thread of gRPC, for each handshake."""
-        renewed, self._renewed = self._renewed, None
-        return renewed
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -155,15 +127,3 @@ class GrpcTransport:
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(
                 {"message": "a task of the transport failed", "exception": error, "task": task})
-
-
-def _reason(host: str, port: int) -> str:
-    """Why an address cannot be bound. gRPC does not say, so this tries again."""
-    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-    with socket.socket(family) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((host, port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return ""

@@ -79,8 +79,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     without_quorum_ms: for how long etcd has not renewed this node's lease, in the state without_quorum; 0 otherwise.
     quorum_lost: how often this node has served on without a quorum of etcd, since it has joined.
 
-    degraded: what of this node does not work although it serves clients, a sentence each. listener_restarts: how often
-    its listener for other nodes had to be made anew.
+    degraded: what of this node does not work although it serves clients, a sentence each.
 
     state of this node: standalone (it is in no cluster); joining; serving; without_quorum (it serves, and etcd does not
     answer); leaving; fenced (it has lost its lease and serves nobody). reason: why, for the states in which something
@@ -103,7 +102,6 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     without_quorum_ms: int = 0
     quorum_lost: int = 0
     degraded: tuple[str, ...] = ()
-    listener_restarts: int = 0
     peers: tuple[PeerView, ...] = ()
 
     @property

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from fluxmq.cluster.ports import CallFailed, StreamIn, StreamOut
-from fluxmq.cluster.rpc.channels import Settings, Tls
+from fluxmq.cluster.rpc.channels import Settings
+from fluxmq.cluster.rpc.tls import Tls
 from fluxmq.cluster.rpc.transport import GrpcTransport
 
 __all__ = ["FAST", "Node", "failure_of", "parts_of"]

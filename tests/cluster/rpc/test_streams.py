@@ -18,7 +18,7 @@ from kit.proxy import FROM_TARGET, TO_TARGET, Proxy
 
 from fluxmq._core.errors import UsageError
 from fluxmq.cluster.ports import BindFailed
-from fluxmq.cluster.rpc import transport
+from fluxmq.cluster.rpc import server
 from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.envelope import wrap_field
 from fluxmq.cluster.rpc.transport import GrpcTransport
@@ -266,7 +266,8 @@ def test_an_address_without_a_node(run: Run) -> None:
             why = await one.refused("127.0.0.1:1")
             assert why.startswith("127.0.0.1:1 cannot be reached") and "Connection refused" in why
             assert "nowhere.invalid" in await one.refused("nowhere.invalid:1")
-            assert len(one.closed) == 2
+            assert "has no port" in await one.refused("nowhere")
+            assert len(one.closed) == 3
     run(test())
 
 
@@ -442,7 +443,7 @@ def test_a_frame_over_the_limit_of_the_receiver_ends_the_stream(run: Run) -> Non
 
 
 def test_streams_over_the_limit_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "RPCS_MAX", 3)
+    monkeypatch.setattr(server, "RPCS_MAX", 3)
 
     async def test() -> None:
         async with two() as (one, other), foreign_client(other.address) as silent:

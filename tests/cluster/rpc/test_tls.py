@@ -13,8 +13,8 @@ from cluster.rpc.conftest import Run
 from cluster.rpc.nodes import Node, failure_of, parts_of
 from kit.certs import CertificateAuthority, issue, make_ca
 
-from fluxmq.cluster.rpc.channels import Tls
 from fluxmq.cluster.rpc.envelope import wrap_call, wrap_field
+from fluxmq.cluster.rpc.tls import Tls
 
 pytestmark = pytest.mark.usefixtures("no_socket_is_left")
 LOOPBACK = "127.0.0.1"

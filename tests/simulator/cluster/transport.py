@@ -232,7 +232,7 @@ class SimTransport:
         self.identity = process.name if authenticated else None
         self.life = process.life
         self.address = address
-        self.problem, self.restarts = "", 0
+        self.problem = ""
         self.streams: dict[SimStreamOut, None] = {}         # dialled, and not closed
         self.accepted: dict[SimStreamIn, None] = {}
         self.calls: dict[SimCall, None] = {}
