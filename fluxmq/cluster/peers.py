@@ -46,6 +46,7 @@ __all__ = ["OWN_CLIENTS", "SLOTS", "Handlers", "Peer", "Peers"]
 REDIAL_FIRST_S, REDIAL_LAST_S = 0.05, 2.0
 # Of frames for which nobody waits: the sender needs to know only to forget them.
 ACK_DELAY_S = 0.005
+VERSION_AWAITED = 6  # of streams: before, a frame did not say whether somebody waits for it
 SLOTS = 256  # of sources of messages: this node, and its peers
 OWN_CLIENTS = 0  # the slot of what this node's own clients publish
 LIMIT_PERIOD_S = 1.0  # how exactly route_publish_timeout is kept
@@ -67,6 +68,7 @@ class Peer:
         self.inbox.outbox = self.outbox
         self.stream: StreamOut | None = None
         self.incoming: StreamIn | None = None
+        self.version = 0  # of the stream that it has opened last
         self.told = False  # all of its interest
         self.told_at = 0  # the frame with the last change of our interest that an answer waits for
         self.whole_at = 0  # the frame with the end of our interest
@@ -156,7 +158,7 @@ class Peer:
 
     def on_applied(self, sequence: int) -> None:
         """Everything that the node's frames caused up to this one is committed."""
-        awaited = self.inbox.awaited
+        awaited = self.inbox.awaited or self.version < VERSION_AWAITED
         self.outbox.ack(self.inbox.epoch, sequence, awaited)
         if not awaited and not self.ack_begun:
             self.ack_begun = True
@@ -435,7 +437,7 @@ class Peers:
             # The node has dialled again before this end has noticed that the former stream is broken.
             self._of_incoming.pop(peer.incoming, None)
             peer.incoming.close("replaced by a newer stream")
-        peer.incoming = stream
+        peer.incoming, peer.version = stream, version
         self._of_incoming[stream] = peer
         self._look(peer)
         return encode(Answer(epoch=self.epoch, version=version, position=peer.inbox.position))

@@ -141,9 +141,13 @@ cdef class Http2Frames:
         self.allowance = ALLOWANCE
 
     def served(self):
-        """A call of the peer was answered: its frames have brought something."""
+        """A call of the peer has begun, or was answered: its frames have brought something."""
         if self.allowance < ALLOWANCE:
             self.allowance = min(<int64_t>ALLOWANCE, self.allowance + CALL_FRAMES)
+
+    def unserved(self):
+        """A call that has begun was broken off by the peer: that does not count any more."""
+        self.allowance -= CALL_FRAMES
 
     def settings(self, int64_t initial_window, uint32_t frame_bytes_max) -> str:
         """The other end's settings, RFC 9113 section 6.5.2: windows of its streams change with them, and what has room

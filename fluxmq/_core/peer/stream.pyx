@@ -353,7 +353,7 @@ cdef class FrameStream(PeerHop):
         self.gather_length = 0
         self.gather_records = 0
         self.settle_end = 0
-        if self.is_attached():
+        if self.is_attached() and not self.halts:       # else the frame may leave much later than what it acknowledges
             self.ack_waits = self.ack_soon = False
         if self.gather_room > 4 * SEAL_BYTES:       # of a large message
             free(self.gather)

@@ -239,8 +239,12 @@ class Http2Connection(asyncio.Protocol):
         self.flush()
 
     def served(self) -> None:
-        """A call was answered, so what it has cost does not count (Http2Frames.served)."""
+        """A call has begun or was answered, so what it has cost does not count (Http2Frames.served)."""
         self._frames.served()
+
+    def unserved(self) -> None:
+        """The other end has broken off a call that had begun."""
+        self._frames.unserved()
 
     def finish(self, stream: RpcStream, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Ends a call that this end serves, with these headers."""
@@ -344,8 +348,9 @@ class Http2Connection(asyncio.Protocol):
             self._say_goodbye(h2.errors.ErrorCodes.NO_ERROR, "")
             self.flush()
             transport = self._transport
-            transport.close()
+            self._lose(why)         # before, since TLS may read once more
             self._ending = self._loop.call_later(CLOSE_S, transport.abort)
+            transport.close()
         self._lose(why)
 
     def abort(self, why: str) -> None:

@@ -16,14 +16,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import h2.errors
+
 from fluxmq.cluster.ports import CallFailed, CallHandler, StreamHandler
-from fluxmq.cluster.rpc.connection import RpcStream
+from fluxmq.cluster.rpc.connection import Http2Connection, RpcStream
 from fluxmq.cluster.rpc.envelope import EnvelopeError, call_of, field_of
 from fluxmq.cluster.rpc.statuses import Status, sentence, trailers_of
 
 __all__ = ["SERVICE", "Answering", "Incoming", "Served", "Service"]
 
 SERVICE = "fluxmq.cluster.v1.Peer"
+END_S = 10.0  # how long the last bytes of an answer may wait for the other end
+MESSAGE_S = 30.0  # how long the message of a call may take
+ANSWER_S = 300.0  # how long a call may take whose caller has not said how long he waits
 _BEGIN = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 
 
@@ -48,10 +53,17 @@ class Served(RpcStream):
         """Ends the call, behind what was sent. Does nothing if it is over."""
         if self.connection is not None and self._end is None:
             self._end = status, text
+            self._in_time()
+            self._late = asyncio.get_running_loop().call_later(END_S, self._break_off)
             self._finish()
 
+    def _break_off(self) -> None:
+        """What was sent last does not leave: the other end reads nothing."""
+        if self.connection is not None:
+            self.connection.drop(self, h2.errors.ErrorCodes.CANCEL)
+
     def _finish(self) -> None:
-        if self.connection is None or self._end is None or self.frames.queued:
+        if self.connection is None or self._end is None or not self.written:
             return
         self.connection.finish(self, [*([] if self._begun else _BEGIN), *trailers_of(*self._end)])
 
@@ -148,24 +160,27 @@ class Incoming(Served):
 
 
 class Answering(Served):
-    """A call of another node. limit_s: how long the caller waits; None: it has not said."""
+    """A call of another node. limit_s: how long the caller waits; None: he has not said."""
 
     def __init__(self, service: Service, identity: str | None, limit_s: float | None) -> None:
         super().__init__()
         self._service = service
         self._identity = identity
         self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        self._counted: Http2Connection | None = None  # where it counts as served
         self._room = asyncio.Event()
-        if limit_s is not None:
-            self._late = asyncio.get_running_loop().call_later(limit_s, self._give_up)
+        self._limit_s = ANSWER_S if limit_s is None else limit_s
+        self._late = asyncio.get_running_loop().call_later(min(self._limit_s, MESSAGE_S), self._give_up)
 
     def _give_up(self) -> None:
         self.finish(Status.DEADLINE_EXCEEDED, "no answer in the time that the caller has given")
         self._cancel()
 
     def _cancel(self) -> None:
-        self._in_time()
-        if self._task is not None:
+        """What the handler does at its own end is not cancelled."""
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
             self._task.cancel()
 
     def answered(self, status: Status, text: str = "") -> None:
@@ -206,7 +221,11 @@ class Answering(Served):
     def _begin(self, method: str, body: bytes) -> None:
         if self._task is not None:
             self.on_bad("a second message in a call")
-        elif not self._service.stopped and self._end is None:
+        elif not self._service.stopped and self._end is None and self.connection is not None:
+            self._counted = self.connection
+            self._counted.served()
+            self._in_time()
+            self._late = asyncio.get_running_loop().call_later(self._limit_s, self._give_up)
             self._task = self._service.start(self._service.answer(self, method, body, self._identity))
 
     def on_bad(self, why: str) -> None:
@@ -221,6 +240,8 @@ class Answering(Served):
 
     def on_reset(self, why: str) -> None:
         """See RpcStream."""
+        if self._counted is not None and self._end is None:
+            self._counted.unserved()
         self.on_lost(why)
 
     def on_lost(self, why: str) -> None:
@@ -266,6 +287,8 @@ class Service:
         except CallFailed as error:
             call.answered(Status.ABORTED if error.reached else Status.FAILED_PRECONDITION, str(error))
         except asyncio.CancelledError:
+            if step is not None and step.cancelled():       # what it waited for was, and not the call
+                call.answered(Status.ABORTED, "the answer was cancelled in the other node")
             raise
         except Exception as error:
             _complain(method, error)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import h2.errors
+import h2.exceptions
 
 from fluxmq._core.errors import UsageError
 from fluxmq.cluster.ports import StreamHandler
@@ -87,6 +88,9 @@ class Outgoing(RpcStream):
             if not connecting.cancelled():
                 connecting.result()
             await self._over
+        except Exception as error:      # a defect: it is dialled again even so
+            self._finish(f"{self._address} cannot be reached: {error!r}")
+            loop.call_exception_handler({"message": "a stream could not be dialled", "exception": error})
         finally:
             self._late.cancel()
             connecting.cancel()
@@ -117,8 +121,14 @@ class Outgoing(RpcStream):
             self._finish(f"{self._address} cannot be reached: {AT_ONCE}")
             return
         self._own = connection
+        try:
+            self._begin(connection, context is not None)
+        except h2.exceptions.ProtocolError as error:    # it takes no streams
+            self._finish(f"{self._address} cannot be reached: {error}")
+
+    def _begin(self, connection: Http2Connection, tls: bool) -> None:
         connection.open(self, [
-            (b":method", b"POST"), (b":scheme", b"http" if context is None else b"https"),
+            (b":method", b"POST"), (b":scheme", b"https" if tls else b"http"),
             (b":path", f"/{SERVICE}/Stream".encode()), (b":authority", self._address.encode()),
             (b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"fluxmq")], ANSWER_BYTES_MAX)
         connection.send(self, self._hello)

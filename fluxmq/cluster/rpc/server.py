@@ -16,6 +16,8 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import h2.errors
+
 from fluxmq.cluster.ports import BindFailed, Log
 from fluxmq.cluster.rpc.connection import CLOSE_S, Headers, Http2Connection, RpcStream
 from fluxmq.cluster.rpc.incoming import SERVICE, Answering, Incoming, Served, Service
@@ -28,7 +30,7 @@ __all__ = ["RPCS_MAX", "Server"]
 # Calls and streams of all other nodes together that this node serves at a time. Each node has one stream and a few
 # calls, so more are an error or an attack.
 RPCS_MAX = 4096
-STREAMS_MAX = 100  # of one connection
+STREAMS_MAX = RPCS_MAX  # of one connection: all calls of a node come on one, and many may wait for something
 CONNECTIONS_MAX = 4096
 HELLO_BYTES_MAX = 65536  # of a hello: the stream is not accepted yet
 CALL_HEAD_BYTES = 1024  # of a CallRequest, around its body
@@ -85,6 +87,9 @@ class ServerConnection(Http2Connection):
 
     def _refuse_http(self, number: int, status: bytes) -> None:
         """No call of gRPC."""
+        if self.full:
+            self.fail("it does not read what it asks for", h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            return
         stream = RpcStream()
         self._serve(stream, number, 0)
         self.finish(stream, [(b":status", status)])

@@ -41,7 +41,7 @@ from kit.http2 import (
     window_update,
 )
 
-from fluxmq.cluster.rpc import connection, server
+from fluxmq.cluster.rpc import connection, incoming, server
 from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.envelope import field_of, wrap_call, wrap_field
 from fluxmq.cluster.rpc.tls import Tls
@@ -255,6 +255,56 @@ def test_many_calls_on_one_connection_cost_nothing_that_stays(run: Run) -> None:
     run(test())
 
 
+def test_many_calls_that_wait_at_a_time(run: Run) -> None:
+    """All calls of a node come on one connection: what waits neither holds up others, nor counts as a flood."""
+    async def test() -> None:
+        async with Answers(settings=PATIENT) as node, channel(node.address) as one:
+            waiting: list[Any] = [one.unary_stream(CALL_PATH)(wrap_call("steps", b"")) for _ in range(600)]
+            await eventually(lambda: node.asked == 600)
+            asking: Any = one.unary_stream(CALL_PATH)(wrap_call("echo", b"x"))
+            assert field_of(await asking.read()) == b"x"
+            for call_ in waiting:
+                call_.cancel()
+            await eventually(lambda: not node.transport._service.open)      # type: ignore[union-attr]
+            node.step.set()
+    run(test())
+
+
+@pytest.mark.parametrize("kind", ["no message", "no window"])
+def test_a_call_that_does_not_go_on_ends(run: Run, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although its connection lives: it would hold one of the places of all nodes for ever."""
+    for name in ("MESSAGE_S", "ANSWER_S", "END_S"):
+        monkeypatch.setattr(incoming, name, 0.1)
+
+    async def test() -> None:
+        async with Answers(settings=PATIENT) as node:
+            window = frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)) if kind == "no window" else settings()
+            raw = await Raw.to(node, begin(window, request(headers(path=CALL), None) if kind == "no message"
+                                           else call(1, "echo")))
+            await raw.pong()
+            await eventually(lambda: not node.transport._service.open)      # type: ignore[union-attr]
+            raw.close()
+    run(test())
+
+
+def test_who_reads_no_answers_is_not_answered(run: Run) -> None:
+    """Calls that end without a message, one after the other: what they are told gathers up to the limit of calls."""
+    async def test() -> None:
+        async with Answers(settings=PATIENT) as node:
+            raw = await Raw.to(node, begin(settings()))
+            await raw.pong()
+            one, = node.transport._server.connections
+            one.full = True
+            for number in range(1, 400, 2):
+                raw.send(call(number, "x" * 1900))
+            await eventually(lambda: len(one.streams) == 200)
+            assert one._frames.outgoing_bytes == 0
+            one.resume_writing()
+            await eventually(lambda: not one.streams)
+            raw.close()
+    run(test())
+
+
 def test_a_frame_that_comes_with_the_headers(run: Run) -> None:
     async def test() -> None:
         async with Answers() as node:
@@ -423,7 +473,9 @@ def test_a_caller_that_cancels_is_asked_for_no_further_part(run: Run) -> None:
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_more_streams_than_a_connection_may_have(run: Run) -> None:
+def test_more_streams_than_a_connection_may_have(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STREAMS_MAX", 100)
+
     async def test() -> None:
         async with Answers(settings=PATIENT) as node, bystander(node) as check:
             numbers = range(1, 2 * server.STREAMS_MAX, 2)
