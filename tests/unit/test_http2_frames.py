@@ -151,6 +151,17 @@ def test_settings_have_at_most_192_bytes() -> None:
     assert (code, why) == (ENHANCE_YOUR_CALM, "a SETTINGS frame of 193 bytes")
 
 
+def test_a_call_that_is_broken_off_costs_what_it_was_given() -> None:
+    machine, _ = opened()
+    for _ in range(125):
+        feed(machine, frame(PING, 0, 0, bytes(8)) * 8)
+        machine.served()
+    assert not machine.broken
+    for _ in range(125):
+        machine.unserved()
+    assert why_broken(machine, frame(PING, 0, 0, bytes(8)))[0] == ENHANCE_YOUR_CALM
+
+
 def test_what_a_call_has_cost_is_given_back_when_it_was_answered() -> None:
     """Up to what a period allows, and no more."""
     machine, _ = opened()

@@ -8,6 +8,8 @@
 
 It is checked from either end: when nothing has come for a period, a PING is sent, and when nothing has come in the next
 one either, it is broken. With each period the peer may cost as much again (Http2Frames.renew).
+
+It is one file because what comes, what is sent and the end of a connection share the state of both machines.
 """
 from __future__ import annotations
 

@@ -245,7 +245,12 @@ async def serve(chance: random.Random) -> None:
     connection.connection_made(pipe)
     seen: set[Any] = set()
     enter = connection.enter
-    connection.enter = lambda stream, *more: (seen.add(stream), enter(stream, *more))[1]    # type: ignore[method-assign]
+
+    def enters(stream: Any, *more: int) -> None:
+        seen.add(stream)
+        enter(stream, *more)
+
+    connection.enter = enters    # type: ignore[method-assign]
     await say(connection, mutated([begin(), *to_server(chance)], chance), chance)
     assert service.open == len(connection.streams)
     if chance.random() < 0.5:
