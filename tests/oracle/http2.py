@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 __all__ = ["Reading", "envelope", "read"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PUSH_PROMISE, WINDOW_UPDATE, CONTINUATION = 0, 1, 5, 8, 9
+DATA, HEADERS, SETTINGS, PUSH_PROMISE, WINDOW_UPDATE, CONTINUATION = 0, 1, 4, 5, 8, 9
 END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, ENHANCE_YOUR_CALM = 1, 3, 6, 11
 WINDOW, LARGEST_WINDOW, LARGEST_DATA, LARGEST_OTHER, LARGEST_HEADERS = 4 << 20, (1 << 31) - 1, 1 << 20, 16384, 16384
+LARGEST_SETTINGS = 192          # 32 of them
 FRAMES_FREE = 1000          # frames that carry nothing; one more for each KiB of DATA
 ENVELOPE_BYTES_MAX = 6
 
@@ -74,6 +75,8 @@ class Reading:
                 if window.room < 0:
                     return FLOW_CONTROL_ERROR
             return 0
+        if kind == SETTINGS and length > LARGEST_SETTINGS:
+            return ENHANCE_YOUR_CALM
         if length > LARGEST_OTHER or (kind == WINDOW_UPDATE and length != 4):
             return FRAME_SIZE_ERROR
         if kind == PUSH_PROMISE or (kind == CONTINUATION and not self.headers_of):

@@ -176,7 +176,7 @@ def read(data: bytes) -> tuple[dict[str, int], list[Record]]:
     """Reads a whole frame. Raises Malformed."""
     need(len(data) >= _HEADER.size)
     header = dict(zip(HEADER, _HEADER.unpack_from(data), strict=True))
-    need(header["version"] == 1 and header["flags"] <= 3)
+    need(header["version"] == 1 and header["flags"] <= 7)
     need(header["sequence"] or not header["records"] or header["flags"] & 1)
     rest, found = data[_HEADER.size:], []
     while rest:

@@ -269,16 +269,15 @@ def test_what_a_session_left_is_forgotten_when_it_is_decided() -> None:
     """The next connection that ends leaves nothing behind."""
     world = World()
     session = session_of(world)
-    before = live_objects()
     world.link.attach(session)
     since = world.hub.commits.mark
     world.quick.give()
     world.link.answer(1, since)
     world.turn()
     session.detach()
-    assert grown(before, live_objects())
+    assert world.hub.commits.waiting == 2
     world.quick.commit(1)
     release(world.hub)
-    assert not grown(before, live_objects())
+    assert world.hub.commits.waiting == 0
     assert calls_when_answered(world, session) == [1]
     session.clear()

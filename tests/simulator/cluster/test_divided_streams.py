@@ -268,6 +268,7 @@ def test_the_other_partitions_are_read_on_while_an_owner_is_away() -> None:
     consumer.consume("q", tag="c", x_cancel_on_ha_failover=True)
     publisher = connected(brokers, "two", "p")
     publish(brokers, publisher, 0, 5)
+    all_get(brokers, readers, {partition: list(range(5)) for partition in range(PARTITIONS)})
     lost = away(brokers, "three", "two")
     for number in range(8):
         publisher.publish("$queue/q", b"%d" % number, 1)

@@ -317,6 +317,7 @@ def test_a_node_that_does_not_hear_that_a_message_was_refused_takes_the_next_one
     brokers = serving(*NAMES)
     reader = persistent(brokers, "two", "s")
     publisher = publisher_at(brokers, "one")
+    brokers.network.stall("two", "one", back=False)
     publisher.offer(b"refused")
     brokers.run_until(lambda: reader.messages)
     brokers.network.stall("one", "two")

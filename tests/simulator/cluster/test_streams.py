@@ -178,7 +178,7 @@ def test_a_dead_node_reads_nothing_more() -> None:
     stream(brokers)
     reads(brokers, "three", "r", consumer_group="g")
     owner = brokers.processes["one"].node.manager.queues[b"/", b"q"].queue
-    assert len(owner.readers) == 1 and len(owner.feeds) == 1
+    brokers.run_until(lambda: len(owner.readers) == 1 and len(owner.feeds) == 1)
     brokers.kill("three")
     brokers.end_lease_of("three")
     brokers.run_until(lambda: not owner.readers and not owner.feeds, 60.0)
