@@ -15,7 +15,7 @@ from fluxmq.cluster.rpc.transport import GrpcTransport
 __all__ = ["FAST", "Node", "failure_of", "parts_of"]
 
 # What a failing test waits for is as long as ever; what has to fail in time does so soon.
-FAST = Settings(keepalive_s=0.3, hello_s=1.0)
+FAST = Settings(keepalive_s=1.0, hello_s=2.0)
 
 
 class Node:
