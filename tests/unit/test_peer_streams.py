@@ -382,6 +382,22 @@ def test_an_acknowledgement_that_is_awaited_passes_by_what_is_halted() -> None:
     assert headers(back)[-1] == (0, 1)
 
 
+def test_an_acknowledgement_does_not_wait_with_a_frame_that_is_halted() -> None:
+    """A frame is under way when it is asked for, and another one is made, which has to wait."""
+    _, b, _, back = both()
+    b.to("a", b"#")
+    b.publish(b"x", b"")
+    b.turn()
+    back.frames.clear()
+    back.outbox.halt()
+    b.publish(b"x", b"")
+    back.outbox.ack(1, 6, True)
+    back.outbox.cut()
+    b.turn()
+    back.idle()
+    assert [(header["sequence"], header["acknowledged"]) for header, _ in map(decode, back.frames)] == [(0, 6)]
+
+
 def test_frames_for_which_somebody_waits_are_known_when_they_are_committed() -> None:
     """In order, although lines commit in any."""
     _, b, wire = pair()

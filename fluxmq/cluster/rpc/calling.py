@@ -11,6 +11,7 @@ import grpc.aio
 from fluxmq.cluster.ports import CallFailed
 from fluxmq.cluster.rpc.envelope import EnvelopeError, field_of, wrap_call
 from fluxmq.cluster.rpc.incoming import SERVICE
+from fluxmq.cluster.rpc.tls import meaning_in
 
 __all__ = ["ask"]
 
@@ -21,21 +22,11 @@ _NO_CONNECTION = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.St
 _ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 
-# What gRPC says when there is no connection, and what that means.
-_MEANINGS = (
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of the authority in cluster.transport.tls.ca_file, or out of "
-                                  "date"),
-    ("WRONG_VERSION_NUMBER", "it speaks without TLS"),
-    ("Hostname Verification Check failed", "its certificate is not made for the address that is dialled"),
-    ("Socket closed", "it closed the connection at once: perhaps it refuses this node's certificate, or expects TLS"),
-)
-
-
 def _plain(details: str) -> str:
     """gRPC tells a chain, the last of which is what the system or TLS said."""
     last = details.rsplit("last error: ", 1)[-1]
-    meaning = next((f"{said} ({last})" for text, said in _MEANINGS if text in last), "")
-    return meaning or last
+    meaning = meaning_in(last)
+    return f"{meaning} ({last})" if meaning else last
 
 
 def _in_words(address: str, code: Any, details: str | None, connected: bool) -> str:

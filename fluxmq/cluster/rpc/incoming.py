@@ -152,8 +152,8 @@ class Incoming(Served):
         self._ended()
 
     def _ended(self) -> None:
-        self._in_time()
         if not self.over:
+            self._in_time()         # not the time in which a refusal has to leave
             self.over = True
             if self._accepted and not self._service.stopped:
                 self._service.streams.on_end(self)

@@ -22,13 +22,13 @@ from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.connection import CLOSE_S, Headers, Http2Connection, RpcStream
 from fluxmq.cluster.rpc.envelope import EnvelopeError, field_of
 from fluxmq.cluster.rpc.incoming import SERVICE
-from fluxmq.cluster.rpc.statuses import SENTENCE_BYTES_MAX, Status, status_of
+from fluxmq.cluster.rpc.statuses import Status, status_of
 from fluxmq.cluster.rpc.tls import AT_ONCE, meaning_of
 from fluxmq.model.address import parse_address
 
 __all__ = ["Outgoing"]
 
-ANSWER_BYTES_MAX = max(65536, SENTENCE_BYTES_MAX)
+ANSWER_BYTES_MAX = 65536  # of the answer to a hello, and of a sentence
 
 
 def nothing() -> None:

@@ -5,7 +5,7 @@ import os
 import ssl
 from typing import Any, NamedTuple
 
-__all__ = ["Tls", "client_context", "identity_of", "meaning_of", "server_context"]
+__all__ = ["Tls", "client_context", "identity_of", "meaning_in", "meaning_of", "server_context"]
 
 
 class Tls(NamedTuple):
@@ -60,22 +60,29 @@ def identity_of(transport: Any) -> str | None:
     return next((name for name in names if name), "")
 
 
-# What OpenSSL says when there is no connection, and what that means.
+AT_ONCE = "it closed the connection at once: perhaps it refuses this node's certificate, or expects TLS"
+# What OpenSSL says when there is no connection, or gRPC, and what that means.
 _MEANINGS = (
     ("Hostname mismatch", "its certificate is not made for the address that is dialled"),
+    ("Hostname Verification Check failed", "its certificate is not made for the address that is dialled"),
     ("IP address mismatch", "its certificate is not made for the address that is dialled"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of the authority in cluster.transport.tls.ca_file, or out of "
                                   "date"),
     ("WRONG_VERSION_NUMBER", "it speaks without TLS"),
     ("RECORD_LAYER_FAILURE", "it speaks without TLS"),
+    ("Socket closed", AT_ONCE),
 )
-AT_ONCE = "it closed the connection at once: perhaps it refuses this node's certificate, or expects TLS"
+
+
+def meaning_in(text: str) -> str:
+    """What such a text means; "" if that is not known."""
+    return next((said for part, said in _MEANINGS if part in text), "")
 
 
 def meaning_of(error: BaseException | None) -> str:
     """Why there is no connection, for a log."""
     text = str(error) if error is not None else ""
-    meaning = next((said for part, said in _MEANINGS if part in text), "")
+    meaning = meaning_in(text)
     if not meaning and (not text or isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError)):
         meaning = AT_ONCE
     if not meaning:

@@ -287,6 +287,23 @@ def test_a_call_that_does_not_go_on_ends(run: Run, kind: str, monkeypatch: pytes
     run(test())
 
 
+def test_a_stream_that_is_refused_without_a_window_ends_although_the_other_end_has_finished(
+        run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "END_S", 0.1)
+
+    async def test() -> None:
+        async with Answers(settings=PATIENT) as node:
+            raw = await Raw.to(node, begin(frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)),
+                                           request(headers(path=STREAM), None), data(1, message(field_1(b"hello")))))
+            await node.until(lambda: node.streams)
+            node.streams[b"hello"].close("enough")
+            raw.send(data(1, b"", 1))           # END_STREAM
+            await raw.pong()
+            await eventually(lambda: not node.transport._service.open)      # type: ignore[union-attr]
+            raw.close()
+    run(test())
+
+
 def test_who_reads_no_answers_is_not_answered(run: Run) -> None:
     """Calls that end without a message, one after the other: what they are told gathers up to the limit of calls."""
     async def test() -> None:
