@@ -25,13 +25,13 @@ class Cores:
         self.used = 0.0
 
     def __enter__(self) -> Cores:
-        self._before = [read_cpu(broker.pid) for broker in self._brokers]
+        self._before = [read_cpu(broker.pid, alone=True) for broker in self._brokers]
         self._since = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
         seconds = time.monotonic() - self._since
-        self.used = sum(cpu_between(before, read_cpu(broker.pid))
+        self.used = sum(cpu_between(before, read_cpu(broker.pid, alone=True))
                         for before, broker in zip(self._before, self._brokers, strict=True)) / seconds
 
 

@@ -38,12 +38,12 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def read_cpu(pid: int) -> CpuReading:
-    """CPU time of the process and its children. Raises ProcessLookupError when it is gone."""
+def read_cpu(pid: int, *, alone: bool = False) -> CpuReading:
+    """CPU time of the process and its children. alone: without them. Raises ProcessLookupError when it is gone."""
     user = system = 0.0
     threads: dict[int, int] = {}
     tick = os.sysconf("SC_CLK_TCK")
-    for one in children(pid):
+    for one in [pid] if alone else children(pid):
         try:
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
         except OSError as error:

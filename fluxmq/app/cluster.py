@@ -135,6 +135,7 @@ class ClusterRuntime:
         self.on_failed = self._failed_between
         if self.watch is not None:
             self.watch.on_look = lambda: None
+            self.watch.doubtful = lambda: False
         if self.own is not None:
             self.own.joiner.claim = None
         self._driver.cancel()

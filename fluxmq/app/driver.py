@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -9,9 +10,14 @@ from typing import Any, TypeVar, cast
 
 from fluxmq.engine.ports.driver import Promise, Work
 
-__all__ = ["LoopDriver"]
+__all__ = ["LoopDriver", "until_beat"]
 
 T = TypeVar("T")
+
+
+def until_beat(period_s: float, now_s: float) -> float:
+    """Seconds until the beat that Driver.pace() waits for, at a time of any clock that all beats are taken from."""
+    return (math.floor(now_s / period_s + 0.5) + 1) * period_s - now_s
 
 
 class LoopDriver:
@@ -48,6 +54,10 @@ class LoopDriver:
     def sleep(self, seconds: float) -> Awaitable[None]:
         """asyncio.sleep()."""
         return asyncio.sleep(seconds)
+
+    def pace(self, period_s: float) -> Awaitable[None]:
+        """On the monotonic clock."""
+        return asyncio.sleep(until_beat(period_s, time.monotonic()))
 
     def promise(self) -> Promise[Any]:
         """A future of the loop."""

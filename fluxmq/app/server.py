@@ -38,7 +38,7 @@ from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.broker_notes import Note
 from fluxmq.app.certificates import cluster_faults
 from fluxmq.app.config import InvalidConfig, Provenance, unread
-from fluxmq.app.driver import LoopDriver
+from fluxmq.app.driver import LoopDriver, until_beat
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import session_limits, set_limits
@@ -146,7 +146,7 @@ async def _main(config: Config, read_again: Callable[[], tuple[Config, Provenanc
 async def _keep_flushing(*several: Notes) -> None:
     """Of the cluster, whose notes outlive the server that flushes its own."""
     while True:
-        await asyncio.sleep(TICK_S)
+        await asyncio.sleep(until_beat(TICK_S, time.monotonic()))
         for notes in several:
             notes.flush()
 
@@ -465,7 +465,7 @@ class Server:
             self.stopped.set()
 
     def _tick(self) -> None:
-        self._timer = self.loop.call_later(TICK_S, self._tick)
+        self._timer = self.loop.call_later(until_beat(TICK_S, time.monotonic()), self._tick)
         if self._paused_s is not None and not self._goes_on():
             self.notes.flush()
             return

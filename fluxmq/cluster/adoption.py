@@ -149,7 +149,7 @@ class Adoption:
 
     async def _keep_time(self) -> None:
         while not self._closed:
-            await self._driver.sleep(PERIOD_S)
+            await self._driver.pace(PERIOD_S)
             self._others.clear()
             self.look()
             retry, self._retry = self._retry, {}

@@ -562,7 +562,7 @@ class Definitions:
         """The leader deletes what belongs to nothing, and what ends without its last binding, until close()."""
         swept = self._driver.now()
         while not self._closed:
-            await self._driver.sleep(LOOK_S)
+            await self._driver.pace(LOOK_S)
             empty = self._empty_exchanges()         # forgets the others, on every node
             if not is_leader() or self._closed:
                 continue

@@ -141,7 +141,7 @@ class KeptSessions:
 
     async def _keep_time(self) -> None:
         while not self._closed:
-            await self._driver.sleep(PERIOD_S)
+            await self._driver.pace(PERIOD_S)
             self._tickets.expire(self._driver.now())
             if self._membership.without_quorum:
                 self._tickets.release()

@@ -20,17 +20,21 @@ from fluxmq.engine.ports.driver import Driver
 __all__ = ["LOOK_S", "LeaderWatch"]
 
 LOOK_S = 0.1  # between two looks at the member
+LOOK_LED_S = 1.0  # while it knows a leader, and nothing says that it may have lost it: each look costs it a call
+LED_STEP_S = 0.25  # between two looks whether something does
 
 
 class LeaderWatch:
-    """One per member. clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_look: called after each look. draw:
-    returns a number of so many bits that no other life draws."""
+    """One per member. clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_look: called after each look. doubtful:
+    whether the member may have lost its leader although the last look showed one. draw: returns a number of so many
+    bits that no other life draws."""
 
     def __init__(self, member: LocalMember, driver: Driver, clock_s: Callable[[], float],
                  draw: Callable[[int], int] = secrets.randbits) -> None:
         self.number = 0  # of the member; 0: it has not answered yet
         self.leader = False  # it knew one at the last look
         self.on_look: Callable[[], None] = lambda: None
+        self.doubtful: Callable[[], bool] = lambda: False
         self._member = member
         self._driver = driver
         self._clock_s = clock_s
@@ -41,14 +45,26 @@ class LeaderWatch:
         self._life = 0  # that was looked at last
         self._ended = False  # that life has ended, and what it has seen is taken into account
         self._seen: int | None = 0  # leaders, in that life
+        self._asked = False  # since the last look: another node has no renewal
         self._closed = False
 
     async def keep(self) -> None:
         """Looks until close()."""
         while not self._closed:
+            self._asked = False
             await self._look()
             self.on_look()
+            looked_s = self._clock_s()
             await self._driver.sleep(LOOK_S)
+            while self._is_led() and self._clock_s() < looked_s + LOOK_LED_S:
+                await self._driver.pace(LED_STEP_S)
+
+    def _is_led(self) -> bool:
+        """As far as can be told without a call: a leader that is lost is noticed LOOK_LED_S later at most, and the time
+        without it counts from then."""
+        member = self._member
+        return (self.leader and member.running and member.life == self._life
+                and not (self._asked or self._closed or self.doubtful()))
 
     def close(self) -> None:
         """Ends keep()."""
@@ -95,7 +111,8 @@ class LeaderWatch:
         return False
 
     def answer(self, voters: dict[int, str]) -> VoterAnswer:
-        """What the node says now. voters: as it knows them."""
+        """What the node says now, to itself or another whose renewal is late. voters: as it knows them."""
+        self._asked = True
         if not self._member.running and self._member.life == self._life and self._ended:
             self._upto_s = self._clock_s()
         now = self._clock_s()

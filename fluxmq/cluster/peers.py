@@ -349,7 +349,7 @@ class Peers:
             self.broker.relays.expire(int(self.limit_s * 1000))
             self._end_claims()
             self.doubts.expire(now)
-            await self.driver.sleep(LIMIT_PERIOD_S)
+            await self.driver.pace(LIMIT_PERIOD_S)
 
     def _end_claims(self) -> None:
         """What consumers of a node hold that is out of reach for longer than a lease lasts is ready again: they may

@@ -303,7 +303,7 @@ class QueueOwners:
     async def keep(self) -> None:
         """The leader places queues that are not durable anew, empty, when their node is gone; until close()."""
         while not self._closed:
-            await self._driver.sleep(LOOK_S)
+            await self._driver.pace(LOOK_S)
             live = frozenset(self._membership.nodes)
             if not self._membership.is_leader or live == self._live or self._closed:
                 continue

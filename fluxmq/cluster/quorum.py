@@ -75,6 +75,7 @@ class Quorum:
 
         if watch is not None:
             watch.on_look = self._on_look
+            watch.doubtful = lambda: membership.late
 
     def _on_look(self) -> None:
         if self._watch is not None and self._watch.leader:
@@ -101,7 +102,7 @@ class Quorum:
             if self._membership.late:
                 await self._ask_all()
             else:
-                await self._driver.sleep(LOOK_S)
+                await self._driver.pace(LOOK_S)
 
     async def _ask_all(self) -> None:
         """Until the lease is renewed, or the node stops."""

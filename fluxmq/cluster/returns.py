@@ -71,7 +71,7 @@ class Returns:
                     break
                 if session not in self._calling and not self._is_taking(session):
                     self._look(session, held)
-            await self._driver.sleep(PERIOD_S)
+            await self._driver.pace(PERIOD_S)
 
     def _look(self, session: Session, held: HeldSession) -> None:
         owner, data, identity = self._owners.owner(session), self._kept.data(session), held.data.identity

@@ -111,7 +111,7 @@ class Wills:
 
     async def _keep_time(self) -> None:
         while not self._closed:
-            await self._driver.sleep(PERIOD_S)
+            await self._driver.pace(PERIOD_S)
             now = self._driver.now()
             self._tickets.expire(now)
             if self._membership.without_quorum:

@@ -46,12 +46,14 @@ class Member:
         self.seen = 1
         self.silent = False
         self.log_tells = True
+        self.looks = 0
 
     @property
     def ended_with(self) -> int | None:
         return self.seen if self.log_tells else None
 
     async def look(self) -> MemberLook:
+        self.looks += 1
         if self.silent:
             raise StoreError("it stands still")
         return MemberLook(1, self.leader, self.seen)
@@ -101,6 +103,37 @@ def test_the_time_without_a_leader_grows_and_is_certain_up_to_the_last_look(
     member.silent = True
     clock.run(1000)
     assert 0.99 <= watch.answer({}).age_s <= 1.12 and leaderless_ms(watch) >= 2850
+
+
+@pytest.mark.parametrize("case", ["no doubt", "a renewal is late", "another node asks", "its process ends",
+                                  "a new life"])
+def test_a_member_that_knows_a_leader_is_asked_rarely_until_something_says_that_it_may_not(
+        clock: Clock, member: Member, watch: LeaderWatch, case: str) -> None:
+    member.looks = 0
+    clock.run(10_000)
+    assert 8 <= member.looks <= 10
+    asked = member.looks
+    while member.looks == asked:
+        clock.run(10)
+    member.lose_leader()
+    member.looks = 0
+    if case == "a renewal is late":
+        watch.doubtful = lambda: True
+    elif case == "another node asks":
+        assert watch.answer({}).leaderless_s is None
+    elif case == "its process ends":
+        member.end()
+    elif case == "a new life":
+        member.end()
+        member.start()
+    clock.run(10)       # so that the step before the first look does not count
+    clock.run(300)
+    answer = watch.answer({})
+    if case == "no doubt":
+        assert member.looks <= 1
+        clock.run(1000)
+        answer = watch.answer({})
+    assert answer.leaderless_s is not None and answer.age_s <= 0.12
 
 
 def test_a_leader_between_two_looks_shows(clock: Clock, member: Member, watch: LeaderWatch) -> None:

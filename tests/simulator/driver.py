@@ -198,6 +198,10 @@ class SimDriver:
         self.later(seconds, lambda: work.end(None))
         return cast("Awaitable[None]", work)
 
+    def pace(self, period_s: float) -> Awaitable[None]:
+        """Each on beats of its own, so that these meet in every order."""
+        return self.sleep(period_s)
+
     def promise(self) -> Promise[Any]:
         return cast("Promise[Any]", SimWork(self))
 

@@ -48,7 +48,7 @@ from fluxmq.cluster.ports import Change, Compare, Log, StoreError
 
 __all__ = ["OwnMember", "Vote"]
 
-LOOK_S = 5.0        # between two looks at the members
+LOOK_S = 10.0       # between two looks at the members
 RETRY_S = 0.5
 ADD_S = 20.0        # how long an operator waits for a vote
 REFUSED_S = 30.0    # until a member that must not join tries again

@@ -62,6 +62,10 @@ class Driver(Protocol):
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Waits; with 0 it lets other tasks take their turns."""
 
+    def pace(self, period_s: float) -> Awaitable[None]:
+        """Waits for the next beat of a period, which is the same for all that name it: what looks around regularly
+        wakes up together. At least half the period from now, at most one and a half; one period from beat to beat."""
+
     def promise(self) -> Promise[Any]:
         """A result to be delivered later. If who awaits it directly is cancelled, it is done: deliver it by fulfil(),
         and where several wait for it, let them do so by result_of() or end_of()."""
