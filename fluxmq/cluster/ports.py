@@ -212,9 +212,10 @@ class StreamOut(Protocol):
     def idle(self) -> bool:
         """Whether a frame would leave at once: no earlier one is being written."""
 
-    def send(self, frame: bytes) -> None:
-        """Queues a frame. The sender limits what it queues; when `idle` becomes true again, on_idle is called. Does
-        nothing on a stream that is closed."""
+    def send(self, frame: bytes) -> bool:
+        """Queues a frame. Returns whether it was handed to the network at once, and the stream is as idle as before;
+        otherwise on_idle is called when `idle` becomes true again. The sender limits what it queues. Does nothing on a
+        stream that is closed."""
 
     def close(self) -> None:
         """Ends it, without waiting for frames that are queued. on_closed is not called any more."""

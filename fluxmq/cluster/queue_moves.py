@@ -62,6 +62,7 @@ KEEP_S = 5.0  # before it rests: until the old owner has what the new one's clie
 QUIET_S = 1.0  # of it: until the nodes of its consumers have what was sent to them
 HERE_S = 5.0
 ASK_S = 10.0  # before an operator is told that it takes longer
+GONE = "the queue is not at this node any more"
 CERTAIN_S = 60.0  # how long an old owner that does not answer may have its lease, before an operator is told so
 RETRY_S = 0.2
 LOOK_S = 0.002
@@ -201,11 +202,23 @@ class QueueMoves:
                 said = move_refused_of(refusal)
                 raise QueueRefused(said.kind, said.text, said.hint)
         except CallFailed as error:
+            if GONE in str(error) and await self._is_elsewhere(address, owner.name):
+                await self.move(address, node)
+                return
             await self._ask_etcd(address, shown, owner, node, error)
         until = self._driver.now() + HERE_S
         while (home := self._definitions.home_of(address)) is not None and home.node != node \
                 and self._driver.now() < until:
             await self._driver.sleep(LOOK_S)
+
+    async def _is_elsewhere(self, address: Address, former: str) -> bool:
+        """Its former owner has said so: whether this node hears of the new one in time."""
+        until = self._driver.now() + HERE_S
+        while (home := self._definitions.home_of(address)) is not None and home.node == former:
+            if self._driver.now() > until:
+                return False
+            await self._driver.sleep(LOOK_S)
+        return home is not None
 
     async def _ask_etcd(self, address: Address, shown: str, owner: Peer, node: str, error: CallFailed) -> None:
         """The old owner has not answered. Returns if the queue has moved even so. Raises QueueRefused otherwise."""
@@ -261,7 +274,7 @@ class QueueMoves:
         call, address, _ = self._read(body)
         state = self.manager.queues.get(address)
         if state is None or not state.here or state.id != call.identity:
-            raise CallFailed("the queue is not at this node any more", reached=False)
+            raise CallFailed(GONE, reached=False)
         try:
             await self.move(address, call.to)
         except QueueRefused as refused:

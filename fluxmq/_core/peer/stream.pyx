@@ -92,10 +92,11 @@ cdef class FrameStream(PeerHop):
         return self.state == STREAM_BUSY or self.state == STREAM_IDLE
 
     def attach(self, send not None, uint64_t to_epoch, uint64_t position, int version=VERSION_AWAITED):
-        """The stream is connected. send(frame: bytes): hands a frame to the transport. to_epoch: of the other node.
-        position: the last frame of this node's life that it has applied; those behind it are sent again. version: of
-        streams, on which both have agreed. Raises ProtocolError if it names a frame that was never sent; UsageError if
-        this node was told that the other one has died: its next life has a stream of its own."""
+        """The stream is connected. send(frame: bytes): hands a frame to the transport, and returns whether it has left,
+        so that on_idle() will not be called. to_epoch: of the other node. position: the last frame of this node's life
+        that it has applied; those behind it are sent again. version: of streams, on which both have agreed. Raises
+        ProtocolError if it names a frame that was never sent; UsageError if this node was told that the other one has
+        died: its next life has a stream of its own."""
         if self.state >= STREAM_LOST:
             raise UsageError(f"the stream to {self.node} has ended: {self.gone or 'the node has died'}")
         if position > self.handed_ever:
@@ -182,10 +183,13 @@ cdef class FrameStream(PeerHop):
 
     cdef int send_one(self, bytes frame) except -1:
         self.enter(STREAM_BUSY)
-        self.hub.cold = True        # ends a lingering turn, so that the event loop writes the frame
         self.frames_sent += 1
         self.bytes_sent += len(frame)
-        self.send(frame)
+        if self.send(frame):
+            if self.state == STREAM_BUSY:
+                self.enter(STREAM_IDLE)
+        else:
+            self.hub.cold = True        # ends a lingering turn, so that the event loop writes the frame
         return 0
 
     cdef int send_unnumbered(self, uint8_t flags, uint64_t sequence) except -1:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Iterable
 from typing import Any, cast
@@ -106,6 +107,7 @@ class Http2Connection(asyncio.Protocol):
         self.over = False
         self.streams: dict[int, RpcStream] = {}
         self._transport: asyncio.Transport | None = None
+        self._socket = -1  # its file descriptor, if what is written goes there as it is
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()  # the socket is closed, and nothing refers to this
         self._keepalive_s = keepalive_s
@@ -137,7 +139,10 @@ class Http2Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=1, low=0)
         # asyncio does it only for sockets that say that they are of TCP, which those do not that were accepted.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain = transport.get_extra_info("socket")
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if transport.get_extra_info("ssl_object") is None:
+            self._socket = plain.fileno()
         self._h2.initiate_connection()
         self._frames.put(self._h2.data_to_send())
         self._frames.begin()
@@ -183,7 +188,7 @@ class Http2Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         self.full = False
         self._answers = 0
-        self._look_soon()
+        self.look_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -192,7 +197,7 @@ class Http2Connection(asyncio.Protocol):
                 timer.cancel()
         self._check = self._ending = None
         self._lose(self._why or (str(exc) if exc is not None else ""))
-        self._transport = None
+        self._transport, self._socket = None, -1
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -203,9 +208,10 @@ class Http2Connection(asyncio.Protocol):
         data = self._frames.take()
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-            self._look_soon()
+            self.look_soon()
 
-    def _look_soon(self) -> None:
+    def look_soon(self) -> None:
+        """on_written() of every stream is called, unless something is not with the system yet."""
         if not self._look_due:
             self._look_due = True
             self._loop.call_soon(self._look)
@@ -235,10 +241,23 @@ class Http2Connection(asyncio.Protocol):
         self._h2.send_headers(stream.number, headers, end_stream=end)
         self._frames.put(self._h2.data_to_send())
 
-    def send(self, stream: RpcStream, data: bytes) -> None:
-        """A message with this as its field 1."""
+    def send(self, stream: RpcStream, data: bytes) -> bool:
+        """A message with this as its field 1. Returns whether it has left already: then on_written() is not called."""
         self._frames.send(stream.frames, data)
-        self.flush()
+        transport = self._transport
+        if self._socket < 0 or transport is None or transport.get_write_buffer_size() or transport.is_closing():
+            self.flush()
+            return False
+        # The event loop would write it in its next turn, and need one for that.
+        whole = self._frames.take()
+        try:
+            left = whole[os.write(self._socket, whole):]
+        except OSError:         # it takes nothing now, or is broken: then the transport finds out, too
+            left = whole
+        if left:
+            transport.write(left)
+            self.look_soon()
+        return not left and stream.written
 
     def served(self) -> None:
         """A call has begun or was answered, so what it has cost does not count (Http2Frames.served)."""

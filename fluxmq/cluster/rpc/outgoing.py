@@ -58,17 +58,20 @@ class Outgoing(RpcStream):
         """See StreamOut."""
         return self._open and not self._closed and not self._writing
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> bool:
         """See StreamOut. Raises UsageError for a frame over the limit."""
         if len(frame) > self._settings.frame_bytes_max:
             raise UsageError(f"a frame of {len(frame)} bytes, over {self._settings.frame_bytes_max}")
         if self._closed or self._over.done():
-            return
+            return False
         if not self._open:
             self._early.append(frame)
         elif self.connection is not None:
-            self._writing = True
-            self.connection.send(self, frame)
+            writing, self._writing = self._writing, True
+            if self.connection.send(self, frame) and not writing:
+                self._writing = False
+                return True
+        return False
 
     def close(self) -> None:
         """See StreamOut."""
@@ -158,8 +161,11 @@ class Outgoing(RpcStream):
         self._open = True
         self._late.cancel()
         early, self._early = self._early, []
-        for frame in early:         # ahead of what is sent from on_open
-            self.send(frame)
+        if early and self.connection is not None:       # ahead of what is sent from on_open
+            self._writing = True
+            for frame in early:
+                self.connection.send(self, frame)
+            self.connection.look_soon()
         self._handler.on_open(self, data)
 
     def on_other(self, message: bytes) -> None:

@@ -12,10 +12,16 @@ from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.tls import Tls
 from fluxmq.cluster.rpc.transport import GrpcTransport
 
-__all__ = ["FAST", "Node", "failure_of", "parts_of"]
+__all__ = ["FAST", "Node", "failure_of", "parts_of", "send"]
 
 # What a failing test waits for is as long as ever; what has to fail in time does so soon.
 FAST = Settings(keepalive_s=1.0, hello_s=2.0)
+
+
+def send(stream: StreamOut, frame: bytes) -> None:
+    """Sends a frame. on_idle is called in any case when it has left, also if that is at once."""
+    if stream.send(frame):
+        asyncio.get_running_loop().call_soon(lambda: stream.idle and stream.on_idle())
 
 
 class Node:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cluster.rpc.conftest import Run
-from cluster.rpc.nodes import FAST, Node
+from cluster.rpc.nodes import FAST, Node, send
 from kit.proxy import FROM_TARGET, TO_TARGET, Proxy
 
 from fluxmq.cluster.ports import StreamOut
@@ -45,7 +45,7 @@ class Sender:
                 number = len(self.sent[stream])
                 size = self.chance.choice((0, 10, 1000, 50_000, 200_000))
                 self.sent[stream].append(frame_of(self.names[stream], number, size))
-                stream.send(self.sent[stream][-1])
+                send(stream, self.sent[stream][-1])
 
 
 def fault(proxy: Proxy, chance: random.Random) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cluster.rpc.conftest import Run
+from cluster.rpc.nodes import send
 from kit.http2 import (
     CALL,
     CONTINUATION,
@@ -56,6 +57,10 @@ class Pipe(asyncio.Transport):
 
     def setsockopt(self, *_: int) -> None:
         """Of its socket."""
+
+    def fileno(self) -> int:
+        """Of its socket: it has none, so everything is written here."""
+        return -1
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert (high, low) == (1, 0)
@@ -113,12 +118,12 @@ class Handler:
         self._open.add(stream)
         stream.on_idle = lambda: self._idle(stream)
         if not self._close(stream):
-            stream.send(bytes(self._chance.choice((0, 10, 100_000))))
+            send(stream, bytes(self._chance.choice((0, 10, 100_000))))
 
     def _idle(self, stream: Any) -> None:
         assert stream.idle and stream in self._open
         if not self._close(stream) and self._chance.random() < 0.7:
-            stream.send(bytes(self._chance.choice((0, 10, 100_000))))
+            send(stream, bytes(self._chance.choice((0, 10, 100_000))))
 
     def on_closed(self, stream: Any, why: str) -> None:
         assert why and stream not in self.closed

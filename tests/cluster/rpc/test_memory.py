@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
-from cluster.rpc.nodes import Node
+from cluster.rpc.nodes import Node, send
 from kit.loops import run_on
 from kit.proxy import Proxy
 
@@ -34,7 +34,7 @@ def test_streams_that_end_in_the_middle_of_frames(how: str) -> None:
             def event(name: str, *what: Any) -> None:
                 if name in ("open", "idle"):
                     sent.append(name)
-                    what[0].send(FRAME)
+                    send(what[0], FRAME)
 
             one.on_event, other.answer = event, opened
             with Proxy(other.target) as proxy:

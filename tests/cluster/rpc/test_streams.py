@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 from cluster.rpc.conftest import Run
-from cluster.rpc.nodes import FAST, Node, parts_of
+from cluster.rpc.nodes import FAST, Node, parts_of, send
 from kit.proxy import FROM_TARGET, TO_TARGET, Proxy
 
 from fluxmq._core.errors import UsageError
@@ -81,8 +81,8 @@ def test_a_stream_is_not_idle_until_it_is_open_and_its_frames_are_written(run: R
             assert stream.idle and one.idles == [stream]
             await other.until(lambda: len(other.frames[b"hello"]) == 2)
             assert other.frames[b"hello"] == [b"early", b"bird"]
-            stream.send(b"more")
-            assert not stream.idle
+            assert stream.send(b"small") and stream.idle and one.idles == [stream]
+            assert not stream.send(bytes(8 << 20)) and not stream.idle      # more than the system takes at once
             await one.until(lambda: len(one.idles) == 2)
     run(test())
 
@@ -96,7 +96,7 @@ def test_what_is_sent_when_told_of_idleness_goes_on(run: Run) -> None:
 
             def event(name: str, *what: Any) -> None:
                 if name in ("open", "idle") and left:
-                    what[0].send(left.pop(0))
+                    send(what[0], left.pop(0))
 
             one.on_event = event
             one.transport.dial(other.address, b"hello")
@@ -126,11 +126,11 @@ def test_a_node_that_does_not_read_stops_its_own_stream_only(run: Run) -> None:
             def event(name: str, *what: Any) -> None:
                 nonlocal sent
                 if name == "idle" and what[0] is slow:
-                    slow.send(bytes(256 * 1024))
+                    send(slow, bytes(256 * 1024))
                     sent += 1
 
             one.on_event = event
-            slow.send(b"first")
+            send(slow, b"first")
             for number in range(500):
                 quick.send(b"%d" % number)
                 assert await parts_of(one, other.address, "echo", b"x") == [b"x"]
@@ -170,7 +170,7 @@ def test_a_stream_that_is_closed_later_says_why(run: Run, busy: bool) -> None:
         async with two() as (one, other):
             def event(name: str, *what: Any) -> None:
                 if name in ("open", "idle") and busy:
-                    what[0].send(bytes(200_000))
+                    send(what[0], bytes(200_000))
             one.on_event = event
             for number in range(30):
                 hello = b"%d" % number
@@ -485,7 +485,7 @@ def test_stop_while_streams_are_busy(run: Run, who: str) -> None:
         async with two() as (one, other):
             def event(name: str, *what: Any) -> None:
                 if name in ("open", "idle"):
-                    what[0].send(bytes(100_000))
+                    send(what[0], bytes(100_000))
 
             one.on_event = event
             streams = [one.transport.dial(other.address, b"%d" % number) for number in range(10)]

@@ -188,6 +188,14 @@ class Pipe:
             self._queue.append(item)
             self._network.world.events.later(self._network.chance.randint(0, 1) / 1000, self.pump)
 
+    def put_at_once(self, item: object) -> bool:
+        """Writes an item if the pipe is idle and may be written to; whether it was."""
+        able = (self.open and not self.ended and not self._queue and self._source.runs
+                and len(self._wire) + self._unread < WINDOW)
+        if able:
+            self.write(item)
+        return able
+
     def pump(self) -> None:
         """Writes what may be written now."""
         if not self.open or not self._queue or not self._source.runs:

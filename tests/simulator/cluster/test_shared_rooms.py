@@ -349,7 +349,7 @@ def test_a_fast_client_gets_ahead_in_all_its_queues_and_gives_back_what_waits_wh
 
 def test_what_waits_is_given_back_to_an_owner_that_is_back_and_has_nothing_more_to_send(kind: str) -> None:
     world = World(kind, 1, 40)
-    total = 200 if kind == "mqtt" else 300      # at the end some of it is waiting
+    total = 250 if kind == "mqtt" else 300      # at the end some of it is waiting
     for _ in range(total // 50):
         world.publish("q0", 50)
     taken = 0

@@ -6,7 +6,7 @@ from simulator.cluster.walks import PART, WALKS
 
 
 @pytest.mark.parametrize(("name", "files_max", "entries_max", "of_part_max"), [
-    ("takeover", 34, 315, 290), ("move", 34, 250, 230)])
+    ("takeover", 34, 315, 297), ("move", 34, 250, 230)])
 def test_a_walk_does_not_grow(name: str, files_max: int, entries_max: int, of_part_max: int) -> None:
     """What was counted when this was written, and a little more. Who adds a step looks at the table first:
     `cd tests && python -m simulator.cluster.walks`."""

@@ -8,6 +8,7 @@ its process is dead, or after its stop, is refused.
 """
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -23,6 +24,8 @@ __all__ = ["SimCall", "SimStreamIn", "SimStreamOut", "SimTransport"]
 # What travels: tuples that begin with one of these.
 HELLO, ACCEPTED, FRAME, CALL, PART, DONE, FAILED = range(7)
 
+AT_ONCE = 0.5   # part of the frames that leave within StreamOut.send(), when nothing waits
+
 
 class SimStreamOut:
     """A StreamOut."""
@@ -32,15 +35,21 @@ class SimStreamOut:
         self.on_idle: Callable[[], object] = lambda: None
         self.accepted = False
         self._transport = transport
+        self._chance = random.Random(f"{transport.address} {address}")     # its own: what others draw stays so
         self.side = Side(transport.process, self._on_item, self._on_break, self._on_idle)
 
     @property
     def idle(self) -> bool:
         return self.accepted and not self.side.closed and self.side.out.idle
 
-    def send(self, frame: bytes) -> None:
-        if self.side.connected:
-            self.side.put((FRAME, bytes(frame)))
+    def send(self, frame: bytes) -> bool:
+        if not self.side.connected:
+            return False
+        item = (FRAME, bytes(frame))
+        if self.accepted and self._chance.random() < AT_ONCE and self.side.out.put_at_once(item):
+            return True
+        self.side.put(item)
+        return False
 
     def close(self) -> None:
         self._transport.streams.pop(self, None)
