@@ -5,23 +5,24 @@ Exit status 0: no, or that cannot be told from noise, or there is no baseline. 1
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from fluxmq._core.errors import FluxError
+from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq._core.testing.probes import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.report import gate_report
 from fluxmq.bench.gate.rows import ROWS, GateRow, chosen
-from fluxmq.bench.gate.turns import Homes, Turns
+from fluxmq.bench.gate.turns import Homes, Turns, what_misses
 from fluxmq.bench.gate.workload import PUBLISHES
 from fluxmq.bench.load.brokers import BrokerError
 from fluxmq.bench.load.compare import pinned
@@ -198,18 +199,31 @@ class Measurement:
         with scratch() as folder, pinned(True) as cores:
             turns = Turns(homes=homes, seconds=self.seconds, cores=cores, folder=folder, publishes=self.publishes)
             for row in self.rows:
+                if why := self.left_out(row, homes):
+                    progress.say(f"{row.key}: left out: {why}")
+                    continue
                 rounds, began = self.rounds * row.times, time.monotonic()
                 if not progress.live:
                     progress.say(f"{row.key}: {row.work}; rounds: {rounds}")
-                for number, (before, after) in enumerate(found[:rounds]):
-                    progress.step(f"{row.key}: {row.work}, round {number + 1}")
-                    pair = turns.round(row, number)
-                    before |= pair.baseline
-                    after |= pair.candidate
+                with closing(turns.rounds(row, rounds)) as pairs:
+                    for number, (before, after) in enumerate(found[:rounds]):
+                        progress.step(f"{row.key}: {row.work}, round {number + 1}")
+                        pair = next(pairs)
+                        before |= pair.baseline
+                        after |= pair.candidate
                 progress.clear()
                 verdict = judge([Pair(before, after) for before, after in found[:rounds]], limits)
                 progress.say(f"{row.key}: {in_short(row, verdict)} ({time.monotonic() - began:.0f} s)")
         return [Pair(before, after) for before, after in found]
+
+    def left_out(self, row: GateRow, homes: Homes) -> str:
+        """Why a row is, empty if it is not. Raises ConfigError where a program is missing that must be there."""
+        try:
+            return what_misses(row, homes)
+        except ConfigError as error:
+            if os.environ.get("FLUXMQ_REQUIRE_TOOLS") == "1":
+                raise
+            return str(error)
 
 
 def in_short(row: GateRow, verdict: Verdict) -> str:

@@ -1,5 +1,5 @@
 """What the gate loads both brokers with: a few rows of the compiled load generator, the replay of a workload, many idle
-connections, a start with much to read.
+connections, a start with much to read, messages that cross from a node of a cluster to another.
 
 A row is chosen so that its figure depends on what the broker does and as little as can be on chance: on the disk, and
 on how many messages it finds at a time, which the scheduler decides.
@@ -11,17 +11,19 @@ from typing import Any, Literal
 
 __all__ = ["ROWS", "GateRow", "chosen"]
 
-Kind = Literal["load", "amqp", "replay", "idle", "start"]
+Kind = Literal["load", "amqp", "replay", "idle", "start", "nodes"]
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class GateRow:
-    """kind: the MQTT generator, the AMQP generator, the replay, idle connections, or a start. load: fields of the
-    generator's options; of a start, how many there are of each kind of thing.
+    """kind: the MQTT generator, the AMQP generator, the replay, idle connections, a start, or the MQTT generator with
+    publishers at one node of a cluster and subscribers at the other. load: fields of the generator's options; of a
+    start, how many there are of each kind of thing.
 
     queue: the type that a publish to an unknown queue makes. rate: which figure is the throughput. settings: of the
     brokers, where not as they ship. passes: how often each broker is loaded in a round. times: pairs of this row for
     each round that was asked for; a figure that is quiet, of turns that are short, gets its power from more of them.
+    stretch: how many times as long as was asked for a turn is, where little happens in a second.
     """
 
     key: str
@@ -33,6 +35,7 @@ class GateRow:
     settings: dict[str, str] = field(default_factory=dict)
     passes: int = 2
     times: int = 1
+    stretch: float = 1.0
 
     @property
     def transports(self) -> tuple[str, ...]:
@@ -59,6 +62,9 @@ ROWS: tuple[GateRow, ...] = (
             load={"connections": 6000, "first": 3000}),
     GateRow(key="start", work="a start that finds 2 000 queues, a message in each, and 2 000 retained messages",
             kind="start", passes=1, load={"queues": 2000, "retained": 2000}),
+    # One by one, as most traffic is, each message costs the whole way; in batches it would cost a hundredth.
+    GateRow(key="two-nodes", work="2 000 messages/s from one node to another, one by one, QoS 0", kind="nodes",
+            stretch=2.0, load={"rate": 2000.0, "pubs": 5, "subs": 5, "topics": "pairs"}),
 )
 
 

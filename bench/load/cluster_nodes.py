@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.request
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, free_port, start_broker
+from fluxmq.bench.load.procinfo import children
 
 __all__ = ["ClusterNodes"]
 
@@ -21,12 +23,15 @@ PATIENCE_SECONDS = 90.0
 @dataclass(slots=True)
 class ClusterNodes:
     """folder: an empty directory of its own. ttl: of the nodes' leases, seconds. settings: of every node, besides those
-    that make the cluster. Leaving its context stops the nodes. Raises BrokerError when one does not start."""
+    that make the cluster. home: see Needs. cores: processors to run on when they have started, which needs all there
+    are; empty for any. Leaving its context stops the nodes. Raises BrokerError when one does not start."""
 
     folder: Path
     count: int = 3
     ttl: float = 10.0
     settings: dict[str, str] = field(default_factory=dict)
+    cores: frozenset[int] = frozenset()
+    home: Path | None = None
     brokers: dict[int, Broker] = field(default_factory=dict)
     _fixed: list[dict[str, str]] = field(default_factory=list)
 
@@ -47,6 +52,8 @@ class ClusterNodes:
             with ThreadPoolExecutor(self.count) as pool:
                 list(pool.map(self.start, range(self.count)))
             self.wait(self.whole, "the nodes do not become one cluster")
+            if self.cores:
+                self.keep_to(self.cores)
         except BaseException:
             self.stop_all()
             raise
@@ -59,10 +66,22 @@ class ClusterNodes:
         """Starts a node; it is ready when this returns."""
         folder = self.folder / f"node-{number}"
         folder.mkdir(exist_ok=True)
-        needs = Needs(folder=folder, settings=self._fixed[number], patience=PATIENCE_SECONDS)
+        needs = Needs(folder=folder, settings=self._fixed[number], patience=PATIENCE_SECONDS, home=self.home,
+                      cores=self.cores and self.cores | os.sched_getaffinity(0))
         broker = self.brokers[number] = start_broker("fluxmq", needs)
         self.wait(lambda: self.view(number)["state"] == "serving", f"node {number} does not join")
         return broker
+
+    def keep_to(self, cores: frozenset[int]) -> None:
+        """All threads there are, of the members of etcd too; others inherit it."""
+        for pid in self.pids():
+            for task in list(Path(f"/proc/{pid}/task").iterdir()):
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.sched_setaffinity(int(task.name), cores)
+
+    def pids(self) -> list[int]:
+        """Of nodes and members of etcd."""
+        return [pid for broker in self.brokers.values() for pid in children(broker.pid)]
 
     def whole(self) -> bool:
         """Whether every node has streams to and from all others."""
@@ -74,6 +93,15 @@ class ClusterNodes:
         broker = self.brokers.pop(number)
         broker.process.kill()
         broker.stop()
+
+    def kill_all(self) -> None:
+        """SIGKILL to all: nobody needs what they have. Their members of etcd have ended when this returns."""
+        running = [Path(f"/proc/{pid}") for pid in self.pids()]
+        for broker in self.brokers.values():
+            broker.process.kill()
+        for number in list(self.brokers):
+            self.kill(number)
+        self.wait(lambda: not any(process.exists() for process in running), "members of etcd do not end")
 
     def stop(self, number: int) -> None:
         self.brokers.pop(number).stop()

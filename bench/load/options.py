@@ -28,7 +28,8 @@ class LoadOptions:
     as many as its window allows. queue: the type of the queue `prefix` that is published to and consumed from, "" for
     an ordinary topic; its subscribers share the messages of a classic queue, and each has all of a stream. start: where
     a stream's subscribers begin, in the words of the SUBSCRIBE's user property `offset` ("" leaves it to the broker).
-    sub_addrs: where the subscribers connect, one after the other; empty: where the publishers do.
+    sub_addrs: where the subscribers connect, one after the other; empty: where the publishers do. node_pids: of several
+    nodes whose processor time is asked for instead of that of broker_pid, without that of their etcd members.
     """
 
     addr: str = "127.0.0.1:1883"
@@ -63,6 +64,7 @@ class LoadOptions:
     broker_pid: int | None = None
     prefix: str = "b"
     sub_addrs: tuple[str, ...] = ()
+    node_pids: tuple[int, ...] = ()
     queue: Literal["", "classic", "stream"] = ""
     start: str = ""
 

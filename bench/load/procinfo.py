@@ -39,7 +39,7 @@ def children(pid: int) -> list[int]:
 
 
 def read_cpu(pid: int, *, alone: bool = False) -> CpuReading:
-    """CPU time of the process and its children. alone: without them. Raises ProcessLookupError when it is gone."""
+    """CPU time of the process and, unless alone, its children. Raises ProcessLookupError when it is gone."""
     user = system = 0.0
     threads: dict[int, int] = {}
     tick = os.sysconf("SC_CLK_TCK")

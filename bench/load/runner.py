@@ -10,7 +10,7 @@ from typing import Any
 from fluxmq.bench.load import packets
 from fluxmq.bench.load.engine import Engine
 from fluxmq.bench.load.options import HEAD_SIZE, LoadOptions
-from fluxmq.bench.load.procinfo import cpu_between, memory, read_cpu
+from fluxmq.bench.load.procinfo import CpuReading, cpu_between, memory, read_cpu
 from fluxmq.bench.load.sockets import SourceAddresses, client_context, open_socket, raise_descriptor_limit
 
 __all__ = ["run_load"]
@@ -88,12 +88,18 @@ def turn(engine: Engine, options: LoadOptions, seconds: float) -> None:
         engine.turn(min(left, SLICE_SECONDS))
 
 
+def read_brokers(options: LoadOptions) -> list[CpuReading]:
+    if options.node_pids:
+        return [read_cpu(pid, alone=True) for pid in options.node_pids]
+    return [read_cpu(options.broker_pid)] if options.broker_pid else []
+
+
 def measure(engine: Engine, options: LoadOptions) -> dict[str, Any]:
     engine.start()
     turn(engine, options, options.warmup)
     pid = options.broker_pid
     own_before = os.times()
-    cpu_before = read_cpu(pid) if pid else None
+    cpu_before = read_brokers(options)
     before = engine.counts()
     engine.measure(True)
     started = time.monotonic()
@@ -101,7 +107,7 @@ def measure(engine: Engine, options: LoadOptions) -> dict[str, Any]:
     elapsed = time.monotonic() - started
     engine.measure(False)
     after = engine.counts()
-    cpu_after = read_cpu(pid) if pid else None
+    cpu_after = read_brokers(options)
     own_after = os.times()
     drained = engine.drain(options.drain)
     total = engine.counts()
@@ -120,15 +126,17 @@ def measure(engine: Engine, options: LoadOptions) -> dict[str, Any]:
         "total": total, "drained": drained, "checked": options.size >= HEAD_SIZE and options.subs > 0,
         "generator_cpu_share": (sum(own_after[:2]) - sum(own_before[:2])) / elapsed,
     }
-    if pid and cpu_before and cpu_after:
-        used = cpu_between(cpu_before, cpu_after)
+    if cpu_before:
+        used = sum(map(cpu_between, cpu_before, cpu_after))
         result["broker_cpu_seconds"] = used
         result["broker_cpu_share"] = used / elapsed
-        result["broker_cpu_user_seconds"] = cpu_after.user - cpu_before.user
-        result["broker_cpu_system_seconds"] = cpu_after.system - cpu_before.system
+        for kind in ("user", "system"):
+            result[f"broker_cpu_{kind}_seconds"] = sum(getattr(one, kind) for one in cpu_after) - sum(
+                getattr(one, kind) for one in cpu_before)
         # Without subscribers the broker's work is to receive messages.
         messages = delivered if options.subs else sent
         result["broker_cpu_us_per_message"] = used * MICRO / messages if messages else None
+    if pid:
         result["broker_memory"] = {"rss": memory(pid).rss, "peak": memory(pid).peak}
     return result
 

@@ -17,13 +17,16 @@ from kit.python import HOME, environment
 from kit.slowdown import slow_home
 from kit.tools import require_tool
 
+from fluxmq._core.errors import ConfigError
 from fluxmq._core.testing.probes import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.report import gate_report
 from fluxmq.bench.gate.reuse import reuse
 from fluxmq.bench.gate.rows import ROWS
+from fluxmq.bench.gate.turns import Homes, what_misses
 from fluxmq.bench.gate.workload import write_workload
+from fluxmq.cluster.etcd.binary import find_binary
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.gate.judging import GateError, Pair, Verdict, judge, load_thresholds
 from fluxmq.spark.replay.plan import plain_plan
@@ -57,19 +60,28 @@ def rounds_of(key: str) -> int:
     return next(row.times for row in ROWS if row.key == key)
 
 
+def no_etcd() -> bool:
+    """Then rows of clusters are left out."""
+    try:
+        find_binary()
+    except ConfigError:
+        return True
+    return False
+
+
 # ── what it measures ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.timeout(12 * SECONDS)
-def test_a_slowdown_of_a_quarter_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("row", ["qos1-pairs", pytest.param("two-nodes", marks=pytest.mark.soak)])
+def test_a_slowdown_of_a_quarter_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
     """Noise is the right answer on a machine that is too busy for so short a look, and a longer one is taken then, at
     last of a broker that is so slow that no noise hides it; that it passes would be wrong at any time."""
     slow = slow_home(tmp_path, monkeypatch, QUARTER_SLOWER)
     for rounds, seconds, percent in ((5, 0.1, QUARTER_SLOWER), (10, 0.4, QUARTER_SLOWER), (12, 1.0, QUARTER_SLOWER),
                                      (12, 1.0, FOUR_TIMES)):
         monkeypatch.setenv("SLOWDOWN_PERCENT", str(percent))
-        status, verdict = quick("--only", "qos1-pairs", "--baseline", HOME, "--candidate", slow, rounds=rounds,
-                                seconds=seconds)
+        status, verdict = quick("--only", row, "--baseline", HOME, "--candidate", slow, rounds=rounds, seconds=seconds)
         if outcomes(verdict)["cpu_per_message_us"] != "noise":
             break
     assert outcomes(verdict)["cpu_per_message_us"] == "regression", verdict
@@ -94,7 +106,7 @@ def test_every_row_is_measured() -> None:
     assert status == 0 and verdict["outcome"] == "noise"
     found = {finding["measure"]: finding for finding in verdict["findings"]}
     timed = {"idle": ("cpu_per_connection_us", "bytes_per_connection"), "start": ("cpu_s", "seconds", "resident_bytes")}
-    loaded = [row for row in ROWS if row.key not in timed]
+    loaded = [row for row in ROWS if row.key not in timed and not (row.kind == "nodes" and no_etcd())]
     timed |= {row.key: ("throughput", "cpu_per_message_us", "latency_p99_us") for row in loaded}
     for key, names in timed.items():
         for name in names:
@@ -104,6 +116,23 @@ def test_every_row_is_measured() -> None:
         for name in ("lost", "duplicates", "order_violations"):
             assert found[f"{row.key}/{name}"]["outcome"] == "pass"
     assert len(found) == 6 * len(loaded) + 5
+
+
+def test_a_row_of_clusters_is_left_out_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in ROWS if row.kind == "nodes")
+    assert "forms no clusters" in what_misses(row, Homes(tmp_path, None))
+    assert "forms no clusters" in what_misses(row, Homes(None, tmp_path))
+    assert not any(what_misses(other, Homes(tmp_path, None)) for other in ROWS if other is not row)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no etcd in PATH"):
+        what_misses(row, Homes(None, None))
+    monkeypatch.delenv("FLUXMQ_REQUIRE_TOOLS", raising=False)
+    done = run_gate("--baseline", HOME, "--only", row.key)
+    assert done.returncode == 2 and f"{row.key}: left out: " in done.stderr and "Traceback" not in done.stderr
+    monkeypatch.setenv("FLUXMQ_REQUIRE_TOOLS", "1")
+    done = run_gate("--baseline", HOME, "--only", row.key)
+    assert done.returncode == 2 and done.stderr.endswith("(Debian: apt-get install etcd-server), or name one in "
+                                                         "cluster.etcd.binary\n")
 
 
 def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
