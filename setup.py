@@ -32,10 +32,10 @@ C_FILES = "build/plain/c"
 SHARED = "fluxmq._core._cyutility"
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
-# Packages of the core, each above those in front of it (tests/tidy/test_rings.py); peer, client, record and testing
-# beside them.
+# Packages of the core, each above those in front of it (tests/tidy/test_rings.py); peer, raft, client, record and
+# testing beside them.
 CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queue", "exchange", "bridge", "hub", "net",
-        "peer", "client", "record", "testing"]
+        "peer", "raft", "client", "record", "testing"]
 SPARK = ["examples", "gate", "measures", "player", "profile", "replay", "report", "source", "verify"]
 PACKAGES = [
     *find_packages(include=["fluxmq", "fluxmq.*"]),
@@ -59,6 +59,7 @@ PARSERS = {
     "bridge": {"header", "to_mqtt", "translate"},
     "net": {"websocket"},
     "peer": {"frames", "http2"},
+    "raft": {"messages"},
     "record": {"amqp091", "columns", "counts", "json", "mqtt", "pending", "ring", "rows", "state"},
     "client": {"machine", "message", "publishing", "session", "writer"},
     "testing": {"amqp091", "codec", "frames_probe", "tap_probe", "trie_probe", "websocket_probe"},

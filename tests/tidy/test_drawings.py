@@ -13,6 +13,7 @@ from fluxmq._core.net import transport
 from fluxmq._core.peer import stream
 from fluxmq._core.pubsub import session
 from fluxmq._core.queue import claim
+from fluxmq._core.raft import machine
 from fluxmq.edge.amqp091 import handshake
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ TABLES = {
     "fluxmq/_core/peer/stream.pxd": stream.TRANSITIONS,
     "fluxmq/_core/pubsub/session.pxd": session.TRANSITIONS,
     "fluxmq/_core/queue/claim.pxd": claim.TRANSITIONS,
+    "fluxmq/_core/raft/machine.pxd": machine.TRANSITIONS,
     "fluxmq/edge/amqp091/handshake.py": HANDSHAKE,
 }
 

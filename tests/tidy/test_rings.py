@@ -31,6 +31,7 @@ MAY: dict[str, set[str]] = {
 CORE = ("wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queue", "exchange", "bridge", "hub", "net")
 BESIDE = {"client": {"wire", "mqtt", "amqp091"}, "record": {"wire", "mqtt", "amqp091", "memory"},
           "peer": {"wire", "mqtt", "amqp091", "disk", "envelope", "memory", "pubsub", "queue", "hub"},
+          "raft": {"wire"},
           "testing": {*CORE, "client", "peer"}}
 # Do not know each other. Of AMQP's messages queues know what the envelope says.
 APART = [{"exchange", "queue"}, *({"amqp091", other} for other in ("mqtt", "disk", "memory", "pubsub", "queue"))]
