@@ -18,6 +18,7 @@ READERS = {
                                   "decode_index", "decode_trailer", "due_pairs", "find_batch", "find_time",
                                   "messages_of", "take_messages", "walk"},
     "_core/queue/page": {"decode_page"},
+    "_core/raft/messages": {"decode_message"},
     "_core/queue/rows": {"appends_of", "scan_batch"},
     "storage/journal_files": {"read_batches"},
     "_core/mqtt/decode": {"Decoder", "connect_level", "decode_packet"},
@@ -34,10 +35,12 @@ MAY = {
     "tests/fuzz/fuzz_client.py": {"Decoder"},       # the client's machine is held against the broker's decoder
     "tests/fuzz/fuzz_decoder.py": {"Decoder", "decode_packet", "decode_properties"},
     "tests/kit/journals.py": {"read_batches"},      # contents(): both readers must have the same
+    "tests/kit/raft.py": {"decode_message"},        # the network carries bytes
     "tests/property/test_amqp091_codec.py": {"decode_method", "decode_properties", "decode_table"},
     "tests/property/test_journal.py": {"batch_at", "crc32c", "iter_records", "proof_of_sync"},
     "tests/property/test_mqtt_codec.py": {"Decoder", "decode_packet", "decode_properties"},
     "tests/property/test_queue_rows.py": {"appends_of", "decode_page", "scan_batch"},
+    "tests/property/test_raft_messages.py": {"decode_message"},
     "tests/property/test_segments.py": {"block_of", "due_pairs", "find_time", "messages_of"},
     "tests/unit/test_amqp091_fields.py": {"decode_method", "decode_properties", "decode_table"},
     "tests/unit/test_amqp091_generated.py": {"decode_method"},

@@ -65,7 +65,7 @@ cdef class Raft:
     cdef uint32_t election_ticks
     cdef uint32_t heartbeat_ticks
     cdef uint32_t election_limit        # drawn anew for each wait
-    cdef uint32_t elapsed               # ticks: of a leader since it last looked who is there, of others since a leader was heard
+    cdef uint32_t elapsed               # ticks since a leader was heard; of a leader, since it looked who is there
     cdef uint32_t heartbeat_elapsed
     cdef uint64_t append_bytes_max
     cdef uint64_t flying_bytes_max
@@ -77,7 +77,7 @@ cdef class Raft:
     cdef list later                     # those that wait for the disk
     cdef uint64_t taken                 # entries up to here were given out to be persisted
     cdef uint64_t taken_number          # of the last Taken
-    cdef object pending                 # deque of [number of a Taken, how far the log goes with it] that is not persisted
+    cdef object pending                 # deque of [number of a Taken that is not on the disk, how far the log goes]
     cdef uint64_t cut_from              # and of these, what is from here on is not in the log any more; 0: nothing
     cdef bint vote_changed
     cdef uint64_t own_vote_in           # number of the Taken with a candidate's vote for itself

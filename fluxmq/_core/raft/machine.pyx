@@ -65,9 +65,10 @@ cdef class Progress:
 class Taken:
     """What take() gives out.
 
-    number: for persisted(). cut: entries from this index on are removed from the disk first; 0: none. first: index of the first of `entries`,
-    which are persisted. vote: (term, vote) to be persisted, or None. now: messages that leave at once; later: those
-    that leave when all of this, and what was taken before, is persisted. applied: index of the first of `committed`.
+    number: for persisted(). cut: entries from this index on are removed from the disk first; 0: none. first: index of
+    the first of `entries`, which are persisted. vote: (term, vote) to be persisted, or None. now: messages that leave
+    at once; later: those that leave when all of this, and what was taken before, is persisted. applied: index of the
+    first of `committed`.
     """
 
     __slots__ = ("applied", "committed", "cut", "entries", "first", "later", "now", "number", "vote")
@@ -212,8 +213,8 @@ cdef class Raft:
             self.stand(False)
 
     cdef bint may_stand(self) except -1:
-        """A leader that removes itself goes when that is committed. If it ends before, the others may need its log: until
-        then it may stand, although it has no vote."""
+        """A leader that removes itself goes when that is committed. If it ends before, others may need its log:
+        until then it may stand, although it has no vote."""
         cdef tuple members = self.newest_members()
         if self.own not in self.voters and members[0] > self.commit and len(self.members) > 1:
             members = self.members[len(self.members) - 2]
@@ -304,8 +305,8 @@ cdef class Raft:
         return self.log.last()
 
     def transfer(self, uint32_t to) -> bool:
-        """Gives leadership to a voter that is in step. Returns whether that has begun: it ends with another leader, or after
-        an election timeout without one. No proposals are taken meanwhile."""
+        """Gives leadership to a voter that is in step. Returns whether that has begun: it ends with another leader, or
+        after an election timeout without one. No proposals are taken meanwhile."""
         cdef Progress replica = self.progress.get(to)
         if self.state != LEADER or self.transferee or replica is None or replica.learner or replica.pace != REPLICATE:
             return False
@@ -531,7 +532,7 @@ cdef class Raft:
         return self.send(Message(ALIVE, message.sender, self.term))
 
     cdef int on_copy(self, Message message) except -1:
-        """The leader has no entries any more that this replica lacks. Whoever runs it gets the copy, and says installed()."""
+        """The leader has no entries any more that this replica lacks. Whoever runs it gets a copy: installed()."""
         if message.index <= self.commit:
             return self.acknowledge(self.commit)
         return 0
@@ -662,8 +663,8 @@ cdef class Raft:
             self.applied = self.commit
         self.taken_number += 1
         self.pending.append([self.taken_number, self.taken])
-        taken = Taken(self.taken_number, self.cut_from, first, entries, (self.term, self.vote) if self.vote_changed else None, self.now,
-                      self.later, applied, committed)
+        vote = (self.term, self.vote) if self.vote_changed else None
+        taken = Taken(self.taken_number, self.cut_from, first, entries, vote, self.now, self.later, applied, committed)
         self.cut_from = 0
         if self.vote_changed and self.state == CANDIDATE:
             self.own_vote_in = self.taken_number

@@ -8,7 +8,7 @@ cpdef enum:
 
 cpdef enum MessageKind:
     APPEND = 1                  # index, log_term: of the entry in front of `entries`; commit
-    APPENDED = 2                # index: everything up to it is there. Refused: index is that of the APPEND; hint, hint_term
+    APPENDED = 2                # index: everything up to it is there. Refused: that of the APPEND; hint, hint_term
     HEARTBEAT = 3               # commit: as far as the receiver has acknowledged
     ALIVE = 4                   # the answer
     VOTE = 5                    # index, log_term: of the last entry; forced: a leader has asked for it
@@ -16,7 +16,7 @@ cpdef enum MessageKind:
     PRE_VOTE = 7                # as VOTE, in the term that would be
     PRE_VOTED = 8
     CAMPAIGN = 9                # of the leader: take over now
-    COPY = 10                   # index, log_term: what the receiver lacks is not in the log any more; it needs a copy up to there
+    COPY = 10                   # index, log_term: what it lacks is not in the log any more; it needs a copy up to there
 
 cdef class Entry:
     """Immutable. data: opaque, but of ENTRY_MEMBERS."""
