@@ -9,6 +9,10 @@ import pytest
 from kit.raft import World
 from kit.sizes import some
 
+from fluxmq._core.errors import UsageError
+from fluxmq._core.raft.machine import Raft
+from fluxmq._core.raft.messages import ENTRY_MEMBERS, ENTRY_RECORDS
+
 SIZES = (3, 5, 3, 2, 1)
 STEPS = 5000
 
@@ -33,3 +37,32 @@ def test_what_is_committed_stays(part: int) -> None:
             raise
     # Otherwise the worlds would be too quiet to prove anything.
     assert min(seen[what] for what in ("terms", "killed", "copied", "members", "transfers", "cuts")) >= 3, seen
+
+
+def alone() -> Raft:
+    """The leader of a group of one, with an entry of its term committed."""
+    raft = Raft(1, {1}, (), lambda n: 0)
+    raft.campaign()
+    for _ in range(3):
+        raft.persisted(raft.take().number)
+    assert raft.leads and raft.commit == raft.log.last_index == 1
+    return raft
+
+
+@pytest.mark.parametrize(("voters", "learners"), [
+    ({1, 2}, set()), ({1}, {2, 3}), (set(), set()), ({1}, set()), ({1}, {1}), ({2}, set())],
+    ids=["a voter that was no learner", "two at a time", "nobody", "no change", "both", "another one"])
+def test_what_is_no_change_of_one_replica(voters: set[int], learners: set[int]) -> None:
+    raft = alone()
+    with pytest.raises(UsageError, match="is no change of one replica"):
+        raft.change_members(voters, learners)
+    assert raft.log.last_index == 1
+    assert raft.change_members({1}, {2}) == 2 and raft.learners == {2}
+    assert raft.change_members({1, 2}, set()) == 0      # the first one is not committed
+
+
+def test_members_are_no_proposal() -> None:
+    raft = alone()
+    with pytest.raises(UsageError, match="change_members"):
+        raft.propose([(ENTRY_RECORDS, b"x"), (ENTRY_MEMBERS, b"")])
+    assert raft.log.last_index == 1

@@ -277,14 +277,15 @@ cdef class Raft:
 
     def propose(self, list entries not None) -> int:
         """Appends entries of (kind, data) to the log. Returns the index of the last one; 0: this replica does not
-        lead, or gives leadership away, and nothing was done."""
+        lead, or gives leadership away, and nothing was done. Raises UsageError for members, without doing anything."""
         cdef uint8_t kind
         cdef bytes data
+        for kind, _ in entries:
+            if kind == ENTRY_MEMBERS:
+                raise UsageError("members are changed by change_members()")
         if self.state != LEADER or self.transferee:
             return 0
         for kind, data in entries:
-            if kind == ENTRY_MEMBERS:
-                raise UsageError("members are changed by change_members()")
             self.add(Entry(self.term, kind, data))
         return self.log.last()
 
@@ -295,7 +296,7 @@ cdef class Raft:
         cdef frozenset to_vote = frozenset(voters)
         cdef frozenset to_learn = frozenset(learners)
         changed = (to_vote ^ self.voters) | (to_learn ^ self.learners)
-        if len(changed) != 1 or not to_vote or to_vote & to_learn:
+        if len(changed) != 1 or not to_vote or to_vote & to_learn or to_vote - self.voters - self.learners:
             raise UsageError(f"from voters {sorted(self.voters)}, learners {sorted(self.learners)} to "
                              f"{sorted(to_vote)}, {sorted(to_learn)} is no change of one replica")
         if self.state != LEADER or self.transferee or self.newest_members()[0] > self.commit \
