@@ -66,3 +66,13 @@ def test_members_are_no_proposal() -> None:
     with pytest.raises(UsageError, match="change_members"):
         raft.propose([(ENTRY_RECORDS, b"x"), (ENTRY_MEMBERS, b"")])
     assert raft.log.last_index == 1
+
+
+def test_its_own_vote_counts_when_it_is_on_the_disk() -> None:
+    """Otherwise it led a term that it would not know after a loss of power."""
+    raft = Raft(1, {1}, (), lambda n: 0)
+    raft.campaign()
+    taken = raft.take()
+    assert taken.vote == (1, 1) and raft.state_name == "CANDIDATE"
+    raft.persisted(taken.number)
+    assert raft.leads
