@@ -48,12 +48,18 @@ class Sender:
         stream.on_idle = partial(self._on_idle, stream)
         self.opened.set_result(stream)
 
+    def begin(self, stream: StreamOut) -> None:
+        """Sends FRAMES frames; sets `sent` when they have left."""
+        self.left = FRAMES
+        self.sent.clear()
+        self._on_idle(stream)
+
     def _on_idle(self, stream: StreamOut) -> None:
-        if self.left:
+        while self.left:
             self.left -= 1
-            stream.send(self.frame)
-        else:
-            self.sent.set()
+            if not stream.send(self.frame):
+                return                  # called again when it has left
+        self.sent.set()
 
     def on_closed(self, stream: StreamOut, why: str) -> None:
         raise RuntimeError(why)
@@ -125,9 +131,7 @@ async def over_rpc(port: int, frame: bytes) -> tuple[Round, Round]:
 
     async def round_() -> None:
         nonlocal sent
-        sender.left = FRAMES - 1
-        sender.sent.clear()
-        stream.send(frame)
+        sender.begin(stream)
         await sender.sent.wait()
         sent += FRAMES
         async for _ in transport.call(f"127.0.0.1:{port}", "received", b"%d" % sent, 60):
@@ -164,7 +168,11 @@ def receiver(kind: str) -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-P", "-m", "fluxmq.bench.micro.bench_rpc", kind], text=True,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        yield int(process.stdout.readline())
+        try:
+            yield int(process.stdout.readline())
+        except BaseException:
+            process.kill()              # a connection that nobody ends keeps it
+            raise
 
 
 @pytest.mark.parametrize("size", [64 * 1024, 256 * 1024])

@@ -109,4 +109,6 @@ def read_metrics(page: bytes) -> MemberLook:
         missing = ", ".join(name for name, match in found.items() if match is None)
         raise EtcdError(Cause.REFUSED, "", f"the metrics of the etcd member lack what is needed: {missing}")
     leader, seen, number = (match[1] for match in found.values() if match is not None)
-    return MemberLook(int(number, 16), float(leader) > 0, int(float(seen)))
+    led = float(leader) > 0
+    # Each number of a page is read by itself: the leader may stand there when it was not counted yet.
+    return MemberLook(int(number, 16), led, max(int(float(seen)), led))

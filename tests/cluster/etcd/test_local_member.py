@@ -135,6 +135,8 @@ etcd_server_leader_changes_seen_total 1.2e+01
 
 def test_the_page_of_metrics() -> None:
     assert read_metrics(PAGE) == MemberLook(0xd38c58135f1f7c1e, False, 12)
+    first = PAGE.replace(b"leader 0", b"leader 1").replace(b"1.2e+01", b"0")
+    assert read_metrics(first) == MemberLook(0xd38c58135f1f7c1e, True, 1)
     lines: list[Any] = PAGE.splitlines(keepends=True)
     for left_out in range(1, 4):
         with pytest.raises(StoreError, match="lack what is needed"):
