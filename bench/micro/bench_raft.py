@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fluxmq._core.raft.log import EntryLog
 from fluxmq._core.raft.machine import Raft
 from fluxmq._core.raft.messages import ENTRY_RECORDS, decode_message, encode_message
 from fluxmq.bench.micro.timing import note_nanoseconds
@@ -39,7 +40,7 @@ def settle(replicas: list[Raft], as_bytes: bool) -> None:
 @pytest.mark.parametrize("way", ["objects", "bytes"])
 @pytest.mark.parametrize("count", [1, 100])
 def test_entries(benchmark: Any, count: int, way: str) -> None:
-    replicas = [Raft(number, {1, 2, 3}, (), lambda n: 0) for number in (1, 2, 3)]
+    replicas = [Raft(number, EntryLog({1, 2, 3}), lambda n: 0) for number in (1, 2, 3)]
     replicas[0].campaign()
     settle(replicas, way == "bytes")
     assert replicas[0].leads

@@ -45,6 +45,7 @@ from fluxmq.engine.ports.driver import Driver, Work
 from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.positions import PeerPositions
 from fluxmq.engine.queues.recovery.store import QueueKeeper
+from fluxmq.engine.replicas import OF_REPLICAS, ReplicaLogs
 from fluxmq.engine.sessions.line import SessionLine
 from fluxmq.engine.sessions.state import SessionState, Subscription
 from fluxmq.engine.stalls import Stalls
@@ -108,6 +109,11 @@ class Keeper:
         self.exchanges: ExchangeKeeper | None = None
         self.clock = SteadyClock(broker.hub, broker.log)
         self.positions = PeerPositions(broker.hub)
+        self.replicas = ReplicaLogs(broker.hub.ledger, broker.log)
+        self._rows = {b"p": self.positions.load, b"o": broker.hub.origins.load, b"h": broker.revisions.load}
+        self._records: dict[int, Callable[[int, bytes], None]] = {
+            RecordKind.CLOCK: self.clock.replay, RecordKind.PEER_POSITION: self.positions.replay,
+            RecordKind.RETAINED_REVISION: broker.revisions.replay}
         self.stalls = Stalls(store.journal, driver.now, broker.log)
 
     # ------------------------------------------------------------------ recovery
@@ -155,6 +161,7 @@ class Keeper:
         self.broker.restore(loader.sessions.values())
         self.broker.dirty.update(loader.sessions.values())
         loader.finish()
+        found |= self.replicas.finish(lambda group: 0 if self.queues is None else self.queues.copies.applied(group))
         if self.queues is not None:
             found |= self.queues.finish()
         if self.exchanges is not None:
@@ -175,12 +182,8 @@ class Keeper:
             self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
         elif key == CLOCK_KEY:
             self.clock.load(value)
-        elif kind == b"p":
-            self.positions.load(rest, value)
-        elif kind == b"o":
-            self.broker.hub.origins.load(rest, value)
-        elif kind == b"h":
-            self.broker.revisions.load(rest, value)
+        elif kind in self._rows:
+            self._rows[kind](rest, value)
         elif kind == b"s":
             sessions.append((int.from_bytes(rest, "big"), value))
         else:
@@ -191,14 +194,12 @@ class Keeper:
         if kind in _OF_QUEUES:
             if self.queues is not None:
                 self.queues.replay(kind, number, body)
-        elif kind == RecordKind.CLOCK:
-            self.clock.replay(number, body)
-        elif kind == RecordKind.PEER_POSITION:
-            self.positions.replay(number, body)
+        elif kind in OF_REPLICAS:
+            self.replicas.replay(kind, number, body)
+        elif kind in self._records:
+            self._records[kind](number, body)
         elif kind in (RecordKind.ORIGIN, RecordKind.ORIGIN_END):
             self.broker.hub.origins.replay(kind, number, body)
-        elif kind == RecordKind.RETAINED_REVISION:
-            self.broker.revisions.replay(number, body)
         elif kind >= RecordKind.EXCHANGE:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
@@ -256,6 +257,7 @@ class Keeper:
         journal = self.store.journal
         assert journal is not None
         upto = journal.rotate()
+        self.replicas.record_again()
         self.broker.hub.disk.checkpoint_mark = journal.bytes_total
         self.broker.hub.wake_up()  # resumes connections that were paused because they were too far ahead
         self._replayed_bytes = 0
@@ -382,9 +384,7 @@ class Keeper:
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return
-        if journal.status != JOURNAL_OK:
-            patience_s = 0.0
-        self._patience_ends = self.driver.now() + patience_s
+        self._patience_ends = self.driver.now() + (patience_s := patience_s if journal.status == JOURNAL_OK else 0.0)
         if self._task is not None:
             await self.driver.end_of(self._task)
         try:

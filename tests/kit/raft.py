@@ -23,7 +23,7 @@ from fluxmq._core.raft.messages import (
     members_of,
 )
 
-__all__ = ["Replica", "World"]
+__all__ = ["Disk", "Members", "Replica", "World"]
 
 ELECTION_TICKS, HEARTBEAT_TICKS = 10, 3
 Members = tuple[frozenset[int], frozenset[int]]
@@ -55,17 +55,21 @@ class Disk:
 class Replica:
     def __init__(self, world: World, number: int, members: Members) -> None:
         self.world, self.number = world, number
-        self.disk = Disk(members)
+        self.disk = self.make_disk(members)
         self.writes: deque[Taken] = deque()     # not synced
         self.raft: Raft | None = None
         self.start()
 
+    def make_disk(self, members: Members) -> Disk:
+        """As it is before the first start."""
+        return Disk(members)
+
     def start(self) -> None:
-        disk, log = self.disk, EntryLog(self.disk.base, self.disk.base_term)
+        disk, log = self.disk, EntryLog(*self.disk.members, self.disk.base, self.disk.base_term)
         for entry in disk.entries:
             log.add(entry)
-        self.raft = Raft(self.number, *disk.members, self.world.chance.randrange, log=log, term=disk.vote[0],
-                         vote=disk.vote[1], commit=disk.base, election_ticks=ELECTION_TICKS,
+        self.raft = Raft(self.number, log, self.world.chance.randrange, term=disk.vote[0], vote=disk.vote[1],
+                         commit=disk.base, election_ticks=ELECTION_TICKS,
                          heartbeat_ticks=HEARTBEAT_TICKS, in_sync_min=self.world.in_sync_min, append_bytes_max=200,
                          flying_bytes_max=1000)
 
@@ -146,7 +150,11 @@ class World:
         self.leaders: dict[int, int] = {}
         self.seen: Counter[str] = Counter()
         self.proposed = 0
-        self.replicas = {number: Replica(self, number, self.first) for number in range(1, size + spare + 1)}
+        self.replicas = {number: self.make(number, self.first) for number in range(1, size + spare + 1)}
+
+    def make(self, number: int, members: Members) -> Replica:
+        """One that is started for the first time."""
+        return Replica(self, number, members)
 
     # ── what is true ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -24,7 +24,7 @@ class StoredNode:
     0: all of it is moved to segments. grown: bytes of the journal after which tick() begins a checkpoint. segments:
     options of SegmentStore.
 
-    found: what the start counted. notes: (level, text, fields) of what the queues logged."""
+    found: what the start counted. notes: (level, text, fields) of what was logged."""
 
     def __init__(self, directory: Path, identity: int = 1, *, recover: bool = False, file_ops: int = 0, small: int = 0,
                  grown: int = 1 << 40, **segments: Any) -> None:
@@ -33,10 +33,9 @@ class StoredNode:
         assert self.store.journal is not None
         self.journal = self.store.journal
         self.hub = Hub(self.journal)
-        self.broker = Broker(self.hub, Limits(queue_max=1000), cluster=solo())
         self.notes: list[tuple[str, str, dict[str, Any]]] = []
-        self.manager = QueueManager(self.hub, "", lambda level, cause, text, fields: self.notes.append(
-            (level, text, fields)), cluster=solo())
+        self.broker = Broker(self.hub, Limits(queue_max=1000), self.note, cluster=solo())
+        self.manager = QueueManager(self.hub, "", self.note, cluster=solo())
         self.segments = SegmentStore(directory, **segments)
         self.keeper = Keeper(self.broker, self.store, grown, LoopDriver())
         self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), self.fail, small_bytes=small)
@@ -46,6 +45,10 @@ class StoredNode:
         except BaseException:
             self.close()
             raise
+
+    def note(self, level: str, _cause: str, text: str, fields: dict[str, Any]) -> None:
+        """Something for the log."""
+        self.notes.append((level, text, fields))
 
     def before(self) -> None:
         """All is made, nothing is recovered."""

@@ -10,8 +10,9 @@ from kit.raft import World
 from kit.sizes import some
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.raft.log import EntryLog
 from fluxmq._core.raft.machine import Raft
-from fluxmq._core.raft.messages import ENTRY_MEMBERS, ENTRY_RECORDS
+from fluxmq._core.raft.messages import ENTRY_MEMBERS, ENTRY_RECORDS, Entry, Message, MessageKind
 
 SIZES = (3, 5, 3, 2, 1)
 STEPS = 5000
@@ -41,7 +42,7 @@ def test_what_is_committed_stays(part: int) -> None:
 
 def alone() -> Raft:
     """The leader of a group of one, with an entry of its term committed."""
-    raft = Raft(1, {1}, (), lambda n: 0)
+    raft = Raft(1, EntryLog({1}), lambda n: 0)
     raft.campaign()
     for _ in range(3):
         raft.persisted(raft.take().number)
@@ -70,9 +71,25 @@ def test_members_are_no_proposal() -> None:
 
 def test_its_own_vote_counts_when_it_is_on_the_disk() -> None:
     """Otherwise it led a term that it would not know after a loss of power."""
-    raft = Raft(1, {1}, (), lambda n: 0)
+    raft = Raft(1, EntryLog({1}), lambda n: 0)
     raft.campaign()
     taken = raft.take()
     assert taken.vote == (1, 1) and raft.state_name == "CANDIDATE"
     raft.persisted(taken.number)
     assert raft.leads
+
+
+def test_a_copy_that_comes_late_takes_nothing_back() -> None:
+    """It was sent when this replica lacked what it has acknowledged meanwhile."""
+    raft = Raft(2, EntryLog({1, 2, 3}), lambda n: 0)
+    entries = [Entry(1, ENTRY_RECORDS, b"%d" % index) for index in range(5)]
+    raft.step(Message(MessageKind.APPEND, 2, 1, sender=1, entries=entries, commit=2))
+    taken = raft.take()
+    raft.persisted(taken.number)
+    raft.step(Message(MessageKind.COPY, 2, 1, sender=1, index=4, log_term=1, commit=4))
+    [answer] = raft.take().later
+    assert (answer.kind, answer.index, answer.refused) == (MessageKind.APPENDED, 4, False)
+    raft.installed(4, 1, {1, 2, 3}, ())
+    assert (raft.log.base, raft.log.last_index, raft.on_disk, raft.applied) == (4, 5, 5, 4)
+    raft.installed(6, 2, {1, 2}, ())
+    assert (raft.log.base, raft.log.last_index, raft.on_disk, raft.voters) == (6, 6, 6, {1, 2})

@@ -63,7 +63,7 @@ def head(start: bytes, count: int = 0) -> bytes:
     (head(b"\x02", 1), "has entries"),
     (head(b"\x01", 1), "cut off"),
     (head(b"\x01", 1) + bytes(9) + b"\x00\x00\x00\x01" + bytes(4), "cut off"),
-    (head(b"\x01", 1) + bytes(9) + b"\x00\x00\x00\x01" + bytes(5), "not what was sent"),
+    (head(b"\x01", 1) + bytes(9) + b"\x00\x00\x00\x01" + bytes(5), "not what was written"),
     (head(b"\x01") + b"x", "longer than it says")])
 def test_what_is_no_message(spoilt: bytes, why: str) -> None:
     with pytest.raises(CorruptError, match=why):

@@ -67,6 +67,16 @@ Exchanges. StoredExchange and BindingRecord are the structs of engine/exchanges/
    34 BIND         u64 binding, msgpack BindingRecord
    35 UNBIND       u64 binding
 
+Replication groups of which the node has a replica (raft/records.pyx, engine/replicas.py).
+
+   39 REPLICA      u64 group, u64 incarnation, u32 replica, u32 starts, u8 flags, u64 term, u32 vote, u64 commit,
+                   u64 index and u64 term of an entry that the copies have, then the members as of it
+                   flags  1: the log is damaged
+                          2: a copy as of that entry is coming; it counts when the view has it
+   40 REPLICA_END  u64 group                                    the node has none of it any more
+   41 ENTRY        u64 group, u64 index, then the entry as a message of Raft has it. It replaces one of another term at
+                   its index, and all behind that
+
 A namespace is named by its number in the table of the record's line (memory/commits.pxd).
 """
 from libc.stdint cimport uint8_t
@@ -110,6 +120,9 @@ cdef enum:
     RECORD_PRODUCED = 36
     RECORD_QUEUE_ORIGIN = 37
     RECORD_OWNER = 38
+    RECORD_REPLICA = 39
+    RECORD_REPLICA_END = 40
+    RECORD_ENTRY = 41
 
 
 cdef enum:                      # what a QUEUE_ORIGIN says (engine/queues/records.py)
@@ -120,3 +133,8 @@ cdef enum:                      # what a QUEUE_ORIGIN says (engine/queues/record
 # Whether records of this kind are about queues, and begin with the number of one, of a log or of a group.
 cdef inline bint is_of_queues(uint8_t kind) noexcept nogil:
     return RECORD_APPEND <= kind <= RECORD_TRIM or RECORD_PRODUCED <= kind <= RECORD_OWNER
+
+
+# Whether records of this kind are about a replica, and begin with the number of its group.
+cdef inline bint is_of_replicas(uint8_t kind) noexcept nogil:
+    return RECORD_REPLICA <= kind <= RECORD_ENTRY

@@ -25,6 +25,7 @@ from fluxmq._core.disk.record_kinds cimport (
     RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_RETAINED_REVISION, RECORD_RETAINED_VERSION, RECORD_SENT,
     RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_UNBIND, RECORD_UNSUBSCRIBE,
     is_of_queues,
+    is_of_replicas,
 )
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
@@ -420,13 +421,16 @@ cdef class Loader:
             return 0
         if (kind == RECORD_CLOCK or kind == RECORD_PEER_POSITION or kind == RECORD_RETAINED_REVISION
                 or kind == RECORD_ORIGIN or kind == RECORD_ORIGIN_END
-                or is_of_queues(kind)
+                or is_of_queues(kind) or is_of_replicas(kind)
                 or RECORD_EXCHANGE <= kind <= RECORD_UNBIND):           # their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         if kind == RECORD_NAMESPACE:
             self.hub.namespaces.learn(self.line, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
+        if kind not in (RECORD_RECEIVED, RECORD_COMPLETED, RECORD_SENT, RECORD_SETTLED, RECORD_RELEASED):
+            raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know: it was "
+                               f"written by a newer one")
         session = self.sessions.get(number)
         if session is None:
             return 0                # the view knows already that a later record ends the namespace
@@ -443,14 +447,11 @@ cdef class Loader:
             return self.apply_sent(session, sequence, packet_id)
         if kind == RECORD_SETTLED:
             return self.apply_settled(session, sequence)
-        if kind == RECORD_RELEASED:
-            slot = self.slot_of(session, sequence)
-            if slot != NULL and slot.msg != NULL:
-                session.drop_message(slot)
-                slot.state = SLOT_RELEASE_HELD
-            return 0
-        raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know: it was written "
-                           f"by a newer one")
+        slot = self.slot_of(session, sequence)
+        if slot != NULL and slot.msg != NULL:
+            session.drop_message(slot)
+            slot.state = SLOT_RELEASE_HELD
+        return 0
 
     cdef int apply_message(self, const uint8_t* at, const uint8_t* end) except -1:
         cdef Cursor c

@@ -5,18 +5,22 @@ from cpython.list cimport PyList_GET_ITEM
 cimport cython
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.raft.messages cimport ENTRY_MEMBERS
+from fluxmq._core.raft.messages import members_of
 
 __all__ = ["EntryLog"]
 
 
 @cython.final
 cdef class EntryLog:
-    """Entries by index, from `base` + 1 on. base, base_term: of the last one that is in a copy instead."""
+    """Entries by index, from `base` + 1 on. base, base_term: of the last one that is in a copy instead. voters,
+    learners: collections of replicas' numbers, as of that one."""
 
-    def __cinit__(self, uint64_t base=0, uint64_t base_term=0):
+    def __cinit__(self, voters, learners=(), uint64_t base=0, uint64_t base_term=0):
         self.entries = []
         self.base = base
         self.base_term = base_term
+        self.members = [(base, frozenset(voters), frozenset(learners))]
 
     def __len__(self):
         return len(self.entries)
@@ -30,8 +34,24 @@ cdef class EntryLog:
         return list(self.entries)
 
     def add(self, Entry entry not None):
-        """Appends one."""
+        """Appends one. Raises CorruptError for members that are none."""
         self.append(entry)
+
+    def cut_from(self, uint64_t index):
+        """Removes this entry, and what is behind it."""
+        self.cut(index - 1)
+
+    def term_at(self, uint64_t index) -> int:
+        """The term of an entry; 0: it has gone, or does not exist."""
+        return self.term(index)
+
+    def members_at(self, uint64_t index) -> tuple:
+        """(voters, learners), frozensets, as of an entry that is not in front of `base`."""
+        cdef tuple one
+        for one in reversed(self.members):
+            if one[0] <= index:
+                return one[1:]
+        raise UsageError(f"entry {index} has gone, the first is {self.base + 1}")
 
     def forget(self, uint64_t index):
         """Entries up to this one go: a copy has what they did. Raises UsageError for one that is not there."""
@@ -47,13 +67,16 @@ cdef class EntryLog:
             self.bytes -= <uint64_t>len(entry.data)
         del self.entries[:index - self.base]
         self.base = index
+        while len(self.members) > 1 and <uint64_t>(<tuple>self.members[1])[0] <= index:
+            self.members.pop(0)
 
-    def restart(self, uint64_t index, uint64_t term):
-        """Begins anew behind an entry that is in a copy."""
+    def restart(self, uint64_t index, uint64_t term, voters, learners):
+        """Begins anew behind an entry that is in a copy, with the members as of it."""
         self.entries.clear()
         self.bytes = 0
         self.base = index
         self.base_term = term
+        self.members = [(index, frozenset(voters), frozenset(learners))]
 
     cdef uint64_t last(self) noexcept:
         return self.base + <uint64_t>len(self.entries)
@@ -68,7 +91,13 @@ cdef class EntryLog:
     cdef bint has(self, uint64_t index, uint64_t term) noexcept:
         return self.base <= index <= self.last() and self.term(index) == term
 
+    cdef tuple newest_members(self):
+        return <tuple>self.members[len(self.members) - 1]
+
     cdef int append(self, Entry entry) except -1:
+        if entry.kind == ENTRY_MEMBERS:
+            # They count from here on, committed or not: a replica that was started again does not know what was.
+            self.members.append((self.last() + 1, *members_of(entry.data)))
         self.entries.append(entry)
         self.bytes += <uint64_t>len(entry.data)
         return 0
@@ -78,6 +107,8 @@ cdef class EntryLog:
         while self.last() > index:
             entry = self.entries.pop()
             self.bytes -= <uint64_t>len(entry.data)
+        while <uint64_t>self.newest_members()[0] > self.last():
+            self.members.pop()
         return 0
 
     cdef list some(self, uint64_t first, uint64_t upto, uint64_t bytes_max):

@@ -69,7 +69,6 @@ cdef class Raft:
     cdef uint32_t heartbeat_elapsed
     cdef uint64_t append_bytes_max
     cdef uint64_t flying_bytes_max
-    cdef list members                   # (index, voters, learners) of each change in the log, behind that of its base
     cdef dict progress                  # number -> Progress
     cdef dict votes                     # number -> bool
     cdef object draw
@@ -103,7 +102,6 @@ cdef class Raft:
     cdef int add(self, Entry entry) except -1
     cdef int cut(self, uint64_t index) except -1
     cdef int use_members(self) except -1
-    cdef tuple newest_members(self)
     cdef int send(self, Message message, bint later=*) except -1
     cdef int send_entries(self, Progress replica) except -1
     cdef int send_some(self, Progress replica) except -1

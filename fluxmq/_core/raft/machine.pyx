@@ -11,7 +11,7 @@ from fluxmq._core.raft.messages cimport (
     ALIVE, APPEND, APPENDED, CAMPAIGN, COPY, ENTRY_MEMBERS, ENTRY_NOTHING, HEARTBEAT, PRE_VOTE, PRE_VOTED, VOTE, VOTED,
     Entry, Message,
 )
-from fluxmq._core.raft.messages import encode_members, members_of
+from fluxmq._core.raft.messages import encode_members
 
 __all__ = ["PACES", "STATES", "TRANSITIONS", "Progress", "Raft", "Taken"]
 
@@ -92,23 +92,21 @@ class Taken:
 cdef class Raft:
     """One replica of a group.
 
-    own: its number, not 0. voters, learners: as of the last entry that the copy has (`log.base`). log: what the disk
-    has. term, vote: as on the disk. commit: known to be committed; at least log.base. election_ticks: without a leader
-    for between so many ticks and twice as many, drawn by draw(n), 0 ≤ result < n, it stands. in_sync_min: an entry is
-    committed when so many voters have it, at least a majority and at most all.
+    own: its number, not 0. log: what the disk has, with the members as of what the copy has. term, vote: as on the
+    disk. commit: known to be committed; at least log.base. applied: what the copy has; log.base if it is less.
+    election_ticks: without a leader for between so many ticks and twice as many, drawn by draw(n), 0 ≤ result < n, it
+    stands. in_sync_min: an entry is committed when so many voters have it, at least a majority and at most all.
     """
 
-    def __init__(self, uint32_t own, voters, learners, draw, *, EntryLog log=None, uint64_t term=0, uint32_t vote=0,
-                 uint64_t commit=0, uint32_t election_ticks=30, uint32_t heartbeat_ticks=10, uint32_t in_sync_min=0,
-                 uint64_t append_bytes_max=1 << 20, uint64_t flying_bytes_max=4 << 20):
+    def __init__(self, uint32_t own, EntryLog log not None, draw, *, uint64_t term=0, uint32_t vote=0,
+                 uint64_t commit=0, uint64_t applied=0, uint32_t election_ticks=30, uint32_t heartbeat_ticks=10,
+                 uint32_t in_sync_min=0, uint64_t append_bytes_max=1 << 20, uint64_t flying_bytes_max=4 << 20):
         self.own = own
-        self.log = EntryLog() if log is None else log
-        self.members = [(self.log.base, frozenset(voters), frozenset(learners))]
-        self.voters, self.learners = self.members[0][1:]
+        self.log = log
         self.draw = draw
         self.term = term
         self.vote = vote
-        self.commit = self.applied = self.log.base
+        self.commit = self.applied = max(self.log.base, applied)
         self.election_ticks = election_ticks
         self.heartbeat_ticks = heartbeat_ticks
         self.in_sync_min = in_sync_min
@@ -121,12 +119,9 @@ cdef class Raft:
         self.later = []
         self.pending = deque()
         self.taken = self.on_disk = self.log.last()
-        for index, entry in enumerate(self.log.tail(), self.log.base + 1):
-            if (<Entry>entry).kind == ENTRY_MEMBERS:
-                self.members.append((index, *members_of((<Entry>entry).data)))
         self.use_members()
-        if commit > self.log.last():
-            raise UsageError(f"entry {commit} was committed, and the disk has {self.log.last()}")
+        if max(commit, applied) > self.log.last():
+            raise UsageError(f"entry {max(commit, applied)} was committed, and the disk has {self.log.last()}")
         self.reach(commit)
         self.election_limit = election_ticks + <uint32_t>draw(election_ticks)
 
@@ -215,9 +210,9 @@ cdef class Raft:
     cdef bint may_stand(self) except -1:
         """A leader that removes itself goes when that is committed. If it ends before, others may need its log:
         until then it may stand, although it has no vote."""
-        cdef tuple members = self.newest_members()
-        if self.own not in self.voters and members[0] > self.commit and len(self.members) > 1:
-            members = self.members[len(self.members) - 2]
+        cdef tuple members = self.log.newest_members()
+        if self.own not in self.voters and members[0] > self.commit and len(self.log.members) > 1:
+            members = self.log.members[len(self.log.members) - 2]
         return self.may_campaign and self.own in members[1]
 
     cdef int stand(self, bint forced) except -1:
@@ -299,7 +294,7 @@ cdef class Raft:
         if len(changed) != 1 or not to_vote or to_vote & to_learn or to_vote - self.voters - self.learners:
             raise UsageError(f"from voters {sorted(self.voters)}, learners {sorted(self.learners)} to "
                              f"{sorted(to_vote)}, {sorted(to_learn)} is no change of one replica")
-        if self.state != LEADER or self.transferee or self.newest_members()[0] > self.commit \
+        if self.state != LEADER or self.transferee or self.log.newest_members()[0] > self.commit \
                 or self.log.term(self.commit) != self.term:
             return 0
         self.add(Entry(self.term, ENTRY_MEMBERS, encode_members(to_vote, to_learn)))
@@ -332,14 +327,13 @@ cdef class Raft:
     cdef int add(self, Entry entry) except -1:
         self.log.append(entry)
         if entry.kind == ENTRY_MEMBERS:
-            # They count from here on, committed or not: a replica that was started again does not know what was.
-            self.members.append((self.log.last(), *members_of(entry.data)))
             self.use_members()
         return 0
 
     cdef int cut(self, uint64_t index) except -1:
         """The log ends in front of this entry."""
         cdef list one
+        cdef bint members = self.log.newest_members()[0] >= index
         self.log.cut(index - 1)
         self.on_disk = min(self.on_disk, index - 1)
         if self.taken >= index:
@@ -348,9 +342,7 @@ cdef class Raft:
         for one in self.pending:
             # The same entry may come back: what was written of it before the cut is not what is there then.
             one[1] = min(one[1], index - 1)
-        if self.newest_members()[0] >= index:
-            while self.newest_members()[0] >= index:
-                self.members.pop()
+        if members:
             self.use_members()
         return 0
 
@@ -536,17 +528,24 @@ cdef class Raft:
         """The leader has no entries any more that this replica lacks. Whoever runs it gets a copy: installed()."""
         if message.index <= self.commit:
             return self.acknowledge(self.commit)
+        if self.log.has(message.index, message.log_term):
+            return self.acknowledge(message.index)      # it has lacked them when that was sent
         return 0
 
     def installed(self, uint64_t index, uint64_t term, voters, learners):
         """A copy of everything up to this entry has replaced what was here, with the members as of it."""
         if index <= self.commit:
             return
-        self.log.restart(index, term)
-        self.cut_from = 0
-        self.pending.clear()
-        self.taken = self.on_disk = self.commit = self.applied = index
-        self.members = [(index, frozenset(voters), frozenset(learners))]
+        if self.log.has(index, term):
+            self.log.forget(index)          # what is behind that may have been acknowledged
+            self.taken = max(self.taken, index)
+            self.on_disk = max(self.on_disk, index)
+        else:
+            self.log.restart(index, term, voters, learners)
+            self.cut_from = 0
+            self.pending.clear()
+            self.taken = self.on_disk = index
+        self.commit = self.applied = index
         self.use_members()
         if self.leader and self.leader != self.own:
             self.acknowledge(index)
@@ -601,17 +600,15 @@ cdef class Raft:
         """Everything up to here is committed."""
         cdef uint64_t former = self.commit
         self.commit = max(self.commit, index)
-        if self.state == LEADER and self.own not in self.voters and former < self.newest_members()[0] <= self.commit:
+        if self.state == LEADER and self.own not in self.voters \
+                and former < self.log.newest_members()[0] <= self.commit:
             self.follow(self.term, 0)       # it was removed, and that is committed
         return 0
-
-    cdef tuple newest_members(self):
-        return <tuple>self.members[len(self.members) - 1]
 
     cdef int use_members(self) except -1:
         """Those of the newest change in the log."""
         cdef Progress replica
-        _, self.voters, self.learners = self.newest_members()
+        _, self.voters, self.learners = self.log.newest_members()
         if self.state != LEADER:
             return 0
         for number in sorted((self.voters | self.learners) - {self.own}):
@@ -631,8 +628,6 @@ cdef class Raft:
         if index > self.applied:
             raise UsageError(f"entry {index} was not applied")
         self.log.forget(index)
-        while len(self.members) > 1 and self.members[1][0] <= self.log.base:
-            self.members.pop(0)
 
     def persisted(self, uint64_t number):
         """What take() gave out under this number, and before, is on the disk."""

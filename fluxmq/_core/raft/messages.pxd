@@ -1,6 +1,9 @@
 """What replicas of a group say to each other, and the entries of their log. Bytes: see raft/messages.pyx."""
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+cdef enum:
+    ENTRY_HEAD_BYTES = 17       # in front of the data of an entry
+
 cpdef enum:
     ENTRY_NOTHING = 0           # of a leader that begins
     ENTRY_RECORDS = 1           # of a commit line
@@ -38,3 +41,8 @@ cdef class Message:
     cdef public bint refused
     cdef public bint forced
     cdef public list entries        # of Entry
+
+# Writes an entry, ENTRY_HEAD_BYTES more than its data. Returns the end.
+cdef uint8_t* put_entry(uint8_t* at, Entry entry) except NULL
+# The entry at `at`, which moves behind it. Raises CorruptError: it is cut off, or not what was written.
+cdef Entry take_entry(const uint8_t** at, const uint8_t* end)

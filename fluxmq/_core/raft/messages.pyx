@@ -24,7 +24,6 @@ cdef enum:
     FLAG_REFUSED = 1
     FLAG_FORCED = 2
     HEAD_BYTES = 66
-    ENTRY_HEAD_BYTES = 17
 
 
 @cython.final
@@ -126,12 +125,24 @@ cdef uint32_t sum_of(const uint8_t* at, size_t size) noexcept:
     return crc32c_extend(crc32c_extend(0, at, 13), at + ENTRY_HEAD_BYTES, size)
 
 
+cdef Entry take_entry(const uint8_t** at, const uint8_t* end):
+    cdef const uint8_t* head = at[0]
+    cdef uint32_t size
+    if end - head < ENTRY_HEAD_BYTES or <size_t>(end - head) - ENTRY_HEAD_BYTES < peek_u32(head + 9):
+        raise CorruptError("an entry is cut off")
+    size = peek_u32(head + 9)
+    if sum_of(head, size) != peek_u32(head + 13):
+        raise CorruptError("an entry is not what was written")
+    at[0] = head + ENTRY_HEAD_BYTES + size
+    return Entry(peek_u64(head), head[8], (<const char*>head)[ENTRY_HEAD_BYTES:ENTRY_HEAD_BYTES + size])
+
+
 def decode_message(bytes data not None) -> Message:
     """Raises CorruptError: what came is no message, or an entry is not what was sent."""
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* end = at + len(data)
     cdef Message message
-    cdef uint32_t count, size
+    cdef uint32_t count
     if len(data) < HEAD_BYTES or not APPEND <= at[0] <= COPY or at[1] > (FLAG_REFUSED | FLAG_FORCED):
         raise CorruptError("no message of Raft")
     if crc32c_extend(0, at, HEAD_BYTES - 4) != peek_u32(at + HEAD_BYTES - 4):
@@ -144,13 +155,7 @@ def decode_message(bytes data not None) -> Message:
     if count and message.kind != APPEND:
         raise CorruptError(f"a message of Raft of kind {message.kind} has entries")
     while count:
-        if end - at < ENTRY_HEAD_BYTES or <size_t>(end - at) - ENTRY_HEAD_BYTES < peek_u32(at + 9):
-            raise CorruptError("an entry is cut off")
-        size = peek_u32(at + 9)
-        if sum_of(at, size) != peek_u32(at + 13):
-            raise CorruptError("an entry is not what was sent")
-        message.entries.append(Entry(peek_u64(at), at[8], (<const char*>at)[ENTRY_HEAD_BYTES:ENTRY_HEAD_BYTES + size]))
-        at += ENTRY_HEAD_BYTES + size
+        message.entries.append(take_entry(&at, end))
         count -= 1
     if at != end:
         raise CorruptError("a message of Raft is longer than it says")

@@ -125,6 +125,11 @@ class Copies:
         copies = self.lines.get(group)
         return copies.queues.get(number) if copies is not None else None
 
+    def applied(self, group: int) -> int:
+        """The position up to which the copies of a group have everything; 0: there are none that do."""
+        copies = self.lines.get(group)
+        return copies.applied if copies is not None else 0
+
     def positions(self) -> Iterator[tuple[bytes, bytes]]:
         """Rows of positions that have changed. Taken before the copies are, which may be newer then."""
         for group, copies in self.lines.items():

@@ -1,0 +1,157 @@
+"""What a node's disk has of its replicas, where something is wrong with it: one replica stops, all else goes on."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.stored_node import StoredNode
+
+from fluxmq._core.disk.record_kinds import RecordKind
+from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.raft.log import EntryLog
+from fluxmq._core.raft.messages import ENTRY_RECORDS, Entry
+from fluxmq._core.raft.records import ReplicaState, encode_entry, encode_replica, entry_of, replica_of
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.repair import repair
+
+GROUP, OTHER = 7, 8
+
+
+class Lives:
+    """A directory, and the node that has it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.count = directory, 0
+        self.start()
+
+    def start(self) -> None:
+        self.count += 1
+        self.node = StoredNode(self.directory, self.count)
+        self.logs = self.node.keeper.replicas
+
+    def again(self) -> None:
+        self.node.sync()
+        self.node.close()
+        self.start()
+
+    def write(self, group: int, kind: RecordKind, body: bytes) -> None:
+        self.node.hub.ledger.write(kind, group.to_bytes(8, "big") + body)
+
+    def told(self) -> list[int]:
+        """The groups whose damage the start has told."""
+        return [fields["group"] for level, text, fields in self.node.notes if level == "error" and "damaged" in text]
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    lives = Lives(tmp_path)
+    for group in (GROUP, OTHER):
+        replica = lives.logs.add(group, 1, 2, {1, 2, 3})
+        lives.logs.write(replica, 1, [Entry(1, ENTRY_RECORDS, b"one"), Entry(1, ENTRY_RECORDS, b"two")], (1, 3), 1)
+    lives.node.manager.declare(QueueSpec(name="q"))[0].append_message(b"t", b"kept")
+    yield lives
+    lives.node.close()
+
+
+def flipped(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 1])
+
+
+WRONG = {"an entry": (RecordKind.ENTRY, flipped(encode_entry(3, Entry(1, ENTRY_RECORDS, b"three")))),
+         "an entry that is cut": (RecordKind.ENTRY, encode_entry(3, Entry(1, ENTRY_RECORDS, b"three"))[:-1]),
+         "an entry too far": (RecordKind.ENTRY, encode_entry(4, Entry(1, ENTRY_RECORDS, b"four"))),
+         "an entry of a term that was over": (RecordKind.ENTRY, encode_entry(3, Entry(0, ENTRY_RECORDS, b"three"))),
+         "a state": (RecordKind.REPLICA, encode_replica(ReplicaState(1, 2), EntryLog({1, 2, 3}), 0)[:-3])}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_record_that_is_not_what_was_written(lives: Lives, wrong: str) -> None:
+    kind, body = WRONG[wrong]
+    lives.write(GROUP, kind, body)
+    for _ in range(2):
+        lives.again()
+        assert lives.logs.replicas[GROUP].state.damaged and lives.told() == [GROUP]
+        other = lives.logs.replicas[OTHER]
+        assert not other.state.damaged and other.state.term == 1 and other.log.last_index == 2
+        assert lives.node.kept == 1
+    lives.node.checkpoint()                 # the record has gone
+    lives.again()
+    assert lives.logs.replicas[GROUP].state.damaged and lives.logs.replicas[GROUP].log.last_index == 2
+    assert lives.told() == [GROUP]
+    lives.logs.remove(GROUP)
+    replica = lives.logs.add(GROUP, 1, 4, {1, 3}, {4})
+    assert not replica.state.damaged
+    lives.again()
+    assert lives.logs.replicas[GROUP].state.astuple() == (1, 4, 0, 0, 0, 0, False)
+
+
+def test_a_repair_keeps_what_is_damaged(lives: Lives) -> None:
+    """Without the record nobody would know that there was one, and it may have been acknowledged."""
+    lives.write(GROUP, *WRONG["an entry"])
+    lives.node.sync()
+    lives.node.close()
+    assert not repair(lives.directory).given_up
+    lives.start()
+    assert lives.logs.replicas[GROUP].state.damaged
+
+
+def test_copies_that_are_ahead_of_the_log(lives: Lives) -> None:
+    """Power was lost while the journal is synced now and then, and the view has been synced."""
+    assert lives.node.keeper.queues is not None
+    line = QueueLine(lives.node.manager, lives.node.hub.commits.open_line("group 7", GROUP))
+    lives.node.keeper.queues.copies.add(line)
+    line.apply(b"", position=3)
+    lives.node.checkpoint()
+    lives.again()
+    assert lives.logs.replicas[GROUP].state.damaged and not lives.logs.replicas[OTHER].state.damaged
+
+
+def test_copies_that_are_behind_the_log(lives: Lives) -> None:
+    """They were being replaced: the log votes, and they are not led before another copy has come."""
+    log = EntryLog({1, 2, 3}, (), 5, 1)
+    lives.write(GROUP, RecordKind.REPLICA, encode_replica(ReplicaState(1, 2, term=1), log, 5))
+    lives.again()
+    replica = lives.logs.replicas[GROUP]
+    assert replica.lacks_copy and not replica.state.damaged and (replica.log.base, replica.commit) == (5, 5)
+    assert not lives.logs.replicas[OTHER].lacks_copy
+
+
+def test_one_replica_of_a_group(lives: Lives) -> None:
+    with pytest.raises(UsageError, match="has a replica of group 7 already"):
+        lives.logs.add(GROUP, 1, 5, {5})
+
+
+def test_a_replica_that_has_gone_stays_away(lives: Lives) -> None:
+    lives.logs.remove(GROUP)
+    lives.write(GROUP, RecordKind.ENTRY, encode_entry(3, Entry(1, ENTRY_RECORDS, b"late")))
+    lives.again()
+    assert list(lives.logs.replicas) == [OTHER]
+
+
+def test_a_kind_of_a_newer_version_is_refused(lives: Lives) -> None:
+    """Whatever number it has: it is not taken for that of a session that has ended."""
+    lives.node.hub.ledger.write(99, bytes(8) + b"of tomorrow")
+    lives.node.sync()
+    lives.node.close()
+    with pytest.raises(CorruptError, match="kind 99"):
+        lives.start()
+
+
+@pytest.mark.parametrize("cut", [0, 20, 52, 54])
+def test_a_state_that_is_cut(cut: int) -> None:
+    body = encode_replica(ReplicaState(1, 2, starts=3, term=4, vote=5, commit=6), EntryLog({1, 2}, {3}, 6, 4), 6)
+    state, log, coming = replica_of(body)
+    assert (state.astuple(), log.base, log.base_term, coming) == ((1, 2, 3, 4, 5, 6, False), 6, 4, False)
+    assert log.members_at(6) == ({1, 2}, {3})
+    with pytest.raises(CorruptError):
+        replica_of(body[:cut])
+
+
+def test_an_entry_that_is_longer_than_it_says() -> None:
+    body = encode_entry(3, Entry(2, ENTRY_RECORDS, b"data"))
+    assert entry_of(body) == (3, Entry(2, ENTRY_RECORDS, b"data"))
+    for wrong in (body + b"x", body[:6], bytes(8) + body[8:]):
+        with pytest.raises(CorruptError):
+            entry_of(wrong)
