@@ -23,14 +23,21 @@ _send = Outgoing.send
 _late: WeakKeyDictionary[Outgoing, deque[tuple[float, bytes]]] = WeakKeyDictionary()
 
 
-def _send_late(self: Outgoing, frame: bytes) -> None:
-    """Each timer sends the oldest frame: timers that are due together may come in any order."""
+def _send_late(self: Outgoing, frame: bytes) -> bool:
+    """Each timer sends the oldest frame: timers that are due together may come in any order. The stream is busy until
+    then."""
     loop = asyncio.get_running_loop()
     waiting = _late.setdefault(self, deque())
     late_ms = 0.0 if random.random() < PUNCTUAL else random.uniform(0, LATEST_MS)
     due = max(loop.time() + late_ms / 1000, waiting[-1][0] if waiting else 0.0)
     waiting.append((due, frame))
-    loop.call_at(due, lambda: _send(self, waiting.popleft()[1]))
+    loop.call_at(due, _send_oldest, self, waiting)
+    return False
+
+
+def _send_oldest(stream: Outgoing, waiting: deque[tuple[float, bytes]]) -> None:
+    if _send(stream, waiting.popleft()[1]):
+        stream.on_idle()
 
 
 if __name__ == "__main__":
