@@ -29,6 +29,7 @@ FOLDERS = ("unit", "property", "fuzz", "simulator", "tidy")
 WITH_PROCESSES = frozenset({
     "fuzz/test_sanitized.py",
     "property/test_asking.py",
+    "property/test_raft_oracle.py",
     "property/test_tenants.py",
     "simulator/cluster/test_model.py",
     "simulator/cluster/test_real_etcd.py",

@@ -114,10 +114,11 @@ class StoredReplica(Replica):
 
     def start(self) -> None:
         found = self.disk.start(self.number)
-        self.raft = Raft(self.number, found.log, self.world.chance.randrange, term=found.state.term,
-                         vote=found.state.vote, commit=found.commit, applied=found.applied, election_ticks=10,
-                         heartbeat_ticks=3, in_sync_min=self.world.in_sync_min, append_bytes_max=200,
-                         flying_bytes_max=1000)
+        world = self.world
+        self.raft = Raft(self.number, found.log, world.chance.randrange, term=found.state.term, vote=found.state.vote,
+                         commit=found.commit, applied=found.applied, election_ticks=world.election_ticks,
+                         heartbeat_ticks=world.heartbeat_ticks, in_sync_min=world.in_sync_min,
+                         append_bytes_max=world.append_bytes, flying_bytes_max=5 * world.append_bytes)
 
     def kill(self) -> None:
         running = self.raft is not None
@@ -142,6 +143,8 @@ class StoredReplica(Replica):
             self.world.seen["checkpoints"] += 1
 
     def copy(self, index: int, term: int, members: Members) -> None:
+        while self.writes:
+            self.sync()
         raft = self.raft
         if raft is None or index <= raft.commit:
             return
@@ -175,7 +178,7 @@ def test_worlds_on_disks(seed: int, tmp_path: Path) -> None:
         for replica in world.replicas.values():
             replica.kill()
             replica.start()
-        world.check()
+        world.truth.check()
     finally:
         for replica in world.replicas.values():
             replica.kill()

@@ -10,7 +10,7 @@ Its states, which test_drawings holds against TRANSITIONS (machine.pyx):
     FOLLOWER ──campaign asked for──► CANDIDATE
     PRE_CANDIDATE, CANDIDATE ──time is up──► PRE_CANDIDATE
     PRE_CANDIDATE, CANDIDATE, LEADER ──a leader, or a higher term──► FOLLOWER
-    PRE_CANDIDATE, CANDIDATE ──a majority has refused──► FOLLOWER
+    PRE_CANDIDATE, CANDIDATE ──too many have refused──► FOLLOWER
     LEADER ──no majority is heard──► FOLLOWER
 
 A group of one goes all the way at once.

@@ -26,8 +26,8 @@ TRANSITIONS = {
     ("PRE_CANDIDATE", "a leader, or a higher term"): "FOLLOWER",
     ("CANDIDATE", "a leader, or a higher term"): "FOLLOWER",
     ("LEADER", "a leader, or a higher term"): "FOLLOWER",
-    ("PRE_CANDIDATE", "a majority has refused"): "FOLLOWER",
-    ("CANDIDATE", "a majority has refused"): "FOLLOWER",
+    ("PRE_CANDIDATE", "too many have refused"): "FOLLOWER",
+    ("CANDIDATE", "too many have refused"): "FOLLOWER",
     ("LEADER", "no majority is heard"): "FOLLOWER",
 }
 cdef uint64_t NEVER = <uint64_t>-1
@@ -243,18 +243,19 @@ cdef class Raft:
         return 0
 
     cdef int count_vote(self, uint32_t sender, bint granted) except -1:
-        cdef uint32_t given, all_
+        cdef uint32_t given, refused
         if sender not in self.voters:
             return 0
         self.votes.setdefault(sender, granted)
         given = <uint32_t>sum(self.votes.values())
-        all_ = <uint32_t>len(self.votes)
+        refused = <uint32_t>len(self.votes) - given
         if given >= self.majority():
             if self.state == PRE_CANDIDATE:
                 self.ask(False)
             else:
                 self.lead()
-        elif all_ - given >= self.majority():
+        elif <uint32_t>len(self.voters) - refused < self.majority():
+            # Of an even number, half of them are enough to refuse.
             self.follow(self.term, 0)
         return 0
 
@@ -525,30 +526,38 @@ cdef class Raft:
         return self.send(Message(ALIVE, message.sender, self.term))
 
     cdef int on_copy(self, Message message) except -1:
-        """The leader has no entries any more that this replica lacks. Whoever runs it gets a copy: installed()."""
+        """The leader has no entries any more that this replica lacked when it answered last. If it lacks them still,
+        whoever runs it gets a copy: installed()."""
+        if self.log.has(message.index, message.log_term):
+            self.reach(message.index)
         if message.index <= self.commit:
             return self.acknowledge(self.commit)
-        if self.log.has(message.index, message.log_term):
-            return self.acknowledge(message.index)      # it has lacked them when that was sent
         return 0
 
-    def installed(self, uint64_t index, uint64_t term, voters, learners):
-        """A copy of everything up to this entry has replaced what was here, with the members as of it."""
+    def installed(self, uint64_t index, uint64_t term, voters, learners) -> bool:
+        """A copy of everything up to this entry is on the disk, behind all that was taken, with the members as of it.
+        Returns whether the log behind it stays: it has the same entry, so what came behind may have been acknowledged
+        while the copy was made. If not, the copy has replaced all of it."""
         if index <= self.commit:
-            return
-        if self.log.has(index, term):
-            self.log.forget(index)          # what is behind that may have been acknowledged
+            return True
+        stays = self.log.has(index, term)
+        if stays:
+            self.reach(index)
+            self.applied = index
+            self.forget(index)
             self.taken = max(self.taken, index)
             self.on_disk = max(self.on_disk, index)
+            if self.cut_from:
+                self.cut_from = max(self.cut_from, index + 1)
         else:
             self.log.restart(index, term, voters, learners)
             self.cut_from = 0
             self.pending.clear()
-            self.taken = self.on_disk = index
-        self.commit = self.applied = index
-        self.use_members()
+            self.taken = self.on_disk = self.commit = self.applied = index
+            self.use_members()
         if self.leader and self.leader != self.own:
             self.acknowledge(index)
+        return stays
 
     # ---------------------------------------------------------------- answers
 
@@ -568,12 +577,10 @@ cdef class Raft:
                                f"{self.log.last()}")
         while replica.flying and replica.flying[0][0] <= message.index:
             replica.flying_bytes -= replica.flying.popleft()[1]
-        if replica.pace == COPYING and message.index < replica.copy_upto:
-            return 0
         if message.index > replica.match:
             replica.match = message.index
             replica.next = max(replica.next, message.index + 1)
-            if replica.pace != REPLICATE:
+            if replica.pace == PROBE or replica.pace == COPYING and message.index >= replica.copy_upto:
                 replica.set_pace(REPLICATE)
             self.count_commit()
             self.hand_on(replica)
@@ -586,8 +593,9 @@ cdef class Raft:
         cdef bint stands = replica.match == replica.alive_match
         replica.alive_match = replica.match if replica.match < self.log.last() else NEVER
         if replica.pace == COPYING:
-            return self.send(Message(COPY, replica.number, self.term, index=replica.copy_upto,
-                                     log_term=self.log.term(replica.copy_upto), commit=self.commit))
+            # What was in the way then may be gone by now: a copy has what this one's has.
+            return self.send(Message(COPY, replica.number, self.term, index=self.log.base,
+                                     log_term=self.log.base_term, commit=self.commit))
         if replica.pace == REPLICATE and stands:
             replica.next = replica.match + 1
             replica.set_pace(PROBE)
