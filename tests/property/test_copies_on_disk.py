@@ -23,7 +23,7 @@ from property.test_queue_group import START_MS
 
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.export import unflushed
-from fluxmq._core.queue.log import Log, Needed
+from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.queues.hands import Hands
@@ -60,21 +60,24 @@ class Stored(StoredNode):
         return copies.lines[GROUP]
 
 
+def waiting(copy: QueueState, log: Log, segments: SegmentStore | None = None) -> list[Any]:
+    """The messages of a log that somebody still needs, wherever they are."""
+    source = log.line.retaining.get(log.number, log)
+    found = {one.offset: one for one in messages_in(unflushed(source, None, log.first, log.next))}
+    at = log.first
+    while segments is not None and log.disk and at < log.next:
+        _, covers, blocks = segments.read(log.disk, at, 1 << 20)
+        found |= {one.offset: one for one in messages_in(b"".join(blocks))}
+        if not blocks:
+            break
+        at = covers
+    return [found[offset] for offset in sorted(found)
+            if log.first <= offset < log.next and copy.queue.is_needed(log, offset)]
+
+
 def shown(manager: QueueManager, copy: QueueState, segments: SegmentStore | None = None) -> str:
-    """The digest of a copy, with its messages, wherever they are."""
-    def messages(log: Log, needed: Needed | None) -> bytes:
-        source = log.line.retaining.get(log.number, log)
-        found = {one.offset: one for one in messages_in(unflushed(source, None, log.first, log.next))}
-        at = log.first
-        while segments is not None and log.disk and at < log.next:
-            _, covers, blocks = segments.read(log.disk, at, 1 << 20)
-            found |= {one.offset: one for one in messages_in(b"".join(blocks))}
-            if not blocks:
-                break
-            at = covers
-        return repr([found[offset] for offset in sorted(found)
-                     if log.first <= offset < log.next and copy.queue.is_needed(log, offset)]).encode()
-    return digest(manager, copy, messages=messages)
+    """The digest of a copy, with its messages."""
+    return digest(manager, copy, messages=lambda log, needed: repr(waiting(copy, log, segments)).encode())
 
 
 class World:

@@ -182,13 +182,29 @@ def test_what_a_copy_replaces(term: int, last: int) -> None:
     assert raft.installed(1, 1, {1}, ()) and raft.log.base == 2         # an older one
 
 
-def copying() -> Raft:
-    """A leader of three with five entries, four of them compacted. Replica 2 has nothing, and gets a copy."""
+def elected() -> Raft:
+    """A leader of three."""
     raft = Raft(1, EntryLog({1, 2, 3}), lambda n: 0)
     raft.campaign()
     for kind in (MessageKind.PRE_VOTED, MessageKind.VOTED):
         settle(raft)
         raft.step(Message(kind, 1, 1, sender=3))
+    assert raft.leads
+    return raft
+
+
+def test_members_change_when_an_entry_of_the_term_is_committed() -> None:
+    """What a former leader has changed may be committed before, and this one does not know it yet."""
+    raft = elected()
+    settle(raft)
+    assert raft.commit == 0 and raft.change_members({1, 2, 3}, {4}) == 0
+    raft.step(Message(MessageKind.APPENDED, 1, 1, sender=3, index=1))
+    assert raft.commit == 1 and raft.change_members({1, 2, 3}, {4}) == 2
+
+
+def copying() -> Raft:
+    """A leader of three with five entries, four of them compacted. Replica 2 has nothing, and gets a copy."""
+    raft = elected()
     raft.propose([(ENTRY_RECORDS, b"x")] * 4)
     settle(raft)
     raft.step(Message(MessageKind.APPENDED, 1, 1, sender=3, index=4))
