@@ -12,6 +12,7 @@ from kit.exact import exact
 from oracle.stored import crc32c
 
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.raft.log import EntryLog
 from fluxmq._core.raft.messages import (
     Entry,
     Message,
@@ -21,6 +22,7 @@ from fluxmq._core.raft.messages import (
     encode_message,
     members_of,
 )
+from fluxmq._core.raft.records import ReplicaState, encode_entry, encode_replica, entry_of, replica_of
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 entries = st.lists(st.builds(Entry, u64, st.integers(0, 255), st.binary(max_size=300)), max_size=5)
@@ -81,3 +83,38 @@ def test_members(voters: frozenset[int], learners: frozenset[int]) -> None:
 def test_what_are_no_members(spoilt: bytes) -> None:
     with pytest.raises(CorruptError):
         members_of(exact(spoilt))
+
+
+# ── what the journal has of a replica (_core/raft/records) ───────────────────────────────────────────────────
+
+@given(index=st.integers(1, 2**64 - 1), term=st.integers(1, 2**64 - 1), kind=st.integers(0, 255),
+       data=st.binary(max_size=300), seed=st.integers(0, 1 << 32))
+def test_an_entry_of_the_journal(index: int, term: int, kind: int, data: bytes, seed: int) -> None:
+    raw = encode_entry(index, Entry(term, kind, data))
+    assert entry_of(exact(raw)) == (index, Entry(term, kind, data))
+    spoilt = bytearray(raw)
+    mutate(Random(seed), spoilt, bytes(range(12)))
+    try:
+        _, found = entry_of(exact(bytes(spoilt)))
+    except CorruptError:
+        return
+    assert found == Entry(term, kind, data)         # the number in front of it was hit, which its batch protects
+
+
+@given(numbers=st.tuples(u64, st.integers(1, 2**32 - 1), u32, u64, u32, u64, st.booleans()), base=u64, term=u64,
+       voters=st.frozensets(u32, min_size=1, max_size=9), coming=st.booleans(), seed=st.integers(0, 1 << 32))
+def test_a_state_of_the_journal(numbers: tuple[int, int, int, int, int, int, bool], base: int, term: int,
+                                voters: frozenset[int], coming: bool, seed: int) -> None:
+    incarnation, number, starts, now, vote, commit, damaged = numbers
+    state = ReplicaState(incarnation, number, starts=starts, term=now, vote=vote, commit=commit, damaged=damaged)
+    raw = encode_replica(state, EntryLog(voters, (), base, term), base, coming)
+    again, log, comes = replica_of(exact(raw))
+    assert again.astuple() == numbers and (log.base, log.base_term, comes) == (base, term, coming)
+    assert log.members_at(base) == (voters, frozenset())
+    spoilt = bytearray(raw)
+    mutate(Random(seed), spoilt, bytes(range(12)))
+    try:
+        again, log, comes = replica_of(exact(bytes(spoilt)))
+    except CorruptError:
+        return
+    assert again.number and encode_replica(again, log, log.base, comes)
