@@ -138,3 +138,8 @@ cdef inline bint is_of_queues(uint8_t kind) noexcept nogil:
 # Whether records of this kind are about a replica, and begin with the number of its group.
 cdef inline bint is_of_replicas(uint8_t kind) noexcept nogil:
     return RECORD_REPLICA <= kind <= RECORD_ENTRY
+
+
+# Whether this version has records of this kind, whatever they are about.
+cdef inline bint is_known(uint8_t kind) noexcept nogil:
+    return RECORD_SESSION <= kind <= RECORD_ENTRY

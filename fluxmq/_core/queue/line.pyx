@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from fluxmq._core.disk.journal_format cimport RECORD_HEADER_BYTES, journal_next_record, put_u32_le
 from fluxmq._core.disk.record_kinds cimport (
     RECORD_APPEND, RECORD_CLAIM, RECORD_CLOCK, RECORD_CURSOR, RECORD_NAMESPACE, RECORD_OWNER, RECORD_RETURN,
-    RECORD_SETTLE, RECORD_TRIM, is_of_queues,
+    RECORD_SETTLE, RECORD_TRIM, is_known, is_of_queues,
 )
 from fluxmq._core.errors import CorruptError
 
@@ -55,7 +55,7 @@ cdef class LineObjects:
         has no effect. cold: called with (kind, number, body behind it) of records about queues that are not about
         messages, of NAMESPACE, and of CLOCK, whose number is its first one. Returns the homes of groups that changed,
         and queues that were trimmed. Raises CorruptError: before anything is applied if the bytes do not divide into
-        records, later if one of them is none."""
+        records of known kinds, later if one of them is none."""
         cdef const uint8_t* at = <const uint8_t*><const char*>records
         cdef const uint8_t* end = at + len(records)
         cdef const uint8_t* body = NULL
@@ -68,6 +68,8 @@ cdef class LineObjects:
         while found > 0:
             found = journal_next_record(&at, end, &kind, &body, &length)
             count += found > 0
+            if found > 0 and not is_known(kind):
+                raise CorruptError(f"record {count} of a batch is of kind {kind}, which this version does not know")
         if found < 0:
             raise CorruptError(f"a journal batch does not divide into records after {count} of them")
         at = <const uint8_t*><const char*>records

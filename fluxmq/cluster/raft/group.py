@@ -23,9 +23,10 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.raft.machine import Raft, Taken
-from fluxmq._core.raft.messages import ENTRY_RECORDS, Entry, Message
+from fluxmq._core.raft.messages import ENTRY_MEMBERS, ENTRY_NOTHING, ENTRY_RECORDS, Entry, Message
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.replicas import Replica, ReplicaLogs
+from fluxmq.engine.stored import WRONG_SHAPE
 
 __all__ = ["ReplicatedGroup"]
 
@@ -79,10 +80,12 @@ class ReplicatedGroup:
         while not self.damage:
             self._propose()
             taken = self.raft.take()
-            if not taken:
-                self._persisted(taken)
+            if taken:
+                self._give_out(taken)
+                continue
+            self._persisted(taken)
+            if not self._follow_role():
                 break
-            self._give_out(taken)
 
     def durable(self, batch: int) -> None:
         """Everything up to this batch of the journal is on the disk; turn() follows."""
@@ -101,7 +104,11 @@ class ReplicatedGroup:
             self._persisted(taken)
         self._send(taken.now)
         for index, entry in enumerate(taken.committed, taken.applied):
-            self._apply(index, entry)
+            try:
+                self._apply(index, entry)
+            except (CorruptError, *WRONG_SHAPE) as error:
+                self._stop(f"entry {index} cannot be applied: {error}")
+                return
         self._follow_role()
 
     def _persisted(self, taken: Taken) -> None:
@@ -116,17 +123,23 @@ class ReplicatedGroup:
         if entry.kind == ENTRY_RECORDS:
             data = entry.data
             self.copies.apply(data[TIME_BYTES:], int.from_bytes(data[:TIME_BYTES], "big"), index)
-        else:
+        elif entry.kind in (ENTRY_NOTHING, ENTRY_MEMBERS):
             self.copies.apply(b"", position=index)
+        else:
+            raise CorruptError(f"it is of kind {entry.kind}, which this version does not know")
         self.replica.applied = index
         if self._proposed and self._proposed[0][0] == index and entry.term == self._term:
             self.copies.line.commit(self._proposed.popleft()[1])
 
     # ------------------------------------------------------------------ who leads
 
-    def _follow_role(self) -> None:
-        raft = self.raft
-        if self._term and not (raft.leads and raft.term == self._term):
+    def _leads_on(self) -> bool:
+        return self._term != 0 and self.raft.leads and self.raft.term == self._term
+
+    def _follow_role(self) -> bool:
+        """Whether another one leads now."""
+        raft, former = self.raft, self._term
+        if self._term and not self._leads_on():
             self._term = 0
             self._proposed.clear()
             self._refused.clear()
@@ -136,9 +149,10 @@ class ReplicatedGroup:
                 and raft.log.term_at(raft.commit) == raft.term:
             self._on_lead(self.copies.lead(self._has_ended))
             self._term = raft.term
+        return self._term != former
 
     def _propose(self) -> None:
-        if not self._term:
+        if not self._leads_on():
             return
         time = self.copies.time
         position, records = self.copies.line.submit()
@@ -153,7 +167,8 @@ class ReplicatedGroup:
             self._proposed.append((index, position))
 
     def _stop(self, why: str) -> None:
-        """Something is wrong that no replica of the group does: this one takes no part in it any more."""
+        """What came is nothing that a replica of this version says or knows: this one takes no part in the group any
+        more, until the node is started again, and changes nothing of what it has."""
         self.damage = why
         if self._term:
             self._term = 0
