@@ -161,9 +161,8 @@ class Keeper:
         self.broker.restore(loader.sessions.values())
         self.broker.dirty.update(loader.sessions.values())
         loader.finish()
-        found |= self.replicas.finish(lambda group: 0 if self.queues is None else self.queues.copies.applied(group))
         if self.queues is not None:
-            found |= self.queues.finish()
+            found |= self.queues.finish() | self.replicas.finish(self.queues.copies)
         if self.exchanges is not None:
             found |= self.exchanges.finish()
         return found if any(found.values()) else {}
@@ -257,8 +256,7 @@ class Keeper:
         journal = self.store.journal
         assert journal is not None
         upto = journal.rotate()
-        self.replicas.record_again()
-        self.broker.hub.disk.checkpoint_mark = journal.bytes_total
+        self.broker.hub.disk.checkpoint_mark = journal.bytes_total + self.replicas.record_again()
         self.broker.hub.wake_up()  # resumes connections that were paused because they were too far ahead
         self._replayed_bytes = 0
         taken = _Taken()

@@ -7,8 +7,9 @@ All of it is in the journal, what a state machine (_core/raft) gives out in a tu
 term than what stands at its index replaces that and everything behind it, so one that is recorded twice has no effect.
 
 A checkpoint removes files of the journal. What the copies do not have yet of these is recorded again in the turn in
-which the next file begins (`record_again`): of each group what is not committed, and its state. How far the copies are
-after a start, the view says (queues/recovery/copies.py): never less than the first state behind the checkpoint.
+which the next file begins (`record_again`): of each group its state, marked as whole, and what is not committed. What
+stands in front of that, of the batch that gathered then, a start passes over that begins with this file. How far the
+copies are, the view says (queues/recovery/copies.py): never less than the first whole state behind the checkpoint.
 
 A record that is not what was written (an entry has a checksum of its own) is damage of its replica, which takes no part
 in its group then, and says so at each start. The node and its other replicas go on.
@@ -16,7 +17,7 @@ in its group then, and says so at each start. The node and its other replicas go
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
@@ -48,6 +49,19 @@ class Replica:
         return max(self.applied, self.log.base, min(self.state.commit, self.log.last_index))
 
 
+class Positions(Protocol):
+    """How far the copies are that the disk has (queues/recovery/copies.py)."""
+
+    def applied(self, group: int) -> int:
+        """Up to here the copies of a group have everything; 0: nothing, or they are not whole."""
+
+    def holds(self, group: int) -> bool:
+        """Whether it has any, whole or not."""
+
+    def forget(self, group: int) -> None:
+        """They are of a replica that has ended."""
+
+
 class ReplicaLogs:
     """Machine. log: level, cause, text, fields."""
 
@@ -55,7 +69,8 @@ class ReplicaLogs:
         self.replicas: dict[int, Replica] = {}
         self._ledger = ledger
         self._log = log
-        self._damage: dict[int, str] = {}  # by group, of what was read; the replica may be known later
+        self._damage: dict[int, str] = {}  # by group, of what was read
+        self._ended: set[int] = set()  # groups of which a replica has ended, in what was read
 
     # ------------------------------------------------------------------ at a start
 
@@ -65,33 +80,46 @@ class ReplicaLogs:
             if kind == RecordKind.REPLICA:
                 self._replay_state(group, *replica_of(body))
             elif kind == RecordKind.REPLICA_END:
-                self.replicas.pop(group, None)
-                self._damage.pop(group, None)
+                self._end(group)
             elif (replica := self.replicas.get(group)) is not None:
                 _put(replica.log, *entry_of(body))
         except CorruptError as error:
             self._damage.setdefault(group, str(error))
 
-    def _replay_state(self, group: int, state: ReplicaState, empty: EntryLog, coming: bool) -> None:
+    def _replay_state(self, group: int, state: ReplicaState, empty: EntryLog, coming: bool, whole: bool) -> None:
         replica = self.replicas.get(group)
-        if replica is not None and coming:
+        if replica is not None and (replica.state.incarnation, replica.state.number) != (state.incarnation,
+                                                                                          state.number):
+            self._end(group)
+            replica = None
+        if replica is None:
+            # Else it is of a batch that began in the former file: what follows is recorded again behind it.
+            if whole:
+                self.replicas[group] = Replica(group, state, empty)
+                self._damage.pop(group, None)
+        elif coming:
             replica.coming = empty
-            return
-        if replica is None or replica.state.incarnation != state.incarnation or replica.state.number != state.number:
-            self.replicas[group] = Replica(group, state, empty)
-            return
-        replica.state, replica.coming = state, None
-        _begin_behind(replica, empty)
+        else:
+            replica.state, replica.coming = state, None
+            _begin_behind(replica, empty)
 
-    def finish(self, applied_of: Callable[[int], int]) -> dict[str, int]:
-        """Everything is read. applied_of: how far the copies of a group are on the disk; 0: nothing, or they are not
-        whole. Returns counts for the log."""
+    def _end(self, group: int) -> None:
+        self.replicas.pop(group, None)
+        self._damage.pop(group, None)
+        self._ended.add(group)
+
+    def finish(self, copies: Positions) -> dict[str, int]:
+        """Everything is read. Returns counts for the log."""
+        for group in self._ended:
+            replica = self.replicas.get(group)
+            if replica is None or replica.coming is None or copies.applied(group) != replica.coming.base:
+                copies.forget(group)        # they are of the replica that has ended
         for group, replica in self.replicas.items():
-            replica.applied = applied = applied_of(group)
+            replica.applied = applied = copies.applied(group)
+            replica.lacks_copy = applied < replica.log.base or (applied == 0 and copies.holds(group))
             if replica.coming is not None and applied == replica.coming.base:
-                _begin_behind(replica, replica.coming)      # it ended before it said so
+                _begin_behind(replica, replica.coming)      # the node ended before it said so
             replica.coming = None
-            replica.lacks_copy = applied < replica.log.base
             last = replica.log.last_index
             if applied > last:              # its journal was not synced when power was lost
                 self._damage.setdefault(group, f"its copies have entry {applied}, and its log ends with {last}")
@@ -101,6 +129,7 @@ class ReplicaLogs:
                 self._log("error", "", "the log of a replica is damaged: it takes no part in its group, all else goes "
                                        f"on{why and f': {why}'}", {"group": group, "last": last})
         self._damage.clear()
+        self._ended.clear()
         return {"replicas": len(self.replicas)} if self.replicas else {}
 
     # ------------------------------------------------------------------ while the node runs
@@ -111,11 +140,11 @@ class ReplicaLogs:
         if group in self.replicas:
             raise UsageError(f"this node has a replica of group {group} already")
         replica = self.replicas[group] = Replica(group, ReplicaState(incarnation, number), EntryLog(voters, learners))
-        self._write_state(replica)
+        self._write_state(replica, whole=True)
         return replica
 
     def remove(self, group: int) -> None:
-        """This node has no replica of it any more; its copies end by themselves."""
+        """This node has no replica of it any more. The caller releases its copies (Copies.forget)."""
         if self.replicas.pop(group, None) is not None:
             self._ledger.write(RecordKind.REPLICA_END, group.to_bytes(8, "big"))
 
@@ -142,32 +171,45 @@ class ReplicaLogs:
         replica.coming = EntryLog(voters, learners, index, term)
         self._write_state(replica)
 
+    def cancel_install(self, replica: Replica) -> None:
+        """It does not come. What the copies have now, whoever runs the group knows."""
+        replica.coming = None
+        self._write_state(replica)
+
     def installed(self, replica: Replica) -> None:
-        """The disk has the copies. The replica may say so when this is durable."""
+        """The disk has the copies, and a start would find that they count."""
         assert replica.coming is not None
         replica.applied, replica.coming, replica.lacks_copy = replica.coming.base, None, False
         self._write_state(replica)
 
-    def record_again(self) -> None:
-        """A file of the journal begins, and those before it will go: in one turn with Journal.rotate()."""
+    def record_again(self) -> int:
+        """A file of the journal begins, and those before it will go: in one turn with Journal.rotate(). Returns the
+        bytes of what it has recorded."""
+        size = 0
         for replica in self.replicas.values():
-            self._write_state(replica)
+            size += self._write_state(replica, whole=True)
             log = replica.log
             behind = max(replica.applied, log.base)
             for index, entry in enumerate(log.tail()[behind - log.base:], behind + 1):
-                self._write_entry(replica, index, entry)
+                size += self._write_entry(replica, index, entry)
+        return size
 
-    def _write_entry(self, replica: Replica, index: int, entry: Entry) -> None:
-        self._ledger.write(RecordKind.ENTRY, replica.group.to_bytes(8, "big") + encode_entry(index, entry))
+    def _write_entry(self, replica: Replica, index: int, entry: Entry) -> int:
+        return self._write(RecordKind.ENTRY, replica, encode_entry(index, entry))
 
-    def _write_state(self, replica: Replica) -> None:
-        log = replica.log
+    def _write_state(self, replica: Replica, whole: bool = False) -> int:
+        log, coming = replica.log, replica.coming
         applied = min(max(replica.applied, log.base), log.last_index)
-        self._ledger.write(RecordKind.REPLICA, replica.group.to_bytes(8, "big")
-                           + encode_replica(replica.state, log, applied))
-        if (coming := replica.coming) is not None:
-            self._ledger.write(RecordKind.REPLICA, replica.group.to_bytes(8, "big")
-                               + encode_replica(replica.state, coming, coming.base, True))
+        size = self._write(RecordKind.REPLICA, replica, encode_replica(replica.state, log, applied, whole=whole))
+        if coming is not None:
+            size += self._write(RecordKind.REPLICA, replica,
+                                encode_replica(replica.state, coming, coming.base, coming=True))
+        return size
+
+    def _write(self, kind: RecordKind, replica: Replica, body: bytes) -> int:
+        body = replica.group.to_bytes(8, "big") + body
+        self._ledger.write(kind, body)
+        return len(body)
 
 
 def _begin_behind(replica: Replica, empty: EntryLog) -> None:

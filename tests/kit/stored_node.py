@@ -76,9 +76,11 @@ class StoredNode:
     def sync(self) -> None:
         asyncio.run(self.durable())
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, gathered: bool = False) -> None:
+        """gathered: the journal has not written everything when it begins, as on a busy node."""
         async def taken() -> None:
-            await self.durable()
+            if not gathered:
+                await self.durable()
             task = asyncio.ensure_future(self.keeper.checkpoint())
             while not task.done():
                 await asyncio.sleep(0.001)

@@ -230,3 +230,22 @@ def test_a_copy_is_offered_again_as_it_is_now() -> None:
     raft = copying()
     raft.step(Message(MessageKind.ALIVE, 1, 1, sender=2))
     assert [(m.kind, m.index, m.log_term) for m in settle(raft)] == [(MessageKind.COPY, 4, 1)]
+
+
+def test_who_does_not_answer_gets_no_more_than_a_window() -> None:
+    """Also when others go on, and what is committed moves."""
+    raft = Raft(1, EntryLog({1, 2, 3}), lambda n: 0, append_bytes_max=1000, flying_bytes_max=2000)
+    raft.campaign()
+    for kind in (MessageKind.PRE_VOTED, MessageKind.VOTED):
+        settle(raft)
+        raft.step(Message(kind, 1, 1, sender=2))
+    sent: list[Message] = []
+    for _ in range(200):
+        for message in [*settle(raft), *settle(raft)]:
+            sent.append(message)
+            if message.to == 2 or len(sent) < 4:    # 3 answers once: its pace is that of a replica in step
+                raft.step(Message(MessageKind.APPENDED, 1, 1, sender=message.to,
+                                  index=message.index + len(message.entries)))
+        raft.propose([(ENTRY_RECORDS, bytes(900))])
+    flying = sum(len(entry.data) for message in sent[4:] if message.to == 3 for entry in message.entries)
+    assert raft.commit > 190 and 0 < flying <= 2000 + 900

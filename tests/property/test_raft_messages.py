@@ -107,14 +107,14 @@ def test_a_state_of_the_journal(numbers: tuple[int, int, int, int, int, int, boo
                                 voters: frozenset[int], coming: bool, seed: int) -> None:
     incarnation, number, starts, now, vote, commit, damaged = numbers
     state = ReplicaState(incarnation, number, starts=starts, term=now, vote=vote, commit=commit, damaged=damaged)
-    raw = encode_replica(state, EntryLog(voters, (), base, term), base, coming)
-    again, log, comes = replica_of(exact(raw))
-    assert again.astuple() == numbers and (log.base, log.base_term, comes) == (base, term, coming)
+    raw = encode_replica(state, EntryLog(voters, (), base, term), base, coming=coming, whole=not coming)
+    again, log, comes, whole = replica_of(exact(raw))
+    assert again.astuple() == numbers and (log.base, log.base_term, comes) == (base, term, coming) and whole != comes
     assert log.members_at(base) == (voters, frozenset())
     spoilt = bytearray(raw)
     mutate(Random(seed), spoilt, bytes(range(12)))
     try:
-        again, log, comes = replica_of(exact(bytes(spoilt)))
+        again, log, comes, whole = replica_of(exact(bytes(spoilt)))
     except CorruptError:
         return
-    assert again.number and encode_replica(again, log, log.base, comes)
+    assert again.number and encode_replica(again, log, log.base, coming=comes, whole=whole)

@@ -44,7 +44,7 @@ class Store(StoredNode):
         self.lines.lines[GROUP].apply(b"", position=index)
         self.replica.applied = index
 
-    def checkpoint_that_applies(self, index: int) -> None:
+    def checkpoint_that_applies(self, index: int, gathered: bool = False) -> None:
         """More is applied when it has begun."""
         assert self.keeper.queues is not None
         begin = self.keeper.queues.begin_export
@@ -55,7 +55,7 @@ class Store(StoredNode):
 
         self.keeper.queues.begin_export = applies  # type: ignore[method-assign]
         try:
-            self.checkpoint()
+            self.checkpoint(gathered)
         finally:
             del self.keeper.queues.begin_export
 
@@ -253,7 +253,7 @@ class History:
 
     def checkpoint(self) -> None:
         self.applied = self.chance.randint(self.applied, self.last)
-        self.store.checkpoint_that_applies(self.applied)
+        self.store.checkpoint_that_applies(self.applied, gathered=self.chance.random() < 0.7)
         self.stored = self.applied
 
     def install(self) -> None:

@@ -99,11 +99,7 @@ def test_a_repair_keeps_what_is_damaged(lives: Lives) -> None:
 
 def test_copies_that_are_ahead_of_the_log(lives: Lives) -> None:
     """Power was lost while the journal is synced now and then, and the view has been synced."""
-    assert lives.node.keeper.queues is not None
-    line = QueueLine(lives.node.manager, lives.node.hub.commits.open_line("group 7", GROUP))
-    lives.node.keeper.queues.copies.add(line)
-    line.apply(b"", position=3)
-    lives.node.checkpoint()
+    stored_copies(lives, 3)
     lives.again()
     assert lives.logs.replicas[GROUP].state.damaged and not lives.logs.replicas[OTHER].state.damaged
 
@@ -111,11 +107,46 @@ def test_copies_that_are_ahead_of_the_log(lives: Lives) -> None:
 def test_copies_that_are_behind_the_log(lives: Lives) -> None:
     """They were being replaced: the log votes, and they are not led before another copy has come."""
     log = EntryLog({1, 2, 3}, (), 5, 1)
-    lives.write(GROUP, RecordKind.REPLICA, encode_replica(ReplicaState(1, 2, term=1), log, 5))
+    lives.write(GROUP, RecordKind.REPLICA, encode_replica(ReplicaState(1, 2, term=1), log, 5, whole=True))
     lives.again()
     replica = lives.logs.replicas[GROUP]
     assert replica.lacks_copy and not replica.state.damaged and (replica.log.base, replica.commit) == (5, 5)
     assert not lives.logs.replicas[OTHER].lacks_copy
+
+
+def stored_copies(lives: Lives, position: int) -> None:
+    """The disk has copies of the group, up to there."""
+    assert lives.node.keeper.queues is not None
+    line = QueueLine(lives.node.manager, lives.node.hub.commits.open_line("group 7", GROUP))
+    lives.node.keeper.queues.copies.add(line)
+    line.apply(b"", position=position)
+    lives.logs.replicas[GROUP].applied = position
+    lives.node.checkpoint()
+
+
+@pytest.mark.parametrize(("incarnation", "number"), [(1, 4), (2, 2)], ids=["another replica", "another group"])
+def test_copies_of_a_replica_that_has_ended(lives: Lives, incarnation: int, number: int) -> None:
+    """The node ends before a checkpoint has deleted them: they are not those of the new one."""
+    stored_copies(lives, 2)
+    lives.logs.remove(GROUP)
+    replica = lives.logs.add(GROUP, incarnation, number, {1, 2, 3})
+    lives.logs.write(replica, 1, [Entry(1, ENTRY_RECORDS, b"new") for _ in range(3)], (1, 1), 0)
+    lives.again()
+    replica = lives.logs.replicas[GROUP]
+    assert (replica.state.incarnation, replica.state.number) == (incarnation, number)
+    assert not replica.state.damaged and not replica.lacks_copy
+    assert (replica.applied, replica.log.base, replica.log.last_index) == (0, 0, 3)
+    lives.node.checkpoint()
+    lives.again()
+    assert lives.node.keeper.queues is not None and lives.node.keeper.queues.copies.applied(GROUP) == 0
+
+
+def test_copies_of_a_group_that_the_node_has_left(lives: Lives) -> None:
+    stored_copies(lives, 2)
+    lives.logs.remove(GROUP)
+    lives.again()
+    assert lives.node.keeper.queues is not None
+    assert GROUP not in lives.logs.replicas and lives.node.keeper.queues.copies.applied(GROUP) == 0
 
 
 def test_one_replica_of_a_group(lives: Lives) -> None:
@@ -142,8 +173,8 @@ def test_a_kind_of_a_newer_version_is_refused(lives: Lives) -> None:
 @pytest.mark.parametrize("cut", [0, 20, 52, 54])
 def test_a_state_that_is_cut(cut: int) -> None:
     body = encode_replica(ReplicaState(1, 2, starts=3, term=4, vote=5, commit=6), EntryLog({1, 2}, {3}, 6, 4), 6)
-    state, log, coming = replica_of(body)
-    assert (state.astuple(), log.base, log.base_term, coming) == ((1, 2, 3, 4, 5, 6, False), 6, 4, False)
+    state, log, coming, whole = replica_of(body)
+    assert (state.astuple(), log.base, log.base_term) == ((1, 2, 3, 4, 5, 6, False), 6, 4) and not coming | whole
     assert log.members_at(6) == ({1, 2}, {3})
     with pytest.raises(CorruptError):
         replica_of(body[:cut])

@@ -73,6 +73,7 @@ Replication groups of which the node has a replica (raft/records.pyx, engine/rep
                    u64 index and u64 term of an entry that the copies have, then the members as of it
                    flags  1: the log is damaged
                           2: a copy as of that entry is coming; it counts when the view has it
+                          4: the whole log behind that entry follows; nothing in front of this is needed
    40 REPLICA_END  u64 group                                    the node has none of it any more
    41 ENTRY        u64 group, u64 index, then the entry as a message of Raft has it. It replaces one of another term at
                    its index, and all behind that

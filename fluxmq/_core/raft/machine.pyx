@@ -367,7 +367,10 @@ cdef class Raft:
             if replica.pace != REPLICATE:
                 return 0
         if replica.told_commit < min(self.commit, replica.next - 1):
-            self.send_entries(replica)          # that it is committed, and no entries
+            # No entries: there are none, or enough are on their way.
+            replica.told_commit = min(self.commit, replica.next - 1)
+            self.send(Message(APPEND, replica.number, self.term, index=replica.next - 1,
+                              log_term=self.log.term(replica.next - 1), commit=self.commit))
         return 0
 
     cdef int send_entries(self, Progress replica) except -1:

@@ -19,6 +19,7 @@ cdef enum:
     STATE_BYTES = 53
     FLAG_DAMAGED = 1
     FLAG_COMING = 2
+    FLAG_WHOLE = 4
 
 
 @cython.final
@@ -47,16 +48,17 @@ cdef class ReplicaState:
         return f"ReplicaState{self.astuple()}"
 
 
-def encode_replica(ReplicaState state not None, EntryLog log not None, uint64_t applied, bint coming=False) -> bytes:
+def encode_replica(ReplicaState state not None, EntryLog log not None, uint64_t applied, *, bint coming=False,
+                   bint whole=False) -> bytes:
     """The body of a REPLICA record. applied: an entry of the log, or its base, that the copies have. coming: that is
-    so when a copy has been installed, of which this is the base."""
+    so when a copy has been installed, of which this is the base. whole: all that is behind this entry follows."""
     cdef bytes made = PyBytes_FromStringAndSize(NULL, STATE_BYTES)
     cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(made)
     members = log.members_at(applied)
     at = put_u64(at, state.incarnation)
     at = put_u32(at, state.number)
     at = put_u32(at, state.starts)
-    at[0] = (FLAG_DAMAGED if state.damaged else 0) | (FLAG_COMING if coming else 0)
+    at[0] = (FLAG_DAMAGED if state.damaged else 0) | (FLAG_COMING if coming else 0) | (FLAG_WHOLE if whole else 0)
     at = put_u64(at + 1, state.term)
     at = put_u32(at, state.vote)
     at = put_u64(at, state.commit)
@@ -66,15 +68,15 @@ def encode_replica(ReplicaState state not None, EntryLog log not None, uint64_t 
 
 
 def replica_of(bytes body not None) -> tuple:
-    """(ReplicaState, a log without entries that begins behind what the copies have, whether they are still to come).
-    Raises CorruptError."""
+    """(ReplicaState, a log without entries that begins behind what the copies have, coming, whole). Raises
+    CorruptError."""
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(body)
-    if len(body) < STATE_BYTES or peek_u32(at + 8) == 0 or at[16] > (FLAG_DAMAGED | FLAG_COMING):
+    if len(body) < STATE_BYTES or peek_u32(at + 8) == 0 or at[16] > (FLAG_DAMAGED | FLAG_COMING | FLAG_WHOLE):
         raise CorruptError("a REPLICA record is cut off, of no replica, or has unknown flags")
     return (ReplicaState(peek_u64(at), peek_u32(at + 8), starts=peek_u32(at + 12), term=peek_u64(at + 17),
                          vote=peek_u32(at + 25), commit=peek_u64(at + 29), damaged=at[16] & FLAG_DAMAGED != 0),
             EntryLog(*members_of(body[STATE_BYTES:]), peek_u64(at + 37), peek_u64(at + 45)),
-            at[16] & FLAG_COMING != 0)
+            at[16] & FLAG_COMING != 0, at[16] & FLAG_WHOLE != 0)
 
 
 def encode_entry(uint64_t index, Entry entry not None) -> bytes:

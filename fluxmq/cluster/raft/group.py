@@ -17,9 +17,9 @@ Between the election and the first entry nothing is proposed: this node does not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from fluxmq._core.errors import CorruptError
+from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.raft.machine import Raft, Taken
@@ -54,7 +54,9 @@ class ReplicatedGroup:
         self._term = 0  # that this node leads
         self._proposed: deque[tuple[int, int]] = deque()  # index and position of the line
         self._refused: deque[tuple[int, bytes]] = deque()  # position and data, while leadership is given away
-        self._written: deque[tuple[int, Taken]] = deque()  # with the batch that has it
+        self._written: deque[_Write] = deque()
+        self._committed: deque[tuple[int, Entry]] = deque()  # to be applied: a copy comes first
+        raft.may_campaign = not replica.lacks_copy
 
     @property
     def leads(self) -> bool:
@@ -89,35 +91,45 @@ class ReplicatedGroup:
 
     def durable(self, batch: int) -> None:
         """Everything up to this batch of the journal is on the disk; turn() follows."""
-        while self._written and self._written[0][0] <= batch and not self.damage:
-            taken = self._written.popleft()[1]
-            self._send(taken.later)
-            self.raft.persisted(taken.number)
+        while self._written and self._written[0].batch <= batch and not self.damage:
+            write = self._written.popleft()
+            self._send(write.later)
+            self.raft.persisted(write.number)
 
     # ------------------------------------------------------------------ out of the state machine
 
     def _give_out(self, taken: Taken) -> None:
         if taken.entries or taken.vote is not None:
             self._logs.write(self.replica, taken.first, taken.entries, taken.vote, self.raft.commit)
-            self._written.append((self._gathering(), taken))
+            self._written.append(_Write(self._gathering(), taken.number, taken.later))
         else:
             self._persisted(taken)
         self._send(taken.now)
-        for index, entry in enumerate(taken.committed, taken.applied):
-            try:
-                self._apply(index, entry)
-            except (CorruptError, *WRONG_SHAPE) as error:
-                self._stop(f"entry {index} cannot be applied: {error}")
-                return
+        self._committed.extend(enumerate(taken.committed, taken.applied))
+        self._apply_committed()
         self._follow_role()
 
     def _persisted(self, taken: Taken) -> None:
         """It has nothing for the disk, but what was taken before may have."""
-        if self._written:
-            self._written.append((self._written[-1][0], taken))
-        else:
+        if not self._written:
             self._send(taken.later)
             self.raft.persisted(taken.number)
+        elif taken.later:
+            self._written.append(_Write(self._written[-1].batch, taken.number, taken.later))
+        else:
+            self._written[-1].number = taken.number
+
+    def _apply_committed(self) -> None:
+        while self._committed and not self.damage:
+            if self.replica.lacks_copy or self.replica.coming is not None:
+                return
+            index, entry = self._committed.popleft()
+            if self._term and entry.term != self._term:
+                self._step_down("another node leads")       # what it has decided is applied to copies that follow
+            try:
+                self._apply(index, entry)
+            except (CorruptError, *WRONG_SHAPE) as error:
+                self._stop(f"entry {index} cannot be applied: {error}")
 
     def _apply(self, index: int, entry: Entry) -> None:
         if entry.kind == ENTRY_RECORDS:
@@ -128,8 +140,36 @@ class ReplicatedGroup:
         else:
             raise CorruptError(f"it is of kind {entry.kind}, which this version does not know")
         self.replica.applied = index
-        if self._proposed and self._proposed[0][0] == index and entry.term == self._term:
+        if self._proposed and self._proposed[0][0] == index:
             self.copies.line.commit(self._proposed.popleft()[1])
+
+    # ------------------------------------------------------------------ a copy instead of entries
+
+    def begin_install(self, index: int, term: int, voters: Collection[int], learners: Collection[int]) -> None:
+        """The copies are about to be replaced by others, as of this entry: they are not led, and entries are applied
+        when they are there. Raises UsageError where they are led."""
+        if self._term:
+            raise UsageError(f"{self.copies.line.name} is led here")
+        self.raft.may_campaign = False
+        self._logs.begin_install(self.replica, index, term, voters, learners)
+
+    def cancel_install(self) -> None:
+        """What has come is not whole, so the replica lacks a copy, but votes."""
+        self.replica.lacks_copy = True
+        self._logs.cancel_install(self.replica)
+
+    def installed(self) -> None:
+        """A checkpoint that began behind all that was given out has the copies, with their position."""
+        coming = self.replica.coming
+        if coming is None:
+            raise UsageError(f"no copy of {self.copies.line.name} was announced")
+        self.raft.installed(coming.base, coming.base_term, *coming.members_at(coming.base))
+        self._logs.installed(self.replica)
+        while self._committed and self._committed[0][0] <= coming.base:
+            self._committed.popleft()
+        self.raft.may_campaign = True
+        self._apply_committed()
+        self.turn()
 
     # ------------------------------------------------------------------ who leads
 
@@ -140,15 +180,16 @@ class ReplicatedGroup:
         """Whether another one leads now."""
         raft, former = self.raft, self._term
         if self._term and not self._leads_on():
-            self._term = 0
-            self._proposed.clear()
-            self._refused.clear()
-            self.copies.line.give_up("another node leads")
-            self.copies.follow()
-        if not self._term and raft.leads and raft.applied == raft.commit \
+            self._step_down("another node leads")
+        if not self._term and not self.damage and raft.leads and not self._committed and raft.applied == raft.commit \
                 and raft.log.term_at(raft.commit) == raft.term:
-            self._on_lead(self.copies.lead(self._has_ended))
+            try:
+                kept = self.copies.lead(self._has_ended)
+            except UsageError as error:
+                self._stop(str(error))      # others do not hear it any more, and elect one that can
+                return False
             self._term = raft.term
+            self._on_lead(kept)
         return self._term != former
 
     def _propose(self) -> None:
@@ -166,11 +207,31 @@ class ReplicatedGroup:
             self._refused.popleft()
             self._proposed.append((index, position))
 
+    def _step_down(self, why: str) -> None:
+        self._term = 0
+        self._proposed.clear()
+        self._refused.clear()
+        self.copies.line.give_up(why)
+        try:
+            self.copies.follow()
+        except UsageError as error:
+            # What another leader's entries say, copies must not hear that are led: this replica takes no part any more.
+            self.damage = self.damage or str(error)
+
     def _stop(self, why: str) -> None:
         """What came is nothing that a replica of this version says or knows: this one takes no part in the group any
         more, until the node is started again, and changes nothing of what it has."""
         self.damage = why
         if self._term:
-            self._term = 0
-            self.copies.line.give_up(why)
-            self.copies.follow()
+            self._step_down(why)
+
+
+class _Write:
+    """batch: of the journal. number: for Raft.persisted(). later: messages that wait for it."""
+
+    __slots__ = ("batch", "later", "number")
+
+    def __init__(self, batch: int, number: int, later: list[Message]) -> None:
+        self.batch = batch
+        self.number = number
+        self.later = later

@@ -128,7 +128,19 @@ class Copies:
     def applied(self, group: int) -> int:
         """The position up to which the copies of a group have everything; 0: there are none that do."""
         copies = self.lines.get(group)
-        return copies.applied if copies is not None else 0
+        if copies is None or any(copy.queue.damage is not None for copy in copies.queues.values()):
+            return 0
+        return copies.applied
+
+    def holds(self, group: int) -> bool:
+        """Whether the disk has any copy of a group, whole or not."""
+        copies = self.lines.get(group)
+        return copies is not None and len(copies.queues) > 0
+
+    def forget(self, group: int) -> None:
+        """The copies of a group are of one that this node has left: the next checkpoint deletes them."""
+        if (copies := self.lines.get(group)) is not None:
+            copies.clear()
 
     def positions(self) -> Iterator[tuple[bytes, bytes]]:
         """Rows of positions that have changed. Taken before the copies are, which may be newer then."""
