@@ -110,15 +110,26 @@ class Outgoing(RpcStream):
     async def _connect(self, context: ssl.SSLContext | None) -> None:
         """Makes the connection, and begins the stream on it; _finish() says why it could not."""
         loop = asyncio.get_running_loop()
+        made: list[_Connection] = []
+
+        def make() -> _Connection:
+            made.append(_Connection(client=True, keepalive_s=self._settings.keepalive_s))
+            return made[-1]
+
         try:
             host, port = parse_address(self._address)
             tls: dict[str, Any] = {} if context is None else {
                 "ssl": context, "server_hostname": host, "ssl_handshake_timeout": self._settings.hello_s}
-            _, connection = await loop.create_connection(
-                lambda: _Connection(client=True, keepalive_s=self._settings.keepalive_s), host, port, **tls)
+            _, connection = await loop.create_connection(make, host, port, **tls)
         except (OSError, ValueError) as error:      # ValueError: a name that can be none, for TLS or the resolver
             self._finish(f"{self._address} cannot be reached: {meaning_of(error)}")
             return
+        except asyncio.CancelledError:
+            # A connection that was made just now uvloop closes then, without a word to it: it would look later whether
+            # the other end lives.
+            for each in made:
+                each.abort("")
+            raise
         if self._over.done() or connection.over:
             connection.close("")
             self._finish(f"{self._address} cannot be reached: {AT_ONCE}")

@@ -17,8 +17,8 @@ from cluster.rpc.nodes import FAST, Node, parts_of, send
 from kit.proxy import FROM_TARGET, TO_TARGET, Proxy
 
 from fluxmq._core.errors import UsageError
-from fluxmq.cluster.ports import BindFailed
-from fluxmq.cluster.rpc import server
+from fluxmq.cluster.ports import BindFailed, StreamOut
+from fluxmq.cluster.rpc import outgoing, server
 from fluxmq.cluster.rpc.channels import Settings
 from fluxmq.cluster.rpc.envelope import wrap_field
 from fluxmq.cluster.rpc.transport import GrpcTransport
@@ -257,6 +257,33 @@ def test_close_before_it_is_open(run: Run) -> None:
                 later.close()
                 await one.dialled(other.address, b"4")
             assert set(other.streams) == {b"4"} and one.closed == []
+    run(test())
+
+
+def test_close_at_the_moment_it_is_connected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left that looks whether the other end lives, on a connection that is closed."""
+    made = []
+    connect = outgoing._Connection.connection_made
+
+    def connected(connection: outgoing._Connection, transport: asyncio.BaseTransport) -> None:
+        connect(connection, transport)
+        made.append(connection)
+        streams[-1].close()
+
+    streams: list[StreamOut] = []
+    monkeypatch.setattr(outgoing._Connection, "connection_made", connected)
+
+    async def test() -> None:
+        async with two() as (one, other):
+            streams.append(one.transport.dial(other.address, b"hello"))
+            while not made:
+                await asyncio.sleep(0)
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+            [connection] = made
+            assert connection.over and not one.opened and not one.closed
+            assert connection._check is None or connection._check.cancelled()
+
     run(test())
 
 
