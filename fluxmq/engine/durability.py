@@ -382,7 +382,9 @@ class Keeper:
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return
-        self._patience_ends = self.driver.now() + (patience_s := patience_s if journal.status == JOURNAL_OK else 0.0)
+        if journal.status != JOURNAL_OK:
+            patience_s = 0.0
+        self._patience_ends = self.driver.now() + patience_s
         if self._task is not None:
             await self.driver.end_of(self._task)
         try:

@@ -16,7 +16,20 @@ from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
-__all__ = ["StoredNode"]
+__all__ = ["StoredNode", "pump"]
+
+
+def pump(hub: Hub) -> None:
+    """Pumps queues until nothing is to be done, and nothing is read from the disk."""
+    async def pumped() -> None:
+        while True:
+            while pump_queues(hub):
+                pass
+            reads = asyncio.all_tasks() - {asyncio.current_task()}
+            if not reads:
+                return
+            await asyncio.wait(reads)
+    asyncio.run(pumped())
 
 
 class StoredNode:

@@ -7,7 +7,6 @@ not there.
 """
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from kit.definer import defined
 from kit.sizes import some
-from kit.stored_node import StoredNode
+from kit.stored_node import StoredNode, pump
 from oracle.stored import messages as messages_in
 from property.test_hands import IDENTITY, Node, _Host
 from property.test_queue_group import START_MS
@@ -25,7 +24,6 @@ from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.export import unflushed
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.member import PyMember
-from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.queues.hands import Hands
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.recovery.line import QueueLine
@@ -130,16 +128,7 @@ class World:
         return self.manager.queues[self.spec.address]
 
     def pump(self) -> None:
-        """Until nothing is to be done, and nothing is read from the disk."""
-        async def pumped() -> None:
-            while True:
-                while pump_queues(self.manager.hub):
-                    pass
-                reads = asyncio.all_tasks() - {asyncio.current_task()}
-                if not reads:
-                    return
-                await asyncio.wait(reads)
-        asyncio.run(pumped())
+        pump(self.manager.hub)
 
     # ------------------------------------------------------------------ what happens
 

@@ -8,7 +8,6 @@ committed, and not two at once in one term.
 """
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ from random import Random
 import pytest
 from kit.definer import defined
 from kit.sizes import some
+from kit.stored_node import pump
 from property.test_copies_on_disk import GROUP, NAME, Stored, shown, waiting
 from property.test_hands import IDENTITY, YEAR_MS
 from property.test_queue_group import START_MS
@@ -27,7 +27,6 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.raft.machine import Raft
 from fluxmq._core.raft.messages import Message, decode_message, encode_message
 from fluxmq._core.testing.commits_probe import WaitingLink, release
-from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.raft.group import ReplicatedGroup
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.model.queues import QueueSpec
@@ -81,7 +80,7 @@ class Life:
     def turn(self) -> None:
         led = self.group.leads
         if led:
-            asyncio.run(self.pump())
+            pump(self.node.hub)
         self.group.turn()
         line = self.copies.line
         self.delivering += [(line.committed + line.undecided, offset) for offset in self.handed]
@@ -94,16 +93,6 @@ class Life:
     def reached(self) -> int:
         """What is committed of what its disk has."""
         return min(self.group.raft.on_disk, self.group.raft.commit)
-
-    async def pump(self) -> None:
-        """Until nothing is to be done, and nothing is read from the disk."""
-        while True:
-            while pump_queues(self.node.hub):
-                pass
-            reads = asyncio.all_tasks() - {asyncio.current_task()}
-            if not reads:
-                return
-            await asyncio.wait(reads)
 
     def note_decided(self) -> None:
         line = self.copies.line

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from property.test_copies_on_disk import GROUP
 from property.test_raft_groups import ELECTION_TICKS, NODES, SPEC, Life, World
 
 from fluxmq._core.errors import UsageError
@@ -108,6 +109,7 @@ def test_a_replica_with_a_damaged_copy_does_not_lead(world: World) -> None:
     life = follower(world)
     [copy] = life.copies.queues.values()
     copy.queue.damage = "a block is not what was written"
+    assert life.node.keeper.queues is not None and life.node.keeper.queues.copies.applied(GROUP) == 0
     assert leading(world).group.raft.transfer(life.number)
     for _ in range(8):
         for each in world.lives.values():

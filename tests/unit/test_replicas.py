@@ -13,6 +13,7 @@ from fluxmq._core.raft.log import EntryLog
 from fluxmq._core.raft.messages import ENTRY_RECORDS, Entry
 from fluxmq._core.raft.records import ReplicaState, encode_entry, encode_replica, entry_of, replica_of
 from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.replicas import Replica, ReplicaLogs
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import repair
 
@@ -39,6 +40,13 @@ class Lives:
     def write(self, group: int, kind: RecordKind, body: bytes) -> None:
         self.node.hub.ledger.write(kind, group.to_bytes(8, "big") + body)
 
+    def append(self, replica: Replica, entries: list[Entry], vote: tuple[int, int] | None = None) -> None:
+        """As what its state machine gives out."""
+        first = replica.log.last_index + 1
+        for entry in entries:
+            replica.log.add(entry)
+        self.logs.write(replica, first, entries, vote, 0)
+
     def told(self) -> list[int]:
         """The groups whose damage the start has told."""
         return [fields["group"] for level, text, fields in self.node.notes if level == "error" and "damaged" in text]
@@ -49,7 +57,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
     lives = Lives(tmp_path)
     for group in (GROUP, OTHER):
         replica = lives.logs.add(group, 1, 2, {1, 2, 3})
-        lives.logs.write(replica, 1, [Entry(1, ENTRY_RECORDS, b"one"), Entry(1, ENTRY_RECORDS, b"two")], (1, 3), 1)
+        lives.append(replica, [Entry(1, ENTRY_RECORDS, b"one"), Entry(1, ENTRY_RECORDS, b"two")], (1, 3))
     lives.node.manager.declare(QueueSpec(name="q"))[0].append_message(b"t", b"kept")
     yield lives
     lives.node.close()
@@ -130,7 +138,7 @@ def test_copies_of_a_replica_that_has_ended(lives: Lives, incarnation: int, numb
     stored_copies(lives, 2)
     lives.logs.remove(GROUP)
     replica = lives.logs.add(GROUP, incarnation, number, {1, 2, 3})
-    lives.logs.write(replica, 1, [Entry(1, ENTRY_RECORDS, b"new") for _ in range(3)], (1, 1), 0)
+    lives.append(replica, [Entry(1, ENTRY_RECORDS, b"new") for _ in range(3)], (1, 1))
     lives.again()
     replica = lives.logs.replicas[GROUP]
     assert (replica.state.incarnation, replica.state.number) == (incarnation, number)
@@ -147,6 +155,51 @@ def test_copies_of_a_group_that_the_node_has_left(lives: Lives) -> None:
     lives.again()
     assert lives.node.keeper.queues is not None
     assert GROUP not in lives.logs.replicas and lives.node.keeper.queues.copies.applied(GROUP) == 0
+
+
+class Copies:
+    """Of which the disk has some, as of no position."""
+
+    def __init__(self, some: bool) -> None:
+        self.some = some
+
+    def applied(self, group: int) -> int:
+        return 0
+
+    def holds(self, group: int) -> bool:
+        return self.some
+
+    def forget(self, group: int) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("some", [False, True], ids=["none", "some"])
+def test_copies_that_were_never_whole(lives: Lives, some: bool) -> None:
+    """A copy had begun to come, or there has been no checkpoint yet: then the log has everything."""
+    lives.logs.finish(Copies(some))
+    assert lives.logs.replicas[GROUP].lacks_copy == some
+
+
+def test_what_a_batch_has_in_front_of_a_checkpoint(lives: Lives) -> None:
+    """A start that begins with its file does not need that, be it damaged or not."""
+    logs = ReplicaLogs(lives.node.hub.ledger, lives.node.note)
+    for wrong in WRONG:
+        kind, body = WRONG[wrong]
+        logs.replay(kind, GROUP, body)
+    logs.replay(RecordKind.REPLICA, GROUP, encode_replica(ReplicaState(1, 2, term=9), EntryLog({1, 2, 3}, (), 4, 8), 4))
+    assert not logs.replicas
+    logs.replay(RecordKind.REPLICA, GROUP, encode_replica(ReplicaState(1, 2, term=9), EntryLog({1, 2, 3}, (), 4, 8), 4,
+                                                          whole=True))
+    logs.finish(Copies(False))
+    assert not logs.replicas[GROUP].state.damaged and logs.replicas[GROUP].log.base == 4
+
+
+def test_what_is_recorded_again_calls_for_no_other_checkpoint(lives: Lives) -> None:
+    entries = [Entry(1, ENTRY_RECORDS, bytes(100_000)) for _ in range(5)]
+    lives.append(lives.logs.replicas[GROUP], entries)
+    lives.node.checkpoint()
+    lives.node.sync()
+    assert lives.node.journal.bytes_total - lives.node.hub.disk.checkpoint_mark < 10_000
 
 
 def test_one_replica_of_a_group(lives: Lives) -> None:
