@@ -584,7 +584,7 @@ def test_garbage(server: bool, whole: bytes, rng: Random) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @by_both
-@LONG
+@settings(FEW, max_examples=250_000)    # some 21 frames each: 10 million with both
 @given(rng=randoms)
 def test_what_is_spoilt_is_read_as_a_naive_reading_does_for_long(server: bool, rng: Random) -> None:
     any_bytes(server, spoil(rng, PREFACE * server + conversation(rng)), rng)
