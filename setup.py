@@ -59,7 +59,7 @@ PARSERS = {
     "bridge": {"header", "to_mqtt", "translate"},
     "net": {"websocket"},
     "peer": {"frames", "http2"},
-    "raft": {"log", "messages", "records"},
+    "raft": {"log", "messages", "records", "wire"},
     "record": {"amqp091", "columns", "counts", "json", "mqtt", "pending", "ring", "rows", "state"},
     "client": {"machine", "message", "publishing", "session", "writer"},
     "testing": {"amqp091", "codec", "frames_probe", "tap_probe", "trie_probe", "websocket_probe"},

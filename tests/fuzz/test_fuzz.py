@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fuzz import fuzz_amqp091, fuzz_client, fuzz_decoder, fuzz_peer, fuzz_transport
+from fuzz import fuzz_amqp091, fuzz_client, fuzz_decoder, fuzz_peer, fuzz_raft, fuzz_transport
 from fuzz.fuzzing import Fuzzer
 
+from fluxmq._core.raft.messages import KINDS
+
 AMQP091, CLIENT, DECODER, PEER = fuzz_amqp091.FUZZER, fuzz_client.FUZZER, fuzz_decoder.FUZZER, fuzz_peer.FUZZER
-TRANSPORT = fuzz_transport.FUZZER
-every_fuzzer = pytest.mark.parametrize("fuzzer", [AMQP091, CLIENT, DECODER, PEER, TRANSPORT],
+RAFT, TRANSPORT = fuzz_raft.FUZZER, fuzz_transport.FUZZER
+every_fuzzer = pytest.mark.parametrize("fuzzer", [AMQP091, CLIENT, DECODER, PEER, RAFT, TRANSPORT],
                                        ids=lambda fuzzer: fuzzer.name)
 # The mutations must still reach what they are for: what is right gets through, and every common refusal happens.
 REACHED = {
@@ -23,6 +25,9 @@ REACHED = {
               "Unsubscribe", "UnsubAck", "PingReq", "PingResp", "Disconnect", "Auth", "refused 0x81", "refused 0x82",
               "refused 0x84"},
     PEER: {"frame", *(f"record {kind}" for kind in range(1, 21)), "refused 0x81", "refused 0x82", "refused properties"},
+    RAFT: {*KINDS, "frame", "replicas", "refused: no frame of Raft's s", "refused: a record of a frame ",
+           "refused: an entry is not what", "refused: a message of Raft is", "refused: heartbeats are cut o",
+           "refused: a frame is longer th"},
     TRANSPORT: {"mqtt", "websocket", "amqp", "a frame of bytes is over frame_max",
                 "a frame of bytes is over frame_max in the handshake",
                 "message size is larger than configured max size",
@@ -32,7 +37,7 @@ REACHED = {
 
 
 @pytest.mark.parametrize(("fuzzer", "iterations"), [(AMQP091, 8_000), (CLIENT, 3_000), (DECODER, 4_000), (PEER, 6_000),
-                                                    (TRANSPORT, 150)],
+                                                    (RAFT, 3_000), (TRANSPORT, 150)],
                          ids=lambda value: getattr(value, "name", str(value)))
 def test_smoke(fuzzer: Fuzzer, iterations: int, tmp_path: Path) -> None:
     seen = fuzzer.run(fuzzer.seed, iterations, out=tmp_path)

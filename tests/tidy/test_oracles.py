@@ -20,6 +20,7 @@ READERS = {
     "_core/queue/page": {"decode_page"},
     "_core/raft/messages": {"decode_message"},
     "_core/raft/records": {"entry_of", "replica_of"},
+    "_core/raft/wire": {"decode_frame"},
     "_core/queue/rows": {"appends_of", "scan_batch"},
     "storage/journal_files": {"read_batches"},
     "_core/mqtt/decode": {"Decoder", "connect_level", "decode_packet"},
@@ -35,6 +36,7 @@ MAY = {
     "tests/fuzz/fuzz_amqp091.py": {"decode_method", "decode_properties", "decode_table"},
     "tests/fuzz/fuzz_client.py": {"Decoder"},       # the client's machine is held against the broker's decoder
     "tests/fuzz/fuzz_decoder.py": {"Decoder", "decode_packet", "decode_properties"},
+    "tests/fuzz/fuzz_raft.py": {"decode_frame"},
     "tests/kit/journals.py": {"read_batches"},      # contents(): both readers must have the same
     "tests/kit/raft.py": {"decode_message"},        # the network carries bytes
     "tests/property/test_amqp091_codec.py": {"decode_method", "decode_properties", "decode_table"},
@@ -43,6 +45,7 @@ MAY = {
     "tests/property/test_queue_rows.py": {"appends_of", "decode_page", "scan_batch"},
     "tests/property/test_raft_groups.py": {"decode_message"},       # so does this one
     "tests/property/test_raft_messages.py": {"decode_message", "entry_of", "replica_of"},
+    "tests/property/test_raft_wire.py": {"decode_frame"},
     "tests/property/test_segments.py": {"block_of", "due_pairs", "find_time", "messages_of"},
     "tests/unit/test_amqp091_fields.py": {"decode_method", "decode_properties", "decode_table"},
     "tests/unit/test_amqp091_generated.py": {"decode_method"},

@@ -1,8 +1,10 @@
 """What replicas of a group say to each other, and the entries of their log. Bytes: see raft/messages.pyx."""
+from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef enum:
     ENTRY_HEAD_BYTES = 17       # in front of the data of an entry
+    MESSAGE_HEAD_BYTES = 66     # in front of the entries of a message
 
 cpdef enum:
     ENTRY_NOTHING = 0           # of a leader that begins
@@ -46,3 +48,9 @@ cdef class Message:
 cdef uint8_t* put_entry(uint8_t* at, Entry entry) except NULL
 # The entry at `at`, which moves behind it. Raises CorruptError: it is cut off, or not what was written.
 cdef Entry take_entry(const uint8_t** at, const uint8_t* end)
+# As many bytes as put_message writes.
+cdef size_t message_bytes(Message message) except 0
+# Writes a message. Returns the end.
+cdef uint8_t* put_message(uint8_t* start, Message message) except NULL
+# The message that is all of these bytes. Raises CorruptError: see decode_message.
+cdef Message message_at(const uint8_t* at, const uint8_t* end)

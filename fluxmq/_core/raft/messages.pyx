@@ -23,7 +23,6 @@ KINDS = ("APPEND", "APPENDED", "HEARTBEAT", "ALIVE", "VOTE", "VOTED", "PRE_VOTE"
 cdef enum:
     FLAG_REFUSED = 1
     FLAG_FORCED = 2
-    HEAD_BYTES = 66
 
 
 @cython.final
@@ -85,17 +84,25 @@ cdef class Message:
 
 def encode_message(Message message not None) -> bytes:
     """Raises nothing: sizes are the machine's."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>message_bytes(message))
+    put_message(<uint8_t*>PyBytes_AS_STRING(made), message)
+    return made
+
+
+cdef size_t message_bytes(Message message) except 0:
     cdef Entry entry
-    cdef size_t size = HEAD_BYTES
-    cdef uint8_t* at
-    cdef bytes made
+    cdef size_t size = MESSAGE_HEAD_BYTES
     for entry in message.entries:
         size += ENTRY_HEAD_BYTES + <size_t>len(entry.data)
-    made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
-    at = <uint8_t*>PyBytes_AS_STRING(made)
-    at[0] = message.kind
-    at[1] = (FLAG_REFUSED if message.refused else 0) | (FLAG_FORCED if message.forced else 0)
-    at = put_u32(at + 2, message.to)
+    return size
+
+
+cdef uint8_t* put_message(uint8_t* start, Message message) except NULL:
+    cdef Entry entry
+    cdef uint8_t* at
+    start[0] = message.kind
+    start[1] = (FLAG_REFUSED if message.refused else 0) | (FLAG_FORCED if message.forced else 0)
+    at = put_u32(start + 2, message.to)
     at = put_u32(at, message.sender)
     at = put_u64(at, message.term)
     at = put_u64(at, message.index)
@@ -104,10 +111,10 @@ def encode_message(Message message not None) -> bytes:
     at = put_u64(at, message.hint)
     at = put_u64(at, message.hint_term)
     at = put_u32(at, fit_u32(<uint64_t>len(message.entries)))
-    at = put_u32(at, crc32c_extend(0, <uint8_t*>PyBytes_AS_STRING(made), HEAD_BYTES - 4))
+    at = put_u32(at, crc32c_extend(0, start, MESSAGE_HEAD_BYTES - 4))
     for entry in message.entries:
         at = put_entry(at, entry)
-    return made
+    return at
 
 
 cdef uint8_t* put_entry(uint8_t* at, Entry entry) except NULL:
@@ -140,18 +147,21 @@ cdef Entry take_entry(const uint8_t** at, const uint8_t* end):
 def decode_message(bytes data not None) -> Message:
     """Raises CorruptError: what came is no message, or an entry is not what was sent."""
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(data)
-    cdef const uint8_t* end = at + len(data)
+    return message_at(at, at + len(data))
+
+
+cdef Message message_at(const uint8_t* at, const uint8_t* end):
     cdef Message message
     cdef uint32_t count
-    if len(data) < HEAD_BYTES or not APPEND <= at[0] <= COPY or at[1] > (FLAG_REFUSED | FLAG_FORCED):
+    if end - at < MESSAGE_HEAD_BYTES or not APPEND <= at[0] <= COPY or at[1] > (FLAG_REFUSED | FLAG_FORCED):
         raise CorruptError("no message of Raft")
-    if crc32c_extend(0, at, HEAD_BYTES - 4) != peek_u32(at + HEAD_BYTES - 4):
+    if crc32c_extend(0, at, MESSAGE_HEAD_BYTES - 4) != peek_u32(at + MESSAGE_HEAD_BYTES - 4):
         raise CorruptError("a message of Raft is not what was sent")
     message = Message(at[0], peek_u32(at + 2), peek_u64(at + 10), sender=peek_u32(at + 6), index=peek_u64(at + 18),
                       log_term=peek_u64(at + 26), commit=peek_u64(at + 34), hint=peek_u64(at + 42),
                       hint_term=peek_u64(at + 50), refused=at[1] & FLAG_REFUSED != 0, forced=at[1] & FLAG_FORCED != 0)
     count = peek_u32(at + 58)
-    at += HEAD_BYTES
+    at += MESSAGE_HEAD_BYTES
     if count and message.kind != APPEND:
         raise CorruptError(f"a message of Raft of kind {message.kind} has entries")
     while count:
