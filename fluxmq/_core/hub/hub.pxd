@@ -74,6 +74,10 @@ cdef class Hub(Waiter):
     # turns out to have gone; None: nobody asks
     cdef public object reply
     cdef bint whole                             # a transaction is committed: what it gives a node is one frame
+    # set by the cluster: who runs the replication groups of this node, or None. turn(): queues were pumped, and what
+    # groups decide is to be in the batch that gathers; durable(): the journal may have written more; flush(): the turn
+    # ends, and messages for other replicas leave
+    cdef public object replication
     cdef readonly Origins origins
     cdef readonly list nodes                    # PeerHops of the other nodes that live
     cdef readonly dict owned                    # Queue.identity -> Queue: those of the cluster that this node owns

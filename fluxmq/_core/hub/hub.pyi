@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, final
 
 from fluxmq._core.disk.journal import Journal
 from fluxmq._core.hub.disk_pressure import DiskPressure
@@ -18,6 +18,11 @@ from fluxmq._core.queue.queue import Queue
 
 __all__ = ["Hub"]
 
+class Replication(Protocol):
+    def turn(self) -> None: ...
+    def durable(self) -> None: ...
+    def flush(self) -> None: ...
+
 @final
 class Hub(Waiter):
     awaited: int
@@ -27,6 +32,7 @@ class Hub(Waiter):
     wake: Callable[[], object] | None
     reply: Callable[[bytes, bytes, bytes, bytes, bytes, Callable[[], object] | None], bool] | None
     doubt: Callable[[Namespace, ShareGroup, int, int, int], Session] | None
+    replication: Replication | None
     def __new__(cls, journal: Journal | None, route_entries: int = 65536, seed: int = 0) -> Self: ...
     @property
     def ledger(self) -> Ledger: ...

@@ -848,6 +848,7 @@ cdef class Hub(Waiter):
         unanswered. Without it the garbage collector frees nothing that such a wait refers to, which is the whole
         broker; and a node whose turns fail would ask for the next one for ever."""
         self.wake = None
+        self.replication = None
         self.commits.end()
         drop_dirty(self.node)
 

@@ -116,6 +116,7 @@ cdef class Line:
     cdef uint8_t* reserve(self, uint8_t kind, uint32_t length) except NULL
     cdef uint64_t gathering(self) noexcept      # position of a change given now
     cdef uint64_t newest(self) noexcept         # the last position that has a change; 0: none yet
+    cdef int begin(self) except -1              # the first change of those that are gathered now
     cdef uint64_t done(self) noexcept           # everything up to it is decided
     cdef bint releases(self) noexcept           # something that waits for it is decided, and is not released yet
     # Why it, or one of `span` positions before it, was given up or refused; None: it was not. code: the reason of a
@@ -139,6 +140,7 @@ cdef class Commits:
     cdef list lines
     cdef list spare                     # lines that were retired: for some of them somebody may wait still
     cdef list moved                     # other lines that may have decided positions which take() has not seen
+    cdef list touched                   # lines of groups that were given something since take_touched()
     cdef void* owner                    # borrowed Waiter whose on_committed is called when another line has; or NULL
     cdef given_t* given                 # since `turn_mark`
     cdef uint32_t given_count

@@ -106,7 +106,8 @@ cdef class Line:
         at[0] = kind
         put_u32_le(at + 1, length)
         self.gather_length = end
-        self.given = True               # the next submit includes it even if nothing waits for it
+        if not self.given:
+            self.begin()                # the next submit includes it even if nothing waits for it
         return at + RECORD_HEADER_BYTES
 
     def namespace(self, uint64_t number) -> Namespace | None:
@@ -134,6 +135,12 @@ cdef class Line:
             # The gathering batch may be empty; an empty one is never submitted.
             return self.journal.gathering if self.journal.gather.records else self.journal.gathering - 1
         return self.at if self.given else self.at - 1
+
+    cdef int begin(self) except -1:
+        self.given = True
+        if self.group != 0 and self.commits != NULL:
+            (<Commits>self.commits).touched.append(self)
+        return 0
 
     cdef uint64_t done(self) noexcept:
         return self.journal.durable if self.journal is not None else self.decided
@@ -315,6 +322,7 @@ cdef class Commits:
         self.lines = []
         self.spare = []
         self.moved = []
+        self.touched = []
         self.alone = True
         self.root = Namespace(ROOT)
         self.local = self.open_line("journal")
@@ -350,6 +358,14 @@ cdef class Commits:
         self.alone = line.number == 0
         return line
 
+    def take_touched(self) -> list:
+        """The lines of groups that were given something since this was called last, some of them more than once: who
+        runs the groups submits them at the end of the turn."""
+        touched = self.touched
+        if touched:
+            self.touched = []
+        return touched
+
     # ---------------------------------------------------------------- tickets
 
     cdef uint64_t give(self, Line line) except? 0:
@@ -365,7 +381,8 @@ cdef class Commits:
                 raise MemoryError()
             self.given = grown
             self.given_room = room
-        line.given = True
+        if not line.given:
+            line.begin()
         self.mark += 1
         self.tickets += 1
         line.mark = self.mark

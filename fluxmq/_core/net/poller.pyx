@@ -395,15 +395,21 @@ cdef class Poller:
             served += self.hub.replay_retained()
         # journal_turn reports a failed journal; connections go on here until the node stops.
         self.hub.pump_queues()
+        if self.hub.replication is not None:
+            self.hub.replication.turn()
         if self.hub.commits.moved:
             self.hub.release()          # another line than the journal has decided positions
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.submit()
         self.flush_dirty()
+        if self.hub.replication is not None:
+            self.hub.replication.turn()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.submit()    # records of deliveries that a flush took from queues; no other turn may come
         if self.hub.unsealed:
             self.end_turn_of_peers()
+        if self.hub.replication is not None:
+            self.hub.replication.flush()
         self.hub.commits.end_turn()
         if self.hub.closed:
             for connection in self.hub.closed:
@@ -465,6 +471,8 @@ cdef class Poller:
         batch with records already made (a dead letter, the other half of a transaction)."""
         self.hub.pump_queues()
         self.hub.ledger.poll()
+        if self.hub.replication is not None:
+            self.hub.replication.durable()
         self.hub.release()
         return 0
 
