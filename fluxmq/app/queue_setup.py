@@ -45,6 +45,7 @@ class Queues:
             self.space = QueueSpace(manager, Reserve(store.path, limits.QUEUE_RESERVE_BYTES), keeper.driver, notes.say)
         keeper.queues = QueueKeeper(manager, self.segments, options.cache_size, keeper.driver,
                                     small_bytes=limits.QUEUE_SMALL_BYTES)
+        self.copies = keeper.queues.copies
         self.consumers = broker.consumers = QueueConsumers(manager, notes.say, broker.relays, broker.hosts)
         self.consumers.defined.write_policy = config.cluster.raft.write_policy
         broker.hub.ledger.limit_claims(options.max_unsettled_per_consumer, options.max_unsettled)

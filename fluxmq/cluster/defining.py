@@ -12,6 +12,7 @@ import msgspec
 from fluxmq.cluster.definition_values import QueueData
 from fluxmq.cluster.definitions import Definitions, Placed, Unsure
 from fluxmq.cluster.membership import Membership
+from fluxmq.cluster.raft.table import GroupTable
 from fluxmq.cluster.writer import CHANGES_MAX
 from fluxmq.engine.ports.definitions import FIRST, ExchangeDefinition, Placement, QueueDefinition
 from fluxmq.engine.ports.driver import Driver
@@ -35,15 +36,17 @@ def is_divided(spec: QueueSpec) -> bool:
 
 class Defining:
     """A Definer. serving: the nodes that serve clients, this one too. next_identity: a number that no node has given
-    out. limit_s: how long the owner of a new queue may take."""
+    out. limit_s: how long the owner of a new queue may take. table: of the replication groups; None: there are none."""
 
     def __init__(self, definitions: Definitions, membership: Membership, driver: Driver, *,
-                 serving: Callable[[], list[str]], next_identity: Callable[[], int], limit_s: float) -> None:
+                 serving: Callable[[], list[str]], next_identity: Callable[[], int], limit_s: float,
+                 table: GroupTable | None = None) -> None:
         self._definitions = definitions
         self._membership = membership
         self._driver = driver
         self._serving = serving
         self._next_identity = next_identity
+        self._table = table
         self._limit_s = limit_s
         self._ending: dict[int, bool] = {}  # by identity of a queue: whether a transaction may delete it now
         self._closed = False
@@ -65,6 +68,9 @@ class Defining:
         """See the port."""
         self.check()
         exclusive = declared is not None and declared.exclusive
+        if self._table is not None and (group := self._table.name_of(spec, declared)):
+            await self._replicate_queue(spec, declared, await self._table.ensure(group))
+            return
         if declared is None and not here and is_divided(spec):
             await self._divide_queue(spec)
             return
@@ -73,6 +79,11 @@ class Defining:
         await self._definitions.define_queue(queue, self.placed(node, queue.id))
         if node != self._membership.name:
             await self._claimed(queue, node)
+
+    async def _replicate_queue(self, spec: QueueSpec, declared: Declared | None, group: int) -> None:
+        """A new queue of a replication group. When all nodes know of it, its leader has made it."""
+        queue = QueueDefinition(self._next_identity(), spec, declared)
+        await self._definitions.define_queue(queue, Placed(QueueData("", "", queue.id, FIRST, group), 0))
 
     async def _divide_queue(self, spec: QueueSpec) -> None:
         """A new queue whose partitions are queues of their own."""

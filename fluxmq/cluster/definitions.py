@@ -38,6 +38,7 @@ from fluxmq.cluster.definition_values import (
 )
 from fluxmq.cluster.keys import BINDING, EXCHANGE, QUEUE, QUEUE_DATA, QUEUE_OWNER, Name, exchange_key, queue_key
 from fluxmq.cluster.ports import Change, Compare, Event, Log, StoreError, TransactionResult
+from fluxmq.cluster.raft.groups import NOBODY, Leader
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.writer import CHANGES_MAX, Writer
 from fluxmq.engine.ports.definitions import (
@@ -88,11 +89,12 @@ class Placed(NamedTuple):
 
 class Definitions:
     """One per life of a node. node: its name. predeclared: the exchanges that every virtual host has. without_quorum:
-    whether nothing can be changed now. limit_s: how long a change may take, and after it how long the other nodes may
-    take. log: as Broker's on_log."""
+    whether nothing can be changed now. leader: of a replication group, by its number. limit_s: how long a change may
+    take, and after it how long the other nodes may take. log: as Broker's on_log."""
 
     def __init__(self, node: str, writer: Writer, driver: Driver, reaching: Reaching, *,
-                 predeclared: Iterable[bytes], without_quorum: Callable[[], bool], limit_s: float, log: Log) -> None:
+                 predeclared: Iterable[bytes], without_quorum: Callable[[], bool],
+                 limit_s: float, log: Log, leader: Callable[[int], Leader] = lambda group: NOBODY) -> None:
         self.queues: dict[Address, Entry[QueueDefinition]] = {}
         self.data: dict[Address, Entry[QueueData]] = {}
         self.owners: dict[Address, Entry[QueueOwner]] = {}
@@ -107,6 +109,7 @@ class Definitions:
         self._reaching = reaching
         self._predeclared = frozenset(predeclared)
         self._without_quorum = without_quorum
+        self._leader = leader
         self._limit_s = limit_s
         self._log = log
         self._learner: Learner | None = None
@@ -164,7 +167,7 @@ class Definitions:
         home = self.home_of(address)
         if home is None:
             return FIRST
-        if not self._is_here(home):
+        if not self._is_here(home) and not (home.group and self._leader(home.group).node == self._node):
             raise QueueRefused("unavailable", f"{home.holder} has the messages of queue "
                                               f"{address[1].decode('utf-8', 'replace')}")
         return home.placement
@@ -184,13 +187,13 @@ class Definitions:
                 and self.owner_of(address) != self._node)
 
     def _told_owner(self, address: Address) -> str | None:
-        """As owner_of; this node serves what it has, also before others know. What a group has this version serves
-        nowhere; who has served it before may still have the key."""
+        """As owner_of; this node serves what it has, also before others know. What a group has its leader serves; who
+        has served it before may still have the key."""
         home = self.home_of(address)
         if home is not None and self._is_here(home):
             return self._node
         if home is not None and home.group:
-            return None
+            return self._leader(home.group).node or None
         owner = self.owner_of(address)
         if owner != self._node:
             return owner
@@ -200,9 +203,9 @@ class Definitions:
     def _life(self, address: Address) -> int:
         """Of the other node that serves a queue: its lease. One batch may say that the node is gone and that it is
         back; then the way to it is another one, and what was attached there is not. 0: none does, or this node; below
-        UNKNOWN_LIFE: a group has it."""
+        UNKNOWN_LIFE: a group has it, and in which term it is led."""
         if group := self.group_of(address):
-            return UNKNOWN_LIFE - group
+            return UNKNOWN_LIFE - (self._leader(group).term << 32 | group)
         owner = self.owner_of(address)
         return self.owners[address].lease if owner is not None and owner != self._node else 0
 
@@ -266,6 +269,14 @@ class Definitions:
         index = self._to_exchange if binding.to_exchange else self._to_queue
         return (self._from, (binding.vhost, binding.source)), (index, (binding.vhost, binding.destination))
 
+    def on_leader(self, group: int) -> None:
+        """Another node leads a replication group than before, or none."""
+        for address, data in self.data.items():
+            if data.value.group == group:
+                self._changed_queues[address] = None
+        if self._learner is not None:
+            self.on_batch()
+
     def on_batch(self) -> None:
         """Tells the engine what has changed since the last call, as soon as there is one."""
         for address in list(self._changed_queues):
@@ -303,14 +314,14 @@ class Definitions:
                 learner.forget_queue(known[0], ended=True)
             elif known is not None and now is not None and address in moved:
                 owner = self._told_owner(address)
-                if known[1] == self._node and known[0].durable and (group := self.group_of(address)):
-                    del self._told_queues[address]
-                    learner.leave_queue(known[0], f"replication group {group} has its data now")
-                    continue
                 if learner.turn_queue(now.value, owner):
                     # What is known of the way to its new owner is as old as the move. That node may have died since,
                     # and be back: so it is told again below, with who serves now.
                     self._told_queues[address] = known[0], owner, UNKNOWN_LIFE
+                    continue
+                if known[1] == self._node and known[0].durable and (group := self.group_of(address)):
+                    del self._told_queues[address]
+                    learner.leave_queue(known[0], f"replication group {group} has its data now")
                     continue
                 del self._told_queues[address]
                 if known[1] == self._node and known[0].durable:
@@ -338,7 +349,11 @@ class Definitions:
                 self._told_exchanges[address] = exchange
         for address in _in_order(queues, self.queues):
             now = self.queues[address].value, self._told_owner(address), self._life(address)
-            if self._told_queues.get(address) != now and self._use(
+            told = self._told_queues.get(address)
+            if told is not None and told[2] != now[2] < UNKNOWN_LIFE and now[1] not in (None, self._node):
+                # Others may have led meanwhile: who leads now does not know this node's consumers.
+                self._use(queue_key(QUEUE, *address), partial(learner.learn_queue, now[0], None))
+            if told != now and self._use(
                     queue_key(QUEUE, *address), partial(learner.learn_queue, *now[:2])):
                 self._told_queues[address] = now
         for key in _in_order(bindings, self.bindings):

@@ -48,6 +48,8 @@ from fluxmq.cluster.peers import Handlers, Peer, Peers
 from fluxmq.cluster.ports import Log, MetadataStore, Transport
 from fluxmq.cluster.queue_moves import QueueMoves
 from fluxmq.cluster.queue_owners import QueueOwners
+from fluxmq.cluster.raft.groups import RaftGroups
+from fluxmq.cluster.raft.table import GroupTable
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.retained import RetainedMessages
 from fluxmq.cluster.returns import Returns
@@ -66,11 +68,12 @@ __all__ = ["Holdings"]
 
 class Holdings:
     """Of one life of a node. broker: before it is loaded from its disk. peers: get it, too. phase: of the node.
-    begin_leaving: see Leaver."""
+    begin_leaving: see Leaver. groups: of which it has replicas. draw: see GroupTable."""
 
     def __init__(self, broker: Broker, *, settings: Settings, membership: Membership, feed: Feed, writer: Writer,
                  store: MetadataStore, transport: Transport, driver: Driver, peers: Peers,
-                 phase: Callable[[], Phase], begin_leaving: Callable[[], bool], log: Log) -> None:
+                 phase: Callable[[], Phase], begin_leaving: Callable[[], bool], groups: RaftGroups,
+                 draw: Callable[[], int], log: Log) -> None:
         name, limit_s = settings.name, settings.limit_s
         self.broker = broker
         self.stored: Stored | None = None
@@ -104,10 +107,14 @@ class Holdings:
         self.reaching = Reaching(driver, feed, self._epochs, self._tell, self._when_durable)
         self.definitions = Definitions(
             name, writer, driver, self.reaching, predeclared=PREDECLARED, without_quorum=self._without_quorum,
+            leader=groups.leader, limit_s=limit_s, log=log)
+        self.groups = groups
+        self.group_table = GroupTable(
+            name, settings.raft, groups, membership, writer, driver, serving=self._serving, draw=draw,
             limit_s=limit_s, log=log)
         self.defining = Defining(
             self.definitions, membership, driver, serving=self._serving, next_identity=broker.hub.next_identity,
-            limit_s=limit_s)
+            table=self.group_table, limit_s=limit_s)
         self.queue_owners: QueueOwners | None = None
         if settings.shared:
             self.queue_owners = QueueOwners(
@@ -146,6 +153,7 @@ class Holdings:
         self.wills.close()
         self.origins.close()
         self.definitions.close()
+        self.group_table.close()
         self.defining.close()
         if self.queue_owners is not None:
             self.queue_owners.close()
@@ -164,9 +172,9 @@ class Holdings:
                 ((keys.OWNER,), self.owners.on_event), ((keys.DATA,), self.kept.on_event),
                 ((keys.RETAINED_DATA, keys.RETAINED_INDEX), self.retained.on_event),
                 ((keys.WILL_DATA,), self.wills.table.on_event), (KINDS, self.definitions.on_event),
-                (keys.DOCUMENTS, self.documents.on_event)):
+                ((keys.GROUP,), self.group_table.on_event), (keys.DOCUMENTS, self.documents.on_event)):
             feed.listen(kinds, on_event)
-        feed.at_end = [self.definitions, self.documents, self.adoption, self.origins, self.reaching]
+        feed.at_end = [self.group_table, self.definitions, self.documents, self.adoption, self.origins, self.reaching]
 
     def _handlers(self) -> Handlers:
         return {
@@ -194,6 +202,7 @@ class Holdings:
         self.reaching.on_batch()
         self.takeovers.on_gone(peer)
         self.queue_moves.on_gone(peer)
+        self.groups.on_gone(peer.name)
         self.adoption.on_gone(peer)
 
     # ------------------------------------------------------------------ what the parts ask

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "BAN_ADDRESS", "BAN_USER", "BINDING", "DATA", "DOCUMENTS", "EXCHANGE", "LEADER", "NODES", "OWNER", "QUEUE",
+    "BAN_ADDRESS", "BAN_USER", "BINDING", "DATA", "DOCUMENTS", "EXCHANGE", "GROUP", "LEADER", "NODES", "OWNER", "QUEUE",
     "QUEUE_DATA", "QUEUE_OWNER", "RETAINED_DATA", "RETAINED_INDEX", "ROOT", "SUBSCRIPTION", "WILL_DATA",
-    "Name", "ban_key", "binding_key", "client_key", "document_key", "exchange_key", "node_key", "node_of", "parse",
-    "queue_key", "storage_key", "subscription_key", "topic_key", "voteless_key",
+    "Name", "ban_key", "binding_key", "client_key", "document_key", "exchange_key", "group_key", "node_key", "node_of",
+    "parse", "queue_key", "storage_key", "subscription_key", "topic_key", "voteless_key",
 ]
 
 ROOT = b"/mqtt/"
@@ -23,6 +23,7 @@ RETAINED_DATA, RETAINED_INDEX = "retained-data", "retained-index"
 WILL_DATA = "will-data"
 QUEUE, QUEUE_DATA, QUEUE_OWNER = "queues", "queue-data", "queue-owners"
 EXCHANGE, BINDING = "exchanges", "bindings"
+GROUP = "groups"
 BAN_ADDRESS, BAN_USER = "bans/address", "bans/user"
 USER, USER_DECOY, PERMISSION = "users", "user-decoy", "permissions"
 DOCUMENTS = frozenset({USER, USER_DECOY, PERMISSION})  # engine/ports/documents.py
@@ -131,6 +132,11 @@ def binding_key(namespace: bytes, source: bytes, destination: bytes, identity: i
                                         mark))
 
 
+def group_key(name: str) -> bytes:
+    """Of a replication group."""
+    return ROOT + GROUP.encode() + b"/" + encode(name.encode())
+
+
 def ban_key(address: str, user: bytes | None = None) -> bytes:
     """Of the ban of an address, or of a user there. user b"": the prefix of all users there, and the user without a
     name."""
@@ -169,6 +175,8 @@ def parse(key: bytes) -> Name | None:
         return Name(names[1].decode(), namespace, names[0])
     if kind == "subscriptions" and len(names) == 2:
         return Name(SUBSCRIPTION, namespace, names[0], names[1])
+    if kind == GROUP and namespace == b"/" and len(names) == 1:
+        return Name(GROUP, namespace, names[0])
     if kind in ONE_NAME and len(names) == 1:
         return Name(kind, namespace, names[0])
     if kind == BINDING and len(names) == 5:

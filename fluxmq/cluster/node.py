@@ -10,8 +10,10 @@ methods answer.
 """
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from random import Random
 from typing import TypeVar
 
 from fluxmq._core.errors import StorageError, UsageError
@@ -24,7 +26,7 @@ from fluxmq.cluster.interest import Interest
 from fluxmq.cluster.kept_claims import KeptClaims
 from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.leaving import TAKE, take
-from fluxmq.cluster.membership import Membership, Node, Registration
+from fluxmq.cluster.membership import Membership, Node, Registration, dial_address
 from fluxmq.cluster.operations import OPERATION, NodeOperations
 from fluxmq.cluster.peers import Peers
 from fluxmq.cluster.ports import (
@@ -41,6 +43,8 @@ from fluxmq.cluster.ports import (
 from fluxmq.cluster.queue_detours import DETOUR
 from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE
 from fluxmq.cluster.quorum import VOTER, Quorum
+from fluxmq.cluster.raft.groups import RaftGroups
+from fluxmq.cluster.raft.streams import RaftStreams
 from fluxmq.cluster.replicating import NodeReplicator
 from fluxmq.cluster.returns import RETURN, STORED
 from fluxmq.cluster.settings import Phase, Settings
@@ -51,6 +55,9 @@ from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.definitions import Definer, Placement, Stored
 from fluxmq.engine.ports.driver import Driver, Promise, fulfil
+from fluxmq.engine.queues.hands import Hands
+from fluxmq.engine.queues.recovery.copies import Copies
+from fluxmq.engine.replicas import ReplicaLogs
 from fluxmq.engine.sessions.state import Will
 
 __all__ = ["ClusterNode"]
@@ -70,14 +77,15 @@ class ClusterNode:
 
     storage: this node's directory. clock_s: CLOCK_BOOTTIME in seconds, read at the call. on_fenced: called with the
     reason when this node must stop at once. log: as Broker's on_log. watch: of this node's member of etcd; None: it has
-    none. new_name: for a cluster that has none yet; of no other one.
+    none. new_name: for a cluster that has none yet; of no other one. draw: a number at random, 1 ≤ draw() < 2**63.
     """
 
     _asking = b""  # which node answers somewhere: this question is its own
 
     def __init__(self, settings: Settings, store: MetadataStore, transport: Transport, driver: Driver, *,
                  storage: OwnStorage, clock_s: Callable[[], float], on_fenced: Callable[[str], None], log: Log,
-                 watch: LeaderWatch | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+                 watch: LeaderWatch | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+                 draw: Callable[[], int] = lambda: 1 + secrets.randbits(62)) -> None:
         self.phase = Phase.NEW
         self.settings = settings
         self.interest = Interest()
@@ -106,11 +114,22 @@ class ClusterNode:
         self.bans = Bans(settings.name, store, self.feed, driver, log=log)
         self.feed.listen((keys.BAN_ADDRESS, keys.BAN_USER), self.bans.on_event)
         self.votes = Votes(self.membership, transport, settings.configured, lambda: self.cluster)
+        self._draw = draw
+        self.raft_streams = RaftStreams(
+            node=settings.name, disk=storage.identity, life=draw(), transport=transport, driver=driver,
+            cluster=lambda: self.cluster, replicas=lambda: self.groups.replicas(),
+            on_messages=lambda node, messages: self.groups.on_messages(node, messages),
+            on_replicas=lambda node, replicas: self.groups.on_replicas(node, replicas),
+            on_lost=lambda node: self.groups.on_lost(node), log=log)
+        self.groups = RaftGroups(
+            settings.name, self.raft_streams, driver, draw=Random(draw()).randrange, has_ended=self._has_ended,
+            may_lead=self._may_lead, on_role=self._on_role, log=log)
         self.peers = Peers(
             name=settings.name, membership=self.membership, transport=transport, driver=driver, interest=self.interest,
             configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,
-            on_known=self._on_known, log=log)
-        self.services = Cluster(self, self.peers, NodeReplicator(self._group_of))
+            on_known=self._on_known, others=self.raft_streams, log=log)
+        self._addresses = dict(settings.configured)  # of nodes that have, or had, a lease in this life of the node
+        self.services = Cluster(self, self.peers, NodeReplicator(self._group_of, self.groups.line))
         self.operations = NodeOperations(settings.name, transport, self.peers)
         self.stalled_s: Callable[[], float] = float     # for how long the journal has waited for the disk
         self.disk_hangs = False                         # that has ended its lease
@@ -120,13 +139,18 @@ class ClusterNode:
         self._holdings = Holdings(
             broker, settings=self.settings, membership=self.membership, feed=self.feed, writer=self.writer,
             store=self._store, transport=self.transport, driver=self.driver, peers=self.peers,
-            phase=lambda: self.phase, begin_leaving=self.begin_leaving, log=self.log)
+            phase=lambda: self.phase, begin_leaving=self.begin_leaving, groups=self.groups, draw=self._draw,
+            log=self.log)
         self._answers = self._calls(self._holdings)
 
     def attach_stored(self, stored: Stored) -> None:
         """The queues and exchanges of the broker; before it is loaded from its disk. Its queues give nothing out before
         this node knows which ones others have."""
         self.holdings.attach_stored(stored)
+
+    def attach_replicas(self, logs: ReplicaLogs, copies: Copies, hands: Hands) -> None:
+        """What it has of replication groups; before it is loaded from its disk."""
+        self.groups.attach(self.holdings.broker.hub, logs, copies, hands)
 
     @property
     def holdings(self) -> Holdings:
@@ -143,7 +167,11 @@ class ClusterNode:
         must run meanwhile. Raises JoinRefused, OldStorage, StorageError, BindFailed, StoreError."""
         held, broker = self.holdings, self.holdings.broker
         self.phase = Phase.JOINING
-        await self.transport.start(self, self.peers)    # others may ask of this node's etcd before it has joined
+        # Others may ask of this node's etcd before it has joined, and its replicas follow and vote.
+        await self.transport.start(self, self.peers)
+        if self.settings.raft is not None:
+            self.groups.begin(self.settings.raft.timing)
+            self.raft_streams.set_nodes(self._addresses)
         await self._patiently(lambda: self.membership.join(registration))
         broker.hub.begin_identities(self.membership.epoch)
         self.cluster = await self._patiently(self._name)
@@ -297,6 +325,8 @@ class ClusterNode:
         self._on_fenced(why)
 
     def _close(self, why: str) -> None:
+        self.groups.close()
+        self.raft_streams.close(why)
         self.feed.close()
         self.writer.close(why)
         self.bans.close(why)
@@ -308,6 +338,9 @@ class ClusterNode:
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         if node.name != self.settings.name:
+            if appeared and self.settings.raft is not None:
+                self._addresses[node.name] = dial_address(node, self.settings.configured)
+                self.raft_streams.set_nodes(self._addresses)
             about = {"node": node.name, "epoch": node.epoch, "address": node.registration.address}
             if appeared:
                 self.log("info", "", "a node has joined", about)
@@ -356,6 +389,17 @@ class ClusterNode:
                      since: int) -> None:
         """See the port."""
         self.holdings.wills.changed((namespace, client_id), will, expiry_s, since)
+
+    def _has_ended(self, epoch: int) -> bool:
+        """Whether a life of a node has lost its lease."""
+        return all(node.epoch != epoch for node in self.membership.nodes.values())
+
+    def _may_lead(self) -> bool:
+        """A replica of this node stands only while this node may serve what it would lead."""
+        return self.phase is Phase.SERVING and self.membership.may_serve()
+
+    def _on_role(self, group: int) -> None:
+        self.holdings.definitions.on_leader(group)
 
     def _group_of(self, namespace: bytes, name: bytes) -> int:
         return self.holdings.definitions.group_of((namespace, name))

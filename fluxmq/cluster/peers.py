@@ -36,7 +36,8 @@ from fluxmq.cluster.messages import (
     encode,
     hello_of,
 )
-from fluxmq.cluster.ports import CallFailed, Log, StreamIn, StreamOut, Transport
+from fluxmq.cluster.ports import CallFailed, Log, StreamHandler, StreamIn, StreamOut, Transport
+from fluxmq.cluster.raft.words import is_raft
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.malformed import MALFORMED
@@ -175,7 +176,8 @@ class Peers:
     """`engine.ports.cluster.Peers`, and the handler of a transport's streams. One per life of a node; made with it,
     given its broker by attach(), and empty until begin().
 
-    configured: see dial_address. on_known: called when a peer has become known, or one that was waited for has gone.
+    configured: see dial_address. others: gets the streams that are not to a peer, but Raft's. on_known: called when a
+    peer has become known, or one that was waited for has gone.
     """
 
     hub: Hub
@@ -186,7 +188,7 @@ class Peers:
 
     def __init__(self, *, name: str, membership: Membership, transport: Transport, driver: Driver, interest: Interest,
                  configured: dict[str, str], window_bytes: int, limit_s: float, on_known: Callable[[], None],
-                 log: Log) -> None:
+                 others: StreamHandler, log: Log) -> None:
         self.name = name
         self.cluster = ""  # identifies the cluster, when this node has joined it
         self.epoch = 0  # of this node then
@@ -198,6 +200,7 @@ class Peers:
         self.window_bytes = window_bytes
         self.limit_s = limit_s
         self.on_known = on_known
+        self.others = others
         self.log = log
         self.peers: dict[str, Peer] = {}
         self.parked: dict[tuple[str, int], tuple[Peer, Parked]] = {}  # dead nodes whose sessions are being adopted
@@ -389,6 +392,7 @@ class Peers:
         """See StreamHandler."""
         peer = self._of_stream.get(stream)
         if peer is None:
+            self.others.on_open(stream, answer)
             return
         try:
             agreed = answer_of(answer)
@@ -409,6 +413,7 @@ class Peers:
         """See StreamHandler."""
         peer = self._of_stream.pop(stream, None)
         if peer is None:
+            self.others.on_closed(stream, why)
             return
         peer.stream = None
         peer.outbox.detach()
@@ -428,6 +433,8 @@ class Peers:
 
     def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
         """See StreamHandler."""
+        if is_raft(hello):
+            return self.others.on_stream(stream, hello)
         try:
             peer, version = self._check(hello_of(hello))
         except (*MALFORMED, ProtocolError) as error:
@@ -464,11 +471,12 @@ class Peers:
     def on_frame(self, stream: StreamIn, frame: bytes) -> None:
         """See StreamHandler."""
         peer = self._of_incoming.get(stream)
+        if peer is None:
+            self.others.on_frame(stream, frame)
+            return
         if not self.membership.may_serve():
             if self.membership.in_doubt:
                 self._held.append((stream, frame))      # the sender's window bounds them
-            return
-        if peer is None:
             return
         self.hub.refresh_clock()  # messages expire from now on, and frames come between the turns
         try:
@@ -504,6 +512,8 @@ class Peers:
     def on_end(self, stream: StreamIn) -> None:
         """See StreamHandler."""
         peer = self._of_incoming.pop(stream, None)
-        if peer is not None and peer.incoming is stream:
+        if peer is None:
+            self.others.on_end(stream)
+        elif peer.incoming is stream:
             peer.incoming = None
             self._look(peer)

@@ -52,7 +52,7 @@ class Receiver:
         self.peers = Peers(
             name="b", membership=cast(Membership, membership), transport=cast(Any, self.out), driver=self.driver,
             interest=cast(Any, interest), configured={}, window_bytes=1 << 20, limit_s=15.0, on_known=lambda: None,
-            log=lambda *_: None)
+            others=cast(Any, None), log=lambda *_: None)
         self.peers.attach(cast(Any, SimpleNamespace(hub=self.node.hub)), on_appeared=lambda _: None,
                           on_gone=lambda _: None, handlers={})
         self.peers.begin("cluster", 2)

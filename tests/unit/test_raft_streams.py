@@ -17,7 +17,7 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.raft.messages import Entry, Message, MessageKind
 from fluxmq._core.raft.wire import encode_frames, encode_replicas
 from fluxmq.cluster.messages import Hello
-from fluxmq.cluster.ports import StreamHandler, StreamIn, StreamOut, Transport
+from fluxmq.cluster.ports import StreamHandler, Transport
 from fluxmq.cluster.raft.streams import BACKLOG_BYTES, FRAME_BYTES, HELLO_REPLICAS_BYTES, RaftStreams
 from fluxmq.cluster.raft.words import (
     OwnReplica,
@@ -29,7 +29,6 @@ from fluxmq.cluster.raft.words import (
     raft_hello_of,
     replicas_of,
 )
-from fluxmq.cluster.streams import DividedStreams
 
 INCARNATION = 5
 LATER_S = 30.0          # every stream that can be there is, and every broken one was noticed
@@ -710,64 +709,6 @@ def test_streams_of_nobody_are_ignored() -> None:
     alone.streams.on_end(stream)
     assert not alone.node.logged and not alone.node.lost and stream.closed is None and not out.closed
     assert not alone.streams.has(out) and not alone.streams.has(stream) and alone.streams.has(alone.out)
-
-
-# ── beside the streams of queues and sessions ────────────────────────────────────────────────────────────────
-
-class Others:
-    """What those do: everything is written down."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.streams: list[StreamIn] = []
-
-    def on_stream(self, stream: StreamIn, hello: bytes) -> bytes | None:
-        self.events.append(f"stream {hello.hex()}")
-        self.streams.append(stream)
-        return b"yes"
-
-    def on_frame(self, stream: StreamIn, frame: bytes) -> None:
-        assert stream in self.streams
-        self.events.append(f"frame {frame.decode()}")
-
-    def on_end(self, stream: StreamIn) -> None:
-        assert stream in self.streams
-        self.events.append("end")
-
-    def on_open(self, stream: StreamOut, answer: bytes) -> None:
-        self.events.append(f"open {answer.decode()}")
-
-    def on_closed(self, stream: StreamOut, why: str) -> None:
-        self.events.append("closed")
-
-
-def test_streams_are_divided() -> None:
-    cluster = Cluster(0, ready=False)
-    others = {name: Others() for name in ("n1", "n2")}
-    for name, its in others.items():
-        cluster.world.process(name)
-        cluster.start(name, handler=lambda node, its=its: DividedStreams(its, node.streams))     # type: ignore[misc]
-    one, two = cluster.nodes.values()
-    hello = encode(Hello(cluster="c", node="n1", epoch=1, to_epoch=2))
-    stream = cluster.transports["n1"].dial("n2:1", hello)
-    for node in (one, two):
-        node.streams.set_nodes({"n1": "n1:1", "n2": "n2:1"})
-    cluster.world.run_for(1)
-    stream.send(b"f")
-    one.say("n2", one.vote("n2"))
-    cluster.world.run_for(1)
-    assert two.terms("n1") == [1] and one.said and two.said
-    assert others["n1"].events == ["open yes"]
-    assert others["n2"].events == [f"stream {hello.hex()}", "frame f"]
-    others["n2"].streams[0].close("enough")
-    cluster.world.run_for(1)
-    assert others["n1"].events == ["open yes", "closed"]
-    two.streams.close("enough")
-    cluster.world.run_for(1)
-    assert one.lost == ["n2"] and others["n2"].events == [f"stream {hello.hex()}", "frame f"]
-    cluster.transports["n1"].dial("n2:1", hello).close()
-    cluster.world.run_for(1)
-    assert others["n1"].events == ["open yes", "closed"]
 
 
 @pytest.mark.parametrize(("hello", "raft"), [

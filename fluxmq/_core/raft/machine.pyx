@@ -31,6 +31,8 @@ TRANSITIONS = {
     ("LEADER", "no majority is heard"): "FOLLOWER",
 }
 cdef uint64_t NEVER = <uint64_t>-1
+cdef enum:
+    GONE_TICKS = 3          # in which those stand that have lost the way to their leader, one of them first
 PACES = ("PROBE", "REPLICATE", "COPYING")       # by pace
 
 cdef bint may_follow(int state, int after) noexcept:
@@ -201,6 +203,14 @@ cdef class Raft:
         self.enter(FOLLOWER)
         self.leader = leader
         return 0
+
+    def leader_gone(self):
+        """The way from the leader's node has broken: stands soon, unless the leader is heard again. Of a network that
+        lost one connection only, the others have not lost the leader, and refuse."""
+        if self.state == FOLLOWER and self.leader:
+            self.leader = 0
+            self.elapsed = max(self.elapsed, self.election_limit - 1
+                               - <uint32_t>self.draw(min(GONE_TICKS, self.election_limit)))
 
     def campaign(self):
         """Stands now, if it may: a vote was asked for, or this is a group of one that begins."""

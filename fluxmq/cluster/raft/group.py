@@ -63,6 +63,11 @@ class ReplicatedGroup:
         """Whether clients are served here."""
         return self._term != 0
 
+    @property
+    def lacks_copy(self) -> bool:
+        """Whether its copies are not whole, or about to be replaced: it votes, and does not stand."""
+        return self.replica.lacks_copy or self.replica.coming is not None
+
     def tick(self) -> None:
         """A unit of time has passed."""
         if not self.damage:
@@ -121,7 +126,7 @@ class ReplicatedGroup:
 
     def _apply_committed(self) -> None:
         while self._committed and not self.damage:
-            if self.replica.lacks_copy or self.replica.coming is not None:
+            if self.lacks_copy:
                 return
             index, entry = self._committed.popleft()
             if self._term and entry.term != self._term:

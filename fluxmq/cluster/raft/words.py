@@ -22,12 +22,13 @@ U64 = Annotated[int, msgspec.Meta(ge=0)]
 
 class OwnReplica(msgspec.Struct, frozen=True, array_like=True):
     """A replica that the sender has. incarnation: of the group. number: of the replica, which nobody else gets.
-    starts: how often it was started."""
+    starts: how often it was started. leads: the term in which it leads and serves clients; 0: it does not."""
 
     group: U64
     incarnation: U64
     number: U32
     starts: U32
+    leads: U64 = 0
 
 
 class RaftHello(msgspec.Struct, frozen=True, kw_only=True, tag="raft"):

@@ -73,20 +73,23 @@ class DefinedQueues(QueueListener):
         state = self.manager.queues.get(definition.spec.address)
         if state is None or state.id != definition.id:
             return False
-        if owner == self.manager.directory.node:
-            arrival = self.arrivals.get(state.id)
-            if not state.here and arrival is not None and arrival.whole:
-                del self.arrivals[state.id]
-                self.on_came(state.queue, arrival.adopt(state))
-            elif not state.here and state.spec.type == "ephemeral":
-                self._hands.make_anew(state)  # its owner is gone, and so is what a copy of it was worth
-            else:
-                return False
-        elif state.moving is None or not state.moving.is_relay:
-            return False
-        else:
+        here = owner == self.manager.directory.node
+        arrival = self.arrivals.get(state.id) if here and not state.here else None
+        if arrival is not None and arrival.whole:
+            del self.arrivals[state.id]
+            self.on_came(state.queue, arrival.adopt(state))
+            return True
+        if not here and state.moving is not None and state.moving.is_relay:
             state.moving.done()
-        return True
+            return True
+        group = self.manager.replicator.group_of_queue(*state.queue.address)
+        if group and (state.queue.line.group == group if here else not state.here):
+            return True  # the change of the group's leader has done it (QueueLine.lead, follow)
+        if here and not state.here and (state.spec.type == "ephemeral" or group):
+            # Its owner is gone, and so is what a copy of it was worth; or the group has not heard of it.
+            self._hands.make_anew(state)
+            return True
+        return False
 
     def settle_copy(self, identity: int, definition: QueueDefinition | None) -> None:
         """See Stored."""

@@ -284,17 +284,18 @@ class Hands:
         return self._take(state, contents)
 
     def make_anew(self, state: QueueState) -> None:
-        """The owner of a queue that is not durable is gone, and this node has it from now on, empty. Its consumers here
-        go on."""
-        queue, manager = state.queue, self._manager
+        """This node has a queue from now on, empty, whose consumers here go on: it is not durable, and its owner is
+        gone; or it is of a group that this node leads, and in whose log it is not. Raises QueueRefused (unavailable)
+        where its data cannot begin here."""
+        queue, manager, volatile = state.queue, self._manager, state.spec.type == "ephemeral"
         assert isinstance(queue.relay, QueueRelay)
-        queue.relay.forget_held()
         state.placement = manager.directory.place_queue(*queue.address)
-        line = manager.replicator.line_of_queue(*queue.address, False)
+        line = manager.replicator.line_of_queue(*queue.address, not volatile)
+        queue.relay.forget_held()
         number = manager.number(line)
-        logs = [Log(manager.hub.ledger, manager.number(line), lane=at % state.spec.lanes, volatile=True, line=line)
+        logs = [Log(manager.hub.ledger, manager.number(line), lane=at % state.spec.lanes, volatile=volatile, line=line)
                 for at in range(state.spec.partitions * state.spec.lanes)]
-        self.take(state, Contents(number, logs, None, logs[0].line, False, {}, {}))
+        self.take(state, Contents(number, logs, None, logs[0].line, not volatile, {}, {}))
         for listener in manager.listeners:
             listener.queue_made(queue)
 

@@ -48,6 +48,7 @@ from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.node import ClusterNode
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
+from fluxmq.cluster.raft.table import RaftSettings
 from fluxmq.cluster.settings import Phase, Settings
 from fluxmq.engine.definitions import EngineDefinitions
 from fluxmq.storage.node_identity import NodeIdentity
@@ -106,11 +107,13 @@ class BrokerProcess:
             process.start()
         driver = process.driver
         self.cluster = ClusterNode(
-            Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared, disk_s=brokers.disk_s),
+            Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared, disk_s=brokers.disk_s,
+                     raft=brokers.raft),
             brokers.store_of(process), SimTransport(process, brokers.network, f"{self.machine}:7948"), driver,
             storage=NodeIdentity(ROOT, SimOps(self.disk), self._new_identity), clock_s=process.now,
             on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
-            new_name=lambda: f"cluster that {self.name} has named")
+            new_name=lambda: f"cluster that {self.name} has named",
+            draw=lambda: 1 + brokers.drawn.getrandbits(62))
         self.node = Node(self.disk, BrokerClock(process), Options(),  # type: ignore[arg-type]
                          random.Random(brokers.world.chance.getrandbits(64)),
                          lambda level, text, fields: self.log.append((level, text, fields)), driver,
@@ -128,6 +131,9 @@ class BrokerProcess:
 
     def _attach(self) -> None:
         self.cluster.attach_stored(EngineDefinitions(self.node.broker.consumers.defined, self.node.exchanges))
+        assert self.node.keeper.queues is not None
+        self.cluster.attach_replicas(self.node.keeper.replicas, self.node.keeper.queues.copies,
+                                     self.node.broker.consumers.hands)
 
     @property
     def serving(self) -> bool:
@@ -364,13 +370,16 @@ class Client:
 
 class Brokers:
     """shared: as Settings'. store_of: makes the metadata store of a process, for each of its lives. watch_of: the watch
-    of its member of etcd, which runs. writer_s: how often a journal is written; rarely makes a long history fast."""
+    of its member of etcd, which runs. raft: of replication groups. writer_s: how often a journal is written; rarely
+    makes a long history fast."""
 
     def __init__(self, seed: int, names: list[str], store_of: Callable[[Process], MetadataStore], *, ttl_s: int = 10,
                  world: Machines | None = None, network: Network | None = None,
                  watch_of: Callable[[Process], LeaderWatch | None] = lambda process: None,
-                 writer_s: float = WRITER_S, shared: bool = True) -> None:
+                 writer_s: float = WRITER_S, shared: bool = True, raft: RaftSettings | None = None) -> None:
         self.shared = shared
+        self.raft = raft
+        self.drawn = random.Random(seed)  # what nodes draw beside the world's chance
         self.world = world or Machines(seed)
         self.network = network or Network(self.world)
         self.store_of = store_of

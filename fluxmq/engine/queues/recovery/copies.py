@@ -57,7 +57,7 @@ class Copies:
     what is new."""
 
     def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+        self.manager = manager
         self.rows: dict[int, dict[int, bytes]] = {ord(COPY): {}, ord(POSITION): {}}
         self.lines: dict[int, QueueLine] = {}
         self._stored: dict[int, int] = {}  # by group: its position in the view
@@ -73,8 +73,8 @@ class Copies:
         """Makes the lines and copies of the view's rows. directory: for error messages. Raises CorruptError."""
         positions, copies = self.rows[ord(POSITION)], self.rows[ord(COPY)]
         for group in sorted({*positions, *(number >> 64 for number in copies)}):
-            line = self._manager.hub.commits.open_line(f"group {group}", group)
-            found = QueueLine(self._manager, line)
+            line = self.manager.hub.commits.open_line(f"group {group}", group)
+            found = QueueLine(self.manager, line)
             if group in positions:
                 try:
                     found.applied, namespaces = position_of(positions[group])
@@ -92,7 +92,7 @@ class Copies:
                 raise refused(directory, view_key(COPY, number), error) from error
 
     def _load(self, copies: QueueLine, number: int, records: bytes, disks: dict[int, int], make_log: MakeLog) -> None:
-        self._manager.is_taken(self._manager.hub.commits.local, max(disks.values(), default=0))
+        self.manager.is_taken(self.manager.hub.commits.local, max(disks.values(), default=0))
         with copies.making_logs(lambda log, lane: make_log(copies.line, log, lane, disks.get(log, 0))):
             copies.apply(records)
         state = copies.queues.get(number)
@@ -114,7 +114,7 @@ class Copies:
         if state is None:
             return False
         state.queue.damage = str(damage)
-        self._manager.log("error", "", f"a copy of a queue is damaged, the others go on: {damage}",
+        self.manager.log("error", "", f"a copy of a queue is damaged, the others go on: {damage}",
                           {"queue": state.spec.shown, "line": state.queue.line.name})
         return True
 
@@ -159,7 +159,7 @@ class Copies:
 
     def row(self, state: QueueState) -> tuple[bytes, bytes]:
         """The row of a copy as it is at this instant; its logs get numbers on this disk."""
-        queue, manager = state.queue, self._manager
+        queue, manager = state.queue, self.manager
         copies = self.lines[queue.line.group]
         for log in state.logs:
             if log.disk == 0:

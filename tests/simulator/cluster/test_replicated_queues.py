@@ -1,0 +1,121 @@
+"""Queues of a replication group on the brokers of a simulated cluster: clients of all nodes, and nodes that die."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from oracle.mqtt import Puback
+from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.test_brokers import cluster, connected
+from simulator.cluster.test_definitions import do
+from simulator.cluster.test_queues import consumer
+
+from fluxmq.cluster.raft.table import RaftSettings
+from fluxmq.model.queues import QueueSpec
+
+NAMES = ("one", "two", "three")
+RAFT = RaftSettings(group_of=lambda spec, declared: "default")
+
+
+def replicated(*names: str, seed: int = 1, **spec: Any) -> Brokers:
+    """Nodes that serve, and a queue `q` that all of them have."""
+    brokers = cluster(*names, seed=seed)
+    brokers.raft = RAFT
+    brokers.start()
+    brokers.run_for(1.0)        # each node knows that the others serve
+    do(brokers, "one", lambda node: node.manager.declare(QueueSpec(name="q", **spec)))
+    return brokers
+
+
+def leaders(brokers: Brokers, group: int = 1) -> list[str]:
+    return [name for name, broker in brokers.processes.items()
+            if broker.process.alive and broker.cluster.groups.line(group) is not None]
+
+
+def leader(brokers: Brokers) -> str:
+    """When all nodes know who it is."""
+    def known() -> bool:
+        return len(leaders(brokers)) == 1 and {
+            broker.cluster.groups.leader(1).node for broker in brokers.processes.values()
+            if broker.process.alive} == {*leaders(brokers)}
+    brokers.run_until(known, 60.0)
+    [name] = leaders(brokers)
+    return name
+
+
+def publish(brokers: Brokers, client: Client, *payloads: bytes) -> None:
+    """Until they are confirmed."""
+    asked = [client.publish("$queue/q", payload, 1) for payload in payloads]
+    brokers.run_until(lambda: all(client.acknowledged(packet_id) for packet_id in asked), 60.0)
+    reasons = {packet.packet_id: packet.reason for packet in client.of(Puback)}
+    assert [reasons[packet_id] for packet_id in asked] == [0] * len(asked)
+
+
+def depths(brokers: Brokers) -> dict[str, int]:
+    """Of the copies."""
+    found = {}
+    for name, broker in brokers.processes.items():
+        if broker.process.alive:
+            assert broker.node.keeper.queues is not None
+            copies = broker.node.keeper.queues.copies.lines[1].queues
+            found[name] = sum(copy.queue.depth for copy in copies.values())
+    return found
+
+
+def test_a_queue_is_on_all_nodes_and_served_by_one() -> None:
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    here = {name: broker.node.manager.queues[b"/", b"q"].here for name, broker in brokers.processes.items()}
+    assert here == {name: name == led for name in NAMES}
+    readers = [consumer(brokers, at, f"r-{at}") for at in NAMES]
+    for at in NAMES:
+        publish(brokers, connected(brokers, at, f"p-{at}"), *(b"%s-%d" % (at.encode(), number) for number in range(20)))
+    brokers.run_until(lambda: sum(len(reader.messages) for reader in readers) == 60)
+    brokers.run_for(3.0)
+    assert sorted(payload for reader in readers for _, payload in reader.messages) == sorted(
+        b"%s-%d" % (at.encode(), number) for at in NAMES for number in range(20))
+    assert depths(brokers) == dict.fromkeys(NAMES, 0)
+
+
+def test_what_was_confirmed_is_there_when_the_leader_has_died() -> None:
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    publish(brokers, connected(brokers, led, "p"), *(b"%d" % number for number in range(50)))
+    brokers.kill(led)
+    brokers.end_lease_of(led)
+    others = [name for name in NAMES if name != led]
+    assert leader(brokers) in others
+    for other in others:
+        publish(brokers, connected(brokers, other, f"p-{other}"), other.encode())
+    reader = consumer(brokers, others[0], "r")
+    brokers.run_until(lambda: len(reader.messages) == 52)
+    assert [payload for _, payload in reader.messages][:50] == [b"%d" % number for number in range(50)]
+
+
+def test_all_nodes_are_killed_and_started() -> None:
+    brokers = replicated(*NAMES)
+    publish(brokers, connected(brokers, leader(brokers), "p"), *(b"%d" % number for number in range(50)))
+    for name in NAMES:
+        brokers.kill(name)
+        brokers.end_lease_of(name)
+    brokers.start()
+    leader(brokers)
+    brokers.run_for(2.0)
+    reader = consumer(brokers, "two", "r")
+    brokers.run_until(lambda: len(reader.messages) == 50)
+    assert [payload for _, payload in reader.messages] == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_node_comes_back_and_follows(seed: int) -> None:
+    brokers = replicated(*NAMES, seed=seed)
+    led = leader(brokers)
+    follower = next(name for name in NAMES if name != led)
+    publisher = connected(brokers, led, "p")
+    publish(brokers, publisher, b"1", b"2")
+    brokers.kill(follower)
+    brokers.end_lease_of(follower)
+    publish(brokers, publisher, b"3", b"4")
+    brokers.start(follower)
+    publish(brokers, publisher, b"5")
+    brokers.run_until(lambda: set(depths(brokers).values()) == {5})
