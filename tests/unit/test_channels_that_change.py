@@ -12,10 +12,12 @@ from unit.test_queue_channels import GIVEN_UP, GROUPS, Groups
 from unit.test_queue_relay import QueueNode
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.peer.outbox import PeerOutbox
 from fluxmq._core.peer.queue_relay import QueueRelay
 from fluxmq._core.queue import by_offset
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.commits_probe import WaitingLink, release
 from fluxmq.engine.queues.hands import Hands
 from fluxmq.engine.queues.late import settle_late
 from fluxmq.engine.queues.relays import UNKNOWN, Answer
@@ -428,6 +430,35 @@ def test_a_line_is_opened_again_when_all_have_heard() -> None:
     line.close("the end")
     with pytest.raises(UsageError, match="next"):
         line.retire()
+
+
+def test_a_line_that_is_opened_again_never_goes_back() -> None:
+    """The stream to a new life of a node counts its frames; a link that has waited for a later position of the line,
+    when that was another one, would wait for ever."""
+    node = QueueNode("a", 1)
+    commits, link = node.hub.commits, WaitingLink(node.hub)
+    line, since = commits.open_line("former"), commits.mark
+    for position in range(1, 6):
+        assert line.give() == position
+        line.submit()
+        assert link.answer(position, since)
+    line.commit(5)
+    release(node.hub)
+    link.look()
+    assert len(link.left) == 5
+    line.retire()
+    outbox = PeerOutbox(node.hub, "b", 1)
+    since = commits.mark
+    assert outbox.line is not line and outbox.line.give() == 1
+    outbox.line.submit()
+    assert link.answer(6, since)
+    outbox.line.commit(1)
+    release(node.hub)
+    link.look()
+    assert len(link.left) == 6
+    assert outbox.queue_line is line and line.give() == 6      # its positions go on
+    link.close()
+    release(node.hub)
 
 
 def test_frames_for_which_nobody_waits_are_one_mark() -> None:

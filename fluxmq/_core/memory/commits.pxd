@@ -154,6 +154,10 @@ cdef class Commits:
     cdef str why                        # why the last result of take() was given up; None: it was committed
     cdef uint16_t why_code              # the reason of a refusal (Line.refuse); 0: there is none
 
+    # As open_line, for a line whose next position is the one behind this.
+    cdef Line open_behind(self, str name, uint64_t position)
+    cdef Line take_spare(self, str name, uint64_t position)
+    cdef Line new_line(self, str name, uint32_t group)
     # A change was given to a line in this turn: returns its position. Raises UsageError for a closed line.
     cdef uint64_t give(self, Line line) except? 0
     # Resets the mark, so that nothing waits for what was given since.

@@ -339,13 +339,34 @@ cdef class Commits:
     def open_line(self, str name not None, uint32_t group=0) -> Line:
         """Opens another line, or again one that was retired. name: for messages to users. group: see Line.group."""
         cdef Line line
-        for line in self.spare if group == 0 else ():
-            if line.held_count == 0:        # else somebody has not heard what became of it
+        if group == 0:
+            line = self.take_spare(name, <uint64_t>-1)
+            if line is not None:
+                return line
+        return self.new_line(name, group)
+
+    cdef Line open_behind(self, str name, uint64_t position):
+        cdef Line line = self.take_spare(name, position)
+        if line is None:
+            line = self.new_line(name, 0)
+        line.at = position + 1
+        line.decided = position
+        return line
+
+    cdef Line take_spare(self, str name, uint64_t position):
+        """A line that was retired, and has had no position behind this one: links know those that they have waited
+        for."""
+        cdef Line line
+        for line in self.spare:
+            if line.held_count == 0 and line.at - 1 <= position:    # else somebody has not heard what became of it
                 self.spare.remove(line)
                 line.name = name
                 line.given_up = line.refused = None
                 return line
-        line = Line.__new__(Line)
+        return None
+
+    cdef Line new_line(self, str name, uint32_t group):
+        cdef Line line = Line.__new__(Line)
         line.number = <uint32_t>len(self.lines)
         line.name = name
         line.group = group

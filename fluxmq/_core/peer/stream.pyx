@@ -57,13 +57,11 @@ cdef class FrameStream(PeerHop):
         self.window_bytes = window_bytes
         self.state = STREAM_DETACHED
         self.numbers = {}
-        self.line = hub.commits.open_line(f"node {node}")
-        self.interest_line = hub.commits.open_line(f"interest of node {node}")
-        self.queue_line = hub.commits.open_line(f"queues of node {node}")
         # An earlier stream of this life may have sent frames to that node, which has their position on disk.
         self.acknowledged_upto = self.handed = self.handed_ever = hub.sequences.get(node, 0)
-        self.line.at = self.interest_line.at = self.acknowledged_upto + 1
-        self.line.decided = self.interest_line.decided = self.acknowledged_upto
+        self.line = hub.commits.open_behind(f"node {node}", self.acknowledged_upto)
+        self.interest_line = hub.commits.open_behind(f"interest of node {node}", self.acknowledged_upto)
+        self.queue_line = hub.commits.open_line(f"queues of node {node}")
 
     def __dealloc__(self):
         self.drop_kept(self.acknowledged_upto + self.kept_count)
