@@ -681,6 +681,11 @@ cdef class Hub(Waiter):
             self.publish_deferred()
         return 0
 
+    def release_decided(self):
+        """What waits for positions that are decided is released now, not at the end of the turn: who is about to change
+        the queues behind a line needs those who hold something of them to know what was given up."""
+        self.release()
+
     def publish_later(self, publish not None):
         """publish: called when no publish is under way, before this batch of the journal is submitted."""
         self.deferred_publishes.append(publish)

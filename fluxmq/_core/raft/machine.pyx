@@ -204,6 +204,11 @@ cdef class Raft:
         self.leader = leader
         return 0
 
+    def resign(self):
+        """Leads no more, if it does; another replica does already, perhaps."""
+        if self.state == LEADER:
+            self.follow(self.term, 0)
+
     def leader_gone(self):
         """The way from the leader's node has broken: stands soon, unless the leader is heard again. Of a network that
         lost one connection only, the others have not lost the leader, and refuse."""

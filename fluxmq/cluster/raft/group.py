@@ -35,11 +35,13 @@ TIME_BYTES = 8      # in front of the records of an entry: the line's clock, ms
 
 class ReplicatedGroup:
     """Machine. raft: made from what `replica` has. gathering: number of the journal's batch that gathers. send: takes
-    messages for other replicas. has_ended: whether a life of a node has, by its epoch. on_lead: called with what is
+    messages for other replicas. release: lets go what waits for decided positions
+    (Hub). has_ended: whether a life of a node has, by its epoch. on_lead: called with what is
     kept for consumers of other nodes (QueueLine.lead)."""
 
     def __init__(self, replica: Replica, logs: ReplicaLogs, copies: QueueLine, raft: Raft, *,
                  gathering: Callable[[], int], send: Callable[[list[Message]], None],
+                 release: Callable[[], None] = lambda: None,
                  has_ended: Callable[[int], bool] = lambda life: False,
                  on_lead: Callable[[list[tuple[Group, Reserve]]], None] = lambda kept: None) -> None:
         self.replica = replica
@@ -49,6 +51,7 @@ class ReplicatedGroup:
         self._logs = logs
         self._gathering = gathering
         self._send = send
+        self._release = release
         self._has_ended = has_ended
         self._on_lead = on_lead
         self._term = 0  # that this node leads
@@ -85,6 +88,7 @@ class ReplicatedGroup:
     def turn(self) -> None:
         """The end of a turn, after queues were pumped and before the journal is submitted. Raises StorageError."""
         while not self.damage:
+            self._look_who_leads()
             self._propose()
             taken = self.raft.take()
             if taken:
@@ -181,11 +185,16 @@ class ReplicatedGroup:
     def _leads_on(self) -> bool:
         return self._term != 0 and self.raft.leads and self.raft.term == self._term
 
+    def _look_who_leads(self) -> None:
+        """Whom the next leader has told that its entries are committed does not release what waits for them: who leads
+        has been told by the consumers here what they have, and would give them the rest a second time."""
+        if self._term and not self._leads_on():
+            self._step_down("another node leads")
+
     def _follow_role(self) -> bool:
         """Whether another one leads now."""
         raft, former = self.raft, self._term
-        if self._term and not self._leads_on():
-            self._step_down("another node leads")
+        self._look_who_leads()
         if not self._term and not self.damage and raft.leads and not self._committed and raft.applied == raft.commit \
                 and raft.log.term_at(raft.commit) == raft.term:
             try:
@@ -216,6 +225,10 @@ class ReplicatedGroup:
         self._term = 0
         self._proposed.clear()
         self._refused.clear()
+        self.copies.line.give_up(why)
+        # Deliveries that have not left are given back before the consumers become the next leader's: they would name
+        # them as theirs, and give them back under the number of that one's own delivery.
+        self._release()
         self.copies.line.give_up(why)
         try:
             self.copies.follow()

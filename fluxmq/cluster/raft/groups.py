@@ -71,7 +71,7 @@ class RaftGroups:
                  has_ended: Callable[[int], bool], may_lead: Callable[[], bool], on_role: Callable[[int], None],
                  log: Log) -> None:
         self.groups: dict[int, ReplicatedGroup] = {}
-        self.leaders: dict[int, Leader] = {}
+        self._leaders: dict[int, Leader] = {}
         self._node = node
         self._streams = streams
         self._driver = driver
@@ -86,6 +86,8 @@ class RaftGroups:
         self._led: dict[int, int] = {}  # groups that this node leads -> their terms
         self._new: dict[int, int] = {}  # groups whose first replica is here -> ticks since it stood
         self._begun = self._closed = False
+        self._ticked_s = 0.0
+        self._still_s = 0.0  # after so long without a tick others may lead
 
     def attach(self, hub: Hub, logs: ReplicaLogs, copies: Copies, hands: Hands) -> None:
         """What the node has; before it is loaded from its disk."""
@@ -96,6 +98,7 @@ class RaftGroups:
         for replica in self._logs.replicas.values():
             self._open(replica, timing, 0)
         self._hub.replication, self._begun = self, True
+        self._ticked_s, self._still_s = self._driver.now(), max(timing.election_s - timing.heartbeat_s, 2 * TICK_S)
         self._driver.start(self._keep())
 
     def close(self) -> None:
@@ -141,7 +144,8 @@ class RaftGroups:
                     heartbeat_ticks=max(1, round(timing.heartbeat_s / TICK_S)))
         self.groups[group] = ReplicatedGroup(
             replica, self._logs, copies.lines[group], raft, gathering=partial(self._writing, group),
-            send=partial(self._send, group), has_ended=self._has_ended, on_lead=self._keep_for_others)
+            send=partial(self._send, group), release=self._hub.release_decided, has_ended=self._has_ended,
+            on_lead=self._keep_for_others)
         self._note_due(group)
 
     def replicas(self) -> list[OwnReplica]:
@@ -158,6 +162,7 @@ class RaftGroups:
 
     def turn(self) -> None:
         """Groups whose queues have decided something, or which something has come for. Raises StorageError."""
+        self._look_at_clock()
         while True:
             for line in self._hub.commits.take_touched():
                 if line.group in self.groups:
@@ -173,6 +178,7 @@ class RaftGroups:
         journal = self._hub.ledger.journal
         if journal is None:
             return
+        self._look_at_clock()
         upto = journal.durable
         while self._writes and self._writes[0][0] <= upto:
             _, number = self._writes.popleft()
@@ -214,6 +220,8 @@ class RaftGroups:
 
     def tick(self) -> None:
         """TICK_S has passed; after a pause of this node once, however long it was."""
+        self._look_at_clock()
+        self._ticked_s = self._driver.now()
         may_lead = self._may_lead()
         for number, group in self.groups.items():
             group.raft.may_campaign = may_lead and not group.lacks_copy
@@ -223,6 +231,14 @@ class RaftGroups:
             self._stand_again(number)
         if self._due:
             self._hub.wake_up()
+
+    def _look_at_clock(self) -> None:
+        """If this node has stood still for so long that others may have elected another leader, it leads no more: what
+        it hears late would be delivered though the other one's clients have settled it."""
+        if self._led and self._driver.now() - self._ticked_s > self._still_s:
+            for number in self._led:
+                self.groups[number].raft.resign()
+                self._due[number] = None
 
     def _stand_again(self, number: int) -> None:
         """Of a new group: the others may have their replicas only now."""
@@ -240,6 +256,7 @@ class RaftGroups:
         """For RaftStreams."""
         if self._closed:
             return
+        self._look_at_clock()
         full = self._hub.ledger.full
         for number, message in messages:
             group = self.groups.get(number)
@@ -259,11 +276,11 @@ class RaftGroups:
             self._places[replica.group, replica.number] = node
             if replica.leads:
                 leads[replica.group] = replica.leads
-        for group, leader in list(self.leaders.items()):
+        for group, leader in list(self._leaders.items()):
             if leader.node == node and group not in leads:
                 self._learn(group, Leader("", leader.term))
         for group, term in leads.items():
-            if term > self.leaders.get(group, NOBODY).term or self.leaders[group] == Leader("", term):
+            if term > self._leaders.get(group, NOBODY).term or self._leaders[group] == Leader("", term):
                 self._learn(group, Leader(node, term))
 
     def on_lost(self, node: str) -> None:
@@ -274,15 +291,17 @@ class RaftGroups:
 
     def on_gone(self, node: str) -> None:
         """It has no lease any more, so it serves nobody."""
-        for group, leader in list(self.leaders.items()):
+        for group, leader in list(self._leaders.items()):
             if leader.node == node:
                 self._learn(group, Leader("", leader.term))
 
     # ------------------------------------------------------------------ who leads
 
     def leader(self, group: int) -> Leader:
-        """As far as this node has heard."""
-        return self.leaders.get(group, NOBODY)
+        """As far as this node has heard. It may hear of the next one before its own replica does, which has led until
+        then: what it serves, it serves until that has stepped down."""
+        term = self._led.get(group, 0)
+        return Leader(self._node, term) if term else self._leaders.get(group, NOBODY)
 
     def _look(self, number: int) -> None:
         """After a turn of a group: whether this node leads it now, and did not, or the reverse."""
@@ -295,14 +314,17 @@ class RaftGroups:
         if term == former:
             return
         if term:
-            self._learn(number, Leader(self._node, term))
-        elif self.leader(number) == Leader(self._node, former):
-            self._learn(number, Leader("", former))
+            if term > self._leaders.get(number, NOBODY).term:
+                self._leaders[number] = Leader(self._node, term)
+        elif self._leaders[number] == Leader(self._node, former):
+            self._leaders[number] = Leader("", former)
+        self._on_role(number)
         self._streams.announce()
 
     def _learn(self, group: int, leader: Leader) -> None:
-        self.leaders[group] = leader
-        self._on_role(group)
+        self._leaders[group] = leader
+        if group not in self._led:
+            self._on_role(group)
 
     def _stopped(self, number: int, group: ReplicatedGroup) -> None:
         """It takes no part any more: the others go on without it."""

@@ -10,6 +10,7 @@ from oracle.mqtt import Pingreq, Puback
 from simulator.cluster.brokers import Brokers, Client
 
 from fluxmq.cluster.keys import node_key
+from fluxmq.cluster.raft.table import RaftSettings
 
 
 def cluster(*names: str, seed: int = 1, shared: bool = True) -> Brokers:
@@ -45,8 +46,9 @@ def test_a_publish_on_one_node_reaches_subscribers_on_the_others(qos: int) -> No
         assert all(publisher.acknowledged(packet_id) for packet_id in range(1, 101))
 
 
-def serving(*names: str, seed: int = 1) -> Brokers:
+def serving(*names: str, seed: int = 1, raft: RaftSettings | None = None) -> Brokers:
     brokers = cluster(*names, seed=seed)
+    brokers.raft = raft
     brokers.start()
     return brokers
 

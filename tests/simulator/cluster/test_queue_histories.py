@@ -37,6 +37,7 @@ from simulator.node import Pipe
 
 from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq.cluster.keys import node_key
+from fluxmq.cluster.raft.table import RaftSettings
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retry
 
@@ -222,11 +223,12 @@ class History:
     FAULTS = {"kill": 2, "restart": 2, "bury": 2, "revive": 5, "tear": 2, "isolate": 1, "heal": 3, "pause": 2,
               "resume": 4, "end_lease": 1, "move_queue": 4}
     DEAD_AT_ONCE = 3            # so many messages die in one step
+    raft: RaftSettings | None = None
 
     def __init__(self, seed: int, faults: tuple[str, ...] = (), steps: int = 56) -> None:
         self.chance = chance = random.Random(seed)
         self.faults = faults
-        self.brokers = serving(*NAMES, seed=seed)
+        self.brokers = serving(*NAMES, seed=seed, raft=self.raft)
         self.brokers.world.always_checks = True     # consumers ask again after a while
         # A slow disk: what happens before something is on it can be seen.
         self.brokers.writer_s = chance.choice((0.005, 0.005, 0.05, 0.2))

@@ -1,0 +1,65 @@
+"""Histories of queues that a replication group has, with the clients, faults and verdicts of test_queue_histories.
+
+Besides these: what a queue has is the same at every replica in the end, and the replicas have it on their disks; and a
+message that was confirmed is there although its leader's node is never seen again.
+"""
+from __future__ import annotations
+
+import pytest
+from kit.sizes import some
+from simulator.cluster.test_queue_histories import NAMES, VOLATILE, History
+from simulator.cluster.test_replicated_queues import RAFT
+
+from fluxmq.cluster.raft.table import RaftSettings
+from fluxmq.engine.queues.recovery.snapshot import digest
+from fluxmq.model.queue_arguments import Declared
+from fluxmq.model.queues import QueueSpec
+
+FAULTS = ("kill", "restart", "revive", "tear", "isolate", "heal", "pause", "resume", "end_lease", "bury")
+GROUP = 1
+
+
+def group_of(spec: QueueSpec, declared: Declared | None) -> str:
+    return "" if spec.type == "ephemeral" or spec.name == VOLATILE else "default"
+
+
+class ReplicatedHistory(History):
+    """Its queues but one are replicated."""
+
+    raft: RaftSettings | None = RAFT._replace(group_of=group_of)
+
+    def declare(self) -> None:
+        self.brokers.run_for(1.0)       # each node knows that the others serve
+        super().declare()
+        for queue in ("dead", "target", *self.queues):
+            if queue != VOLATILE:
+                self.owners[queue] = [*NAMES]
+
+    def check_order(self) -> None:
+        """Who does not lead any more refuses what reaches it, and nothing is proposed again in its order yet: order is
+        that of one leader (docs/decisions/0013, step 5)."""
+        if not self.failed:
+            super().check_order()
+
+    def verdict(self) -> None:
+        super().verdict()
+        digests = {}
+        for name in NAMES:
+            queues = self.brokers.processes[name].node.keeper.queues
+            assert queues is not None
+            copies = queues.copies.lines[GROUP]
+            digests[name] = copies.applied, {
+                copy.queue.name: digest(self.brokers.processes[name].node.manager, copy)
+                for copy in copies.queues.values()}
+        if len({str(found) for found in digests.values()}) > 1:
+            self.wrong.append(f"replicas differ: {digests}")
+
+
+@pytest.mark.parametrize("seed", some(40, range(1000)))
+def test_a_history_of_replicated_queues(seed: int) -> None:
+    ReplicatedHistory(seed, FAULTS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_history_without_faults(seed: int) -> None:
+    ReplicatedHistory(seed)
