@@ -35,8 +35,8 @@ def frame(*records: bytes) -> bytes:
 
 
 def read(data: bytes, *, sums: bool = True) -> tuple[list[tuple[int, Read]], bytes | None]:
-    """(group, fields) of each message, and what it says of replicas. Raises Malformed. sums: each CRC is computed,
-    which takes a second for some megabytes."""
+    """(group, fields) of each message, and what it says of replicas. Raises Malformed. sums: CRCs are looked at, which
+    takes a second for some megabytes."""
     need(len(data) >= 5 and data[0] == 1)
     count, at = int.from_bytes(data[1:5], "big"), 5
     messages: list[tuple[int, Read]] = []

@@ -34,9 +34,9 @@ def fields(message: Message) -> oracle.Read:
     return (*numbers, [entry.astuple() for entry in entries])
 
 
-@given(out=outs, most=st.sampled_from([1, 40, 100, 500, 2000, LARGE]))
-def test_what_is_written_is_read_again(out: list[tuple[int, Message]], most: int) -> None:
-    """Votes first, then heartbeats, then the rest, each in the order in which it was given."""
+def packed(out: list[tuple[int, Message]], most: int) -> None:
+    """Votes first, then heartbeats, then the rest, each in the order in which it was given; and in no more frames than
+    they need."""
     frames = encode_frames(out, most)
     read = [decode_frame(exact(frame)) for frame in frames]
     found = [one for inside, _ in read for one in inside]
@@ -46,11 +46,22 @@ def test_what_is_written_is_read_again(out: list[tuple[int, Message]], most: int
         assert len(frame) <= most or len(inside) == 1
         assert oracle.read(frame) == ([(group, fields(message)) for group, message in inside], None)
         assert sum(frame_bytes(message) for _, message in inside) <= len(frame) - 5
-    # No frame is begun while what comes next has room in the one before.
     for (former, _), frame, (later, _) in zip(read, frames, read[1:], strict=False):
         first = later[0][1]
         head = 9 if urgency(first) == 1 and urgency(former[-1][1]) != 1 else 0
-        assert len(frame) + frame_bytes(first) + head > most
+        assert len(frame) + frame_bytes(first) + head > most, "there was room in the frame before"
+
+
+@given(out=outs, most=st.sampled_from([1, 40, 100, 500, 2000, LARGE]) | st.integers(1, 600))
+def test_what_is_written_is_read_again(out: list[tuple[int, Message]], most: int) -> None:
+    packed(out, most)
+
+
+def test_frames_of_every_size_are_filled() -> None:
+    vote, rest = Message(MessageKind.VOTE, 1, 2, sender=2), Message(MessageKind.APPENDED, 1, 2, sender=2, index=5)
+    row = Message(MessageKind.ALIVE, 1, 2, sender=2)
+    for most in range(1, 600):
+        packed([(group, message) for group in range(6) for message in (rest, row, vote, row)], most)
 
 
 @given(message=heartbeats | others)
