@@ -101,7 +101,8 @@ def test_a_message_that_is_too_large_is_alone() -> None:
 @given(body=st.binary(max_size=300))
 def test_what_is_said_of_replicas(body: bytes) -> None:
     frame = encode_replicas(body)
-    assert decode_frame(exact(frame)) == oracle.read(frame) == ([], body)
+    assert decode_frame(exact(frame)) == ([], body)
+    assert oracle.read(frame) == ([], body)
 
 
 ONE = oracle.record(1, bytes(8) + encode_message(Message(MessageKind.VOTE, 1)), 74)
