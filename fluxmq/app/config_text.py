@@ -9,14 +9,23 @@ from fluxmq.app.exit_codes import MEANINGS
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, SECTIONS, Key, values
 from fluxmq.model.config_refused import ALIASES, REFUSED
-from fluxmq.model.entry_keys import NAMESPACE_KEYS, NAMESPACE_SECTIONS, QUEUE_KEYS, QUEUE_SECTIONS
+from fluxmq.model.entry_keys import (
+    GROUP_KEYS,
+    GROUP_SECTIONS,
+    NAMESPACE_KEYS,
+    NAMESPACE_SECTIONS,
+    PATTERN_KEYS,
+    PATTERN_SECTIONS,
+    QUEUE_KEYS,
+    QUEUE_SECTIONS,
+)
 from fluxmq.model.queues import REFUSED as QUEUE_REFUSED
 
 __all__ = ["explain", "keys_as_markdown", "keys_as_text", "show"]
 
 _COMMENT_COLUMN = 44
 # Keys of the entries of lists.
-_ENTRIES = {**NAMESPACE_KEYS, **QUEUE_KEYS}
+_ENTRIES = {**GROUP_KEYS, **PATTERN_KEYS, **NAMESPACE_KEYS, **QUEUE_KEYS}
 
 
 def show(config: Config, provenance: Provenance) -> str:
@@ -91,6 +100,7 @@ def _markdown() -> Iterator[str]:
             for key in keys:
                 yield f"| {' | '.join(_row(key))} |"
         yield ""
+    yield from _groups()
     yield from _namespaces()
     yield from _queues()
     yield "## Keys that are refused"
@@ -127,6 +137,42 @@ def _namespaces() -> Iterator[str]:
     yield "```"
     yield ""
     yield from _entry("namespace", "namespaces[]", NAMESPACE_KEYS, NAMESPACE_SECTIONS)
+
+
+def _groups() -> Iterator[str]:
+    """The keys of an entry of `cluster.raft.groups` and of `cluster.raft.queues`, and what other versions do with those
+    of `cluster.raft`."""
+    yield "## An entry of cluster.raft.groups"
+    yield ""
+    yield "`cluster.raft.groups` has replication groups by name; each has these keys."
+    yield ""
+    yield "```yaml"
+    yield "cluster:"
+    yield "  raft:"
+    yield "    enabled: true"
+    yield "    groups:"
+    yield "      hot: {replication_factor: 5, min_in_sync_replicas: 3, shards: 2}"
+    yield "    queues:"
+    yield '      - {pattern: "order*", group: hot}'
+    yield "      - {namespace: shop}"
+    yield "```"
+    yield ""
+    yield from _entry("group", "cluster.raft.groups[]", GROUP_KEYS, GROUP_SECTIONS)
+    yield "## An entry of cluster.raft.queues"
+    yield ""
+    yield (f"`cluster.raft.queues` is a list; an entry is a pattern, or has these keys. "
+           f"{PATTERN_SECTIONS['cluster.raft.queues[]']}")
+    yield ""
+    yield from _entry("pattern", "cluster.raft.queues[]", PATTERN_KEYS, PATTERN_SECTIONS)
+    yield "## What other versions do with cluster.raft"
+    yield ""
+    yield "FluxMQ in Go has these keys too. These mean something else here, or are refused:"
+    yield ""
+    yield "| key | there | here |"
+    yield "|---|---|---|"
+    for row in _RAFT_DIFFERENCES:
+        yield f"| {' | '.join(_cell(text) for text in row)} |"
+    yield ""
 
 
 def _entry(what: str, prefix: str, keys: Mapping[str, Key], sections: Mapping[str, str]) -> Iterator[str]:
@@ -183,6 +229,28 @@ def _row(key: Key) -> tuple[str, ...]:
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
+
+# (key of cluster.raft or of queues[], what FluxMQ in Go does with it, what happens here)
+_RAFT_DIFFERENCES = (
+    ("`distribution_mode`", "replicate, if unset", "forward; replicate is refused in this version"),
+    ("`write_policy`", "local, if unset", "forward, if unset"),
+    ("`replication_factor`, `min_in_sync_replicas`", "no effect: all peers are replicas, a majority confirms",
+     "the number of replicas; how many must have a message at least"),
+    ("`ack_timeout`", "bounds the time until the log takes the entry", "bounds the whole wait of a publish"),
+    ("`peers`", "the other members and their addresses; none in a group but default: refused",
+     "names of the nodes that may have replicas, this one too; addresses are not read; none: any node"),
+    ("`bind_addr`", "an address of its own for each group", "no effect: groups share cluster.transport.bind_addr"),
+    ("`data_dir`", "a directory of its own for each group", "no effect: one journal, in storage.dir"),
+    ("`snapshot_interval`, `snapshot_threshold`", "when a group makes a snapshot",
+     "no effect: checkpoints of the journal bound the logs"),
+    ("`queues[].replication.mode`", "sync, if unset, also in a group with sync_mode false", "as the group, if unset"),
+    ("`queues[].replication.replication_factor`", "no effect",
+     "another number than the group's: group default-r<number>; with another group than default refused"),
+    ("`queues[].replication.heartbeat_timeout` and other times of Raft", "kept, no effect",
+     "refused: they are the group's"),
+    ("`groups.<name>.shards`, `cluster.raft.queues`", "not there",
+     "several Raft groups in one; queues replicated by their name or namespace"),
+)
 
 _INTRODUCTION = """\
 Without any configuration the broker listens on this machine only, for MQTT on port 1883, MQTT over WebSocket on 8083,

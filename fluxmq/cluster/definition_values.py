@@ -24,7 +24,7 @@ from fluxmq.engine.queues.parts import whole_of
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
-from fluxmq.model.queues import QueueSpec
+from fluxmq.model.queues import QueueSpec, stored_form
 
 __all__ = [
     "QueueData", "QueueOwner", "Unreadable", "binding_of", "data_of", "definition_key", "encode_binding",
@@ -141,7 +141,7 @@ def encode_queue(queue: QueueDefinition) -> bytes:
     """The declaration counts, if there is one: the settings follow from it."""
     declared = queue.declared
     if declared is None:
-        return _encode(_Queue(queue.id, queue.spec, node=queue.node, divided=queue.divided))
+        return _encode(_Queue(queue.id, stored_form(queue.spec), node=queue.node, divided=queue.divided))
     arguments = {_text(name): _encoded(value) for name, value in declared.arguments.items()
                  if not isinstance(value, float) or math.isfinite(value)}
     return _encode(_Queue(queue.id, None, _Declared(declared.durable, declared.exclusive, declared.auto_delete,

@@ -1,15 +1,16 @@
 """The section `cluster` of the configuration: this node, its etcd member, its transport. See docs/guide/cluster.md.
 
 What of it must fit together is checked in app/cluster_checks.py; the addresses that follow from it are those of
-cluster_addresses.py.
+cluster_addresses.py. The section `cluster.raft` is in raft.py.
 """
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from fluxmq.model.listeners import AddressText, Bytes, Seconds
+from fluxmq.model.raft import ClusterRaft
 
-__all__ = ["Cluster", "ClusterEtcd", "ClusterRaft", "ClusterTls", "ClusterTransport"]
+__all__ = ["Cluster", "ClusterEtcd", "ClusterTls", "ClusterTransport"]
 
 _CERT_FILE = Meta(description=(
     "This node's certificate and its chain, PEM. It serves for both ends of a connection, so its extended key usage, "
@@ -89,20 +90,6 @@ class ClusterTransport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         "Bytes sent to one node that it has not acknowledged. Beyond that QoS 0 for it is dropped and counted, and "
         "connections that publish QoS 1 or 2 to it are not read."))] = 16 << 20
     tls: ClusterTls = ClusterTls()
-
-
-class ClusterRaft(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How queues are spread over nodes. Queues replicated by Raft groups are not in this version."""
-
-    enabled: Annotated[bool, Meta(extra={"allowed": "only false, in this version"}, description=(
-        "Replicate queues."))] = False
-    write_policy: Annotated[Literal["forward", "reject"], Meta(description=(
-        "What a node does with a publish to a queue that another node has: forward it, or reject it with an error that "
-        "names that node and its address. What captures a topic without holding its publisher up is always forwarded."
-    ))] = "forward"
-    distribution_mode: Annotated[Literal["forward"], Meta(
-        extra={"allowed": "only forward, in this version"},
-        description="Who delivers the messages of a replicated queue.")] = "forward"
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,11 +1,12 @@
 """The configuration's structs read as a list of keys: type, what is allowed, default, description, conversion.
 
 Loading, `config keys`, `config show` and the guide all use KEYS, and KEYS is made from the
-structs; so none of them can name a key that the others do not know. entry_keys.py has those of one queue or namespace.
+structs; so none of them can name a key that the others do not know. entry_keys.py has those of one queue, namespace or
+group.
 """
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -18,9 +19,19 @@ from fluxmq.model.config_types import describe, description_of
 from fluxmq.model.entries import KIND_MAX
 from fluxmq.model.namespaces import read_namespaces, write_namespace
 from fluxmq.model.queues import read_specs, write_spec
+from fluxmq.model.raft import read_groups, read_patterns, read_peers, write_groups, write_patterns
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = ["KEYS", "SECTIONS", "Key", "build", "keys_of", "values"]
+
+# Kinds whose values have parts with keys of their own, and how these are read and written.
+_READ: Mapping[str, Callable[[object], Any]] = {
+    "queues": read_specs, "namespaces": read_namespaces, "groups": read_groups, "patterns": read_patterns,
+    "nodes": read_peers}
+_WRITE: Mapping[str, Callable[[Any], Any]] = {
+    "queues": lambda specs: [write_spec(spec) for spec in specs],
+    "namespaces": lambda specs: [write_namespace(spec) for spec in specs],
+    "groups": write_groups, "patterns": write_patterns}
 
 _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 
@@ -28,8 +39,8 @@ _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One leaf of the schema.
 
-    path: dotted. kind: duration, size, address, boolean, integer, choice, text, list, map, queues or
-    namespaces. allowed: half a sentence.
+    path: dotted. kind: duration, size, address, boolean, integer, choice, text, list, map, queues,
+    namespaces, groups, patterns or nodes. allowed: half a sentence.
     default: as it stands in the struct. choices: of a choice, otherwise ().
     """
 
@@ -43,10 +54,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     def convert(self, value: object) -> Any:
         """The value as it stands in the struct. Raises ValueError with what is wrong or, alone, what is allowed."""
-        if self.kind == "queues":
-            return read_specs(value)
-        if self.kind == "namespaces":
-            return read_namespaces(value)
+        if self.kind in _READ:
+            return _READ[self.kind](value)
         if self.kind == "duration":
             value = parse_duration(value)
         elif self.kind == "size":
@@ -73,10 +82,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             return format_size(value)
         if self.kind == "choice" and _BARE.fullmatch(value):
             return str(value)
-        if self.kind == "queues":
-            value = [write_spec(spec) for spec in value]
-        if self.kind == "namespaces":
-            value = [write_namespace(spec) for spec in value]
+        if self.kind in _WRITE:
+            value = _WRITE[self.kind](value)
         return json.dumps(value, ensure_ascii=False)
 
 

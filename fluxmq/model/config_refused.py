@@ -16,7 +16,6 @@ TLS_KEYS = ("cert_file", "key_file", "ca_file", "client_auth", "min_version", "c
 _SLOT = "server.mqtt.*.*"
 _AMQP_SLOT = "server.amqp091.*"
 _LATER = "not in this version"
-_REPLICATED = f"it belongs to queues replicated by Raft groups, which are {_LATER}: a queue is on one node"
 _OTEL = f"{_LATER}; metrics are served for Prometheus at /metrics of server.health_addr"
 
 REFUSED: Mapping[str, str] = {
@@ -66,10 +65,6 @@ REFUSED: Mapping[str, str] = {
     "cluster.transport.tls_enabled": "TLS is on when cluster.transport.tls has its three files",
     **{f"cluster.transport.tls_{name}": f"write cluster.transport.tls.{name}"
        for name in ("cert_file", "key_file", "ca_file")},
-    **{f"cluster.raft.{name}": _REPLICATED for name in (
-        "auto_provision_groups", "bind_addr", "data_dir", "peers", "groups", "replication_factor", "sync_mode",
-        "min_in_sync_replicas", "ack_timeout", "heartbeat_timeout", "election_timeout", "snapshot_interval",
-        "snapshot_threshold")},
     "queue_manager.capture_workers": "captures are appended where they arrive, in order. Leave it out",
     "queue_manager.capture_queue_depth": "there is no line between a publish and its capture. Leave it out",
     "queue_manager.capture_drain_timeout": "there is no line between a publish and its capture. Leave it out",
@@ -87,10 +82,9 @@ REFUSED: Mapping[str, str] = {
 # (key, value): values that other brokers and versions accept.
 REFUSED_VALUES: Mapping[tuple[str, str | bool], str] = {
     ("storage.type", "badger"): "its files cannot be read here; the embedded store is rocksdb",
-    ("cluster.raft.write_policy", "local"): "a message that is kept where it arrives is not in the queue: forward or "
-                                            "reject",
-    **{(f"cluster.raft.{name}", value): _REPLICATED for name, value in (
-        ("enabled", True), ("distribution_mode", "replicate"))},
+    ("cluster.raft.distribution_mode", "replicate"): f"deliveries from every replica's own copy are {_LATER}: with "
+                                                    "forward the leader of the group delivers to consumers of all "
+                                                    "nodes",
     **{(f"{slot}.{name}", value): reason for slot in (_SLOT, _AMQP_SLOT) for name, value, reason in (
         ("client_auth", "require_any", "a certificate nobody signed proves nothing: use require with ca_file"),
         ("client_auth", "verify_if_given", "that is what request does here: the certificate is checked if given"),

@@ -8,7 +8,7 @@ from fluxmq.model.units import format_duration, format_size
 __all__ = ["describe", "description_of"]
 
 _OFF = ", or empty for off"
-_EXAMPLES = {"queues": "orders", "namespaces": "shop"}
+_EXAMPLES = {"queues": "name: orders", "namespaces": "name: shop", "patterns": "pattern: order*"}
 _ADDRESS = f"host:port, [ipv6]:port or :port{_OFF}"
 
 
@@ -46,12 +46,14 @@ def describe(info: inspect.Type, hint: Any) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(info, inspect.BoolType):
         return "boolean", extra.get("allowed") or "true or false", ()
     if isinstance(info, inspect.DictType):
-        return "map", extra["allowed"], ()
+        return kind or "map", extra["allowed"], ()
     if isinstance(info, inspect.UnionType):
         return "boolean", "true, false or null", ()
     if isinstance(info, inspect.VarTupleType) and isinstance(info.item_type, inspect.StructType):
         what = kind or "queues"
-        return what, f"a list of {what}, such as [{{name: {_EXAMPLES[what]}}}]", ()
+        return what, f"a list of {what}, such as [{{{_EXAMPLES[what]}}}]", ()
+    if isinstance(info, inspect.VarTupleType) and kind:
+        return kind, extra["allowed"], ()
     if isinstance(info, inspect.VarTupleType):
         return "list", "a list of texts, such as [first, second]", ()
     assert isinstance(info, inspect.StrType)

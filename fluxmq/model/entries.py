@@ -1,4 +1,5 @@
-"""An entry of a list of the configuration, read from what a user wrote and written back: of `queues` and `namespaces`.
+"""An entry of a list of the configuration, read from what a user wrote and written back: of `queues`,
+`namespaces`, `cluster.raft.groups` and others.
 
 Durations are written as everywhere (90s, 250ms), sizes too (64KiB); inside they are float seconds and int bytes.
 """
@@ -82,7 +83,8 @@ def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]
 def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
                 refused: Mapping[str, str] | None = None) -> Struct:
     """An entry, or a section of one. path: its key, with a dot at the end. what: its name in messages. refused:
-    keys of other versions, and what to write instead. Raises SpecError about all keys that are wrong."""
+    keys of other versions, dotted for those of a section, and what to write instead. Raises SpecError about all keys
+    that are wrong."""
     if not isinstance(given, Mapping):
         raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
     fields, hints = _shape(cls)
@@ -96,7 +98,7 @@ def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
                     raise SpecError(f"{path}{key}", (refused or {})[key])
                 raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
                                                                           f"; there are {', '.join(fields)}"))
-            values[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what)
+            values[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what, _below(key, refused))
     with wrong:
         if "name" in fields and "name" not in given:
             raise SpecError(f"{path}name", f"is needed: every {what} has a name")
@@ -104,9 +106,16 @@ def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
     return cls(**values)
 
 
+def _below(section: str, refused: Mapping[str, str] | None) -> dict[str, str]:
+    """The refused keys of a section."""
+    return {key.removeprefix(f"{section}."): why for key, why in (refused or {}).items()
+            if key.startswith(f"{section}.")}
+
+
 def read_list(given: object, read: Callable[[Any, str], T],
-              named: Callable[[T], tuple[Hashable, str]]) -> tuple[T, ...]:
-    """The entries of a list. read: of an entry and its path. named: what is to be there once, and how it is shown.
+              named: Callable[[T], tuple[Hashable, str]], key: str = "name") -> tuple[T, ...]:
+    """The entries of a list. read: of an entry and its path. named: what is to be there once, and how it is shown. key:
+    the one that says it.
     Raises ValueError for what is no list, and SpecError about all that is wrong."""
     if not isinstance(given, list | tuple):
         raise ValueError("")
@@ -117,7 +126,7 @@ def read_list(given: object, read: Callable[[Any, str], T],
             one = read(entry, f"[{at}].")
             name, shown = named(one)
             if found.setdefault(name, one) is not one:
-                raise SpecError(f"[{at}].name", f"{shown!r} is named twice")
+                raise SpecError(f"[{at}].{key}", f"{shown!r} is named twice")
     wrong.done()
     return tuple(found.values())
 
@@ -142,9 +151,9 @@ def _example(cls: type[Struct]) -> str:
     return ", ".join(cls.__struct_fields__[:3])
 
 
-def _leaf(hint: Any, info: inspect.Type, value: object, path: str, what: str) -> Any:
+def _leaf(hint: Any, info: inspect.Type, value: object, path: str, what: str, refused: Mapping[str, str]) -> Any:
     if isinstance(info, inspect.StructType):
-        return read_struct(info.cls, value, f"{path}.", what=what)
+        return read_struct(info.cls, value, f"{path}.", what=what, refused=refused)
     written = info
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
@@ -158,7 +167,7 @@ def _leaf(hint: Any, info: inspect.Type, value: object, path: str, what: str) ->
         if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
             value = tuple(value)
         converted = msgspec.convert(value, hint)
-        if converted > KIND_MAX.get(extra.get("kind", ""), converted):
+        if "kind" in extra and converted > KIND_MAX.get(extra["kind"], converted):
             raise ValueError("too large")
         return converted
     except (ValueError, msgspec.ValidationError):

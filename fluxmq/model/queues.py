@@ -12,12 +12,13 @@ from msgspec import Meta, Struct
 from fluxmq.model import limits
 from fluxmq.model.entries import KIND_MAX, SpecError, read_list, read_struct, write_struct
 from fluxmq.model.listeners import Bytes, Seconds
+from fluxmq.model.raft import QUEUE_KEYS_REFUSED, QueueReplication, group_name_problem
 from fluxmq.model.units import format_duration
 
 __all__ = [
     "DEAD_LETTER_SUFFIX", "KIND_MAX", "NAME_BYTES_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec",
     "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "new_dead_letter_queue", "read_spec",
-    "read_specs", "write_spec",
+    "read_specs", "stored_form", "write_spec",
 ]
 
 MESSAGES_MAX = 10**15  # more than any machine holds, and less than the offsets of a lane
@@ -30,7 +31,7 @@ REFUSED = {
     "reserved": "no queue is special. Leave it out",
     "primary_group": "what a group has read, `fluxmq queue groups` and /metrics show. Leave it out",
     "ack_durability": "all queues share one journal: set storage.session_durability",
-    "replication": "replicated queues are not in this version",
+    **QUEUE_KEYS_REFUSED,
 }
 
 
@@ -109,6 +110,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: QueueLimits = QueueLimits()
     retry: Retry = Retry()
     dlq: DeadLetters = DeadLetters()
+    replication: QueueReplication = QueueReplication()
     namespace: Annotated[str, Meta(description=(
         "The namespace that it is in, of `namespaces`: for AMQP a virtual host. Cannot be changed."),
         extra={"allowed": "text, not empty"})] = "/"
@@ -203,7 +205,30 @@ def read_spec(given: Mapping[str, Any], path: str = "") -> QueueSpec:
         if problem:
             raise SpecError(f"{path}dlq.topic",
                             f"{spec.dlq.topic!r} {problem}: it is the name of another queue, without $queue/")
+    _check_replication(spec, f"{path}replication.")
     return spec
+
+
+def _check_replication(spec: QueueSpec, path: str) -> None:
+    """What can be told without the settings of its group; replication.py has the rest."""
+    said = spec.replication
+    if said.group and (problem := group_name_problem(said.group)):
+        raise SpecError(f"{path}group", f"{said.group!r} {problem}")
+    if said.enabled and spec.type == "ephemeral":
+        raise SpecError(f"{path}enabled", "an ephemeral queue is in one node's memory, and ends with its consumers: "
+                                          "make it classic, or leave replication out")
+    if said.replication_factor and said.min_in_sync_replicas > said.replication_factor:
+        raise SpecError(f"{path}min_in_sync_replicas",
+                        f"{said.min_in_sync_replicas} is more than replication_factor, {said.replication_factor}: no "
+                        f"publish would be confirmed")
+
+
+def stored_form(spec: QueueSpec) -> Any:
+    """What a record of the queue, or its entry in etcd, has of it: the spec, or a map with its keys. A queue that says
+    nothing of replication has no such key, so that an earlier version, which would refuse it, reads it."""
+    if spec.replication != QueueReplication():
+        return spec
+    return {key: getattr(spec, key) for key in QueueSpec.__struct_fields__ if key != "replication"}
 
 
 def read_specs(given: object) -> tuple[QueueSpec, ...]:

@@ -180,10 +180,7 @@ def test_an_even_number_of_members_is_warned_of() -> None:
     (["cluster.lease_ttl=3500ms"], "cluster.lease_ttl", "whole seconds"),
     (["cluster.etcd.bootstrap=1"], "cluster.etcd.bootstrap", "true or false"),
     (["cluster.etcd.quota_bytes=1MiB"], "cluster.etcd.quota_bytes", "from 16MiB to 8GiB"),
-    (["cluster.raft.enabled=true"], "cluster.raft.enabled", "replicated by Raft groups, which are not in this version"),
-    (["cluster.raft.write_policy=local"], "cluster.raft.write_policy", "forward or reject"),
-    (["cluster.raft.distribution_mode=replicate"], "cluster.raft.distribution_mode", "Raft groups"),
-    (["cluster.raft.groups={}"], "cluster.raft.groups", "Raft groups"),
+    (["cluster.raft.distribution_mode=replicate"], "cluster.raft.distribution_mode", "not in this version"),
     (["cluster.node_id="], "cluster.node_id", "such as broker-1"),
     (["cluster.node_id=a/b"], "cluster.node_id", "letters, digits"),
     (["cluster.node_id=" + "n" * 65], "cluster.node_id", "at most 64"),
@@ -343,7 +340,10 @@ def test_all_keys_are_in_the_schema() -> None:
         "etcd.endpoints", "etcd.binary", "etcd.allow_unsafe_version", "etcd.quota_bytes", "etcd.tls.cert_file",
         "etcd.tls.key_file", "etcd.tls.ca_file", "transport.bind_addr", "transport.peers", "transport.window_bytes",
         "transport.tls.cert_file", "transport.tls.key_file", "transport.tls.ca_file", "raft.enabled",
-        "raft.write_policy", "raft.distribution_mode"]
+        "raft.auto_provision_groups", "raft.replication_factor", "raft.sync_mode", "raft.min_in_sync_replicas",
+        "raft.ack_timeout", "raft.write_policy", "raft.distribution_mode", "raft.heartbeat_timeout",
+        "raft.election_timeout", "raft.peers", "raft.groups", "raft.queues", "raft.bind_addr", "raft.data_dir",
+        "raft.snapshot_interval", "raft.snapshot_threshold"]
 
 
 def certified(tmp_path: Path, **changed: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from fluxmq.model.config_keys import KEYS, SECTIONS, build, values
 from fluxmq.model.config_refused import ALIASES, REFUSED, REFUSED_VALUES, refusal
 from fluxmq.model.namespaces import read_namespaces
 from fluxmq.model.queues import read_specs
+from fluxmq.model.raft import read_groups, read_patterns
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 ROOT = Path(__file__).parents[2]
@@ -212,6 +213,12 @@ def _another(key, rng: random.Random) -> object:
         return ("192.0.2.0/24",)
     if key.kind == "list":
         return ("other",) if key.default else ()
+    if key.kind == "nodes":
+        return "one", "other"
+    if key.kind == "groups":
+        return read_groups({"hot": {"replication_factor": 5, "sync_mode": False, "ack_timeout": "2s", "peers": ["a"]}})
+    if key.kind == "patterns":
+        return read_patterns(["order*", {"namespace": "/other", "group": "hot"}])
     if key.kind == "namespaces":
         return read_namespaces(["/other", {"name": "plant", "limits": {"bytes": "9MiB", "queues": 3}}])
     if key.kind == "queues":

@@ -57,7 +57,7 @@ from fluxmq.model.queues import QueueSpec, SpecError, filter_problem, read_spec,
     ({"reserved": True}, "reserved", "no queue is special"),
     ({"ack_durability": "fsync"}, "ack_durability", "storage.session_durability"),
     ({"primary_group": "g"}, "primary_group", "queue groups"),
-    ({"replication": {"enabled": True}}, "replication", "replicated queues are not in this version")])
+    ({"replication": {"election_timeout": "3s"}}, "replication.election_timeout", "belongs to the queue's group")])
 def test_a_wrong_key_is_named(given: dict[str, Any], key: str, said: str) -> None:
     with pytest.raises(SpecError) as found:
         read_spec({"name": "q"} | given)
@@ -93,7 +93,9 @@ def test_every_key_can_be_written_and_read_again() -> None:
         "limits": {"max_message_size": "1KiB", "max_depth": 5, "max_bytes": "1MiB", "message_ttl": "1h"},
         "retry": {"max_retries": 3, "initial_backoff": "1s500ms", "max_backoff": "1m", "multiplier": 3,
                   "visibility_timeout": "5s"},
-        "dlq": {"enabled": False, "topic": "lost"}}
+        "dlq": {"enabled": False, "topic": "lost"},
+        "replication": {"enabled": True, "group": "hot", "replication_factor": 5, "mode": "async",
+                        "min_in_sync_replicas": 3, "ack_timeout": "2s"}}
     stream: dict[str, Any] = {"name": "s", "type": "stream", "retention": {
         "max_age": "1d", "max_length_bytes": "1GiB", "max_length_messages": 7}}
     for one in (given, stream):

@@ -14,7 +14,7 @@ from fluxmq._core.memory.ledger import Ledger
 from fluxmq.engine.ports.definitions import FIRST, Placement
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
-from fluxmq.model.queues import QueueSpec
+from fluxmq.model.queues import QueueSpec, stored_form
 
 __all__ = ["HAD", "MOVING", "RELEASED", "GroupRecord", "LogMeta", "LogRecord", "Origin", "QueueRecord", "is_moving",
            "origin_body", "origin_in", "produced_body", "produced_in", "record"]
@@ -70,7 +70,10 @@ class QueueRecord(msgspec.Struct, array_like=True):
     def encoded(self) -> bytes:
         """As MessagePack."""
         unsaid = 0 if self.placement != FIRST else 2 if self.identity else 3
-        return msgspec.msgpack.encode(msgspec.structs.astuple(self)[:-unsaid] if unsaid else self)
+        fields = list(msgspec.structs.astuple(self))
+        if self.spec is not None:
+            fields[0] = stored_form(self.spec)
+        return msgspec.msgpack.encode(fields[:-unsaid] if unsaid else fields)
 
     def declaration(self) -> QueueSpec:
         """The queue's declaration as under `queues:`. Raises CorruptError."""
