@@ -275,6 +275,8 @@ class AmqpQueues(QueueListener):
         if known is None:  # from the configuration or an operator: a declaration must agree with its present settings
             spec = state.spec
             arguments: dict[str, Any] = {"x-queue-type": b"stream"} if spec.type == "stream" else {}
+            if spec.replication.enabled and spec.type == "classic":  # which is what quorum asks for
+                arguments["x-queue-type"] = b"quorum"
             if spec.max_priority:
                 arguments["x-max-priority"] = spec.max_priority
             known = Declared(declared.vhost, declared.name, spec.type != "ephemeral", arguments=arguments)
