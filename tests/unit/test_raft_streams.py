@@ -1,5 +1,4 @@
-"""Streams of Raft's messages between nodes (cluster/raft/streams.py, cluster/streams.py), over the simulated network;
-and over a transport whose streams are as busy as a test says."""
+"""Streams of Raft's messages between nodes (cluster/raft/streams.py), over the simulated network; and over a transport whose streams are as busy as a test says."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
