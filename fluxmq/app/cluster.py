@@ -35,6 +35,7 @@ from fluxmq.model.address import parse_address
 from fluxmq.model.cluster import ClusterTls
 from fluxmq.model.cluster_addresses import ClusterAddresses, addresses
 from fluxmq.model.config import Config
+from fluxmq.model.replication import ReplicationSettings
 from fluxmq.storage.aside import set_storage_aside
 from fluxmq.storage.lock import StorageLock
 from fluxmq.storage.node_identity import NodeIdentity
@@ -151,7 +152,8 @@ class ClusterRuntime:
         settings = Settings(cluster.node_id, configured=where.peers, ttl_s=int(cluster.lease_ttl),
                             limit_s=cluster.route_publish_timeout, window_bytes=cluster.transport.window_bytes,
                             retained_bytes=cluster.etcd.hybrid_retained_size_threshold,
-                            disk_s=cluster.disk_timeout)
+                            disk_s=cluster.disk_timeout,
+                            replication=ReplicationSettings(cluster.raft, cluster.enabled))
         transport = GrpcTransport(str(where.transport_listen), tls=_transport_tls(cluster.transport.tls),
                                   log=self.log)
         self._driver = LoopDriver()

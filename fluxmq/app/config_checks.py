@@ -18,6 +18,7 @@ from fluxmq.model.config import Config
 from fluxmq.model.extras import how_to_install
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
 from fluxmq.model.origins import read_network
+from fluxmq.model.raft import ClusterRaft
 from fluxmq.model.record import RECORD_PROTOCOLS
 
 __all__ = ["check", "is_topic_choice"]
@@ -248,6 +249,13 @@ def _cluster(config: Config) -> Iterator[Finding]:
         yield from check_cluster(config)
 
 
+def _replication(config: Config) -> Iterator[Finding]:
+    if config.cluster.raft != ClusterRaft() or any(spec.replication.enabled for spec in config.queues):
+        from fluxmq.app.raft_checks import check_raft
+
+        yield from check_raft(config)
+
+
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _namespaces, _exempt, _record,
-    _dead_letters, _cluster)
+    _dead_letters, _cluster, _replication)

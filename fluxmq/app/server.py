@@ -363,6 +363,11 @@ class Server:
 
             for problem in cluster_warnings(self.config):
                 log.warning(problem)
+        if self.config.cluster.raft.enabled:
+            from fluxmq.app.raft_checks import raft_warnings
+
+            for problem in raft_warnings(self.config):
+                log.warning(problem)
         if recovered_state:
             log.info("state recovered", extra=recovered_state)
         if self.health is not None:

@@ -110,7 +110,7 @@ class Holdings:
             leader=groups.leader, limit_s=limit_s, log=log)
         self.groups = groups
         self.group_table = GroupTable(
-            name, settings.raft, groups, membership, writer, driver, serving=self._serving, draw=draw,
+            name, settings.replication, groups, membership, writer, driver, serving=self._serving, draw=draw,
             limit_s=limit_s, log=log)
         self.defining = Defining(
             self.definitions, membership, driver, serving=self._serving, next_identity=broker.hub.next_identity,

@@ -45,6 +45,7 @@ from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE
 from fluxmq.cluster.quorum import VOTER, Quorum
 from fluxmq.cluster.raft.groups import RaftGroups
 from fluxmq.cluster.raft.streams import RaftStreams
+from fluxmq.cluster.raft.table import timing_of
 from fluxmq.cluster.replicating import NodeReplicator
 from fluxmq.cluster.returns import RETURN, STORED
 from fluxmq.cluster.settings import Phase, Settings
@@ -169,8 +170,8 @@ class ClusterNode:
         self.phase = Phase.JOINING
         # Others may ask of this node's etcd before it has joined, and its replicas follow and vote.
         await self.transport.start(self, self.peers)
-        if self.settings.raft is not None:
-            self.groups.begin(self.settings.raft.timing)
+        if self.settings.replication.enabled:
+            self.groups.begin(timing_of(self.settings.replication))
             self.raft_streams.set_nodes(self._addresses)
         await self._patiently(lambda: self.membership.join(registration))
         broker.hub.begin_identities(self.membership.epoch)
@@ -338,7 +339,7 @@ class ClusterNode:
 
     def _on_node(self, node: Node, appeared: bool) -> None:
         if node.name != self.settings.name:
-            if appeared and self.settings.raft is not None:
+            if appeared and self.settings.replication.enabled:
                 self._addresses[node.name] = dial_address(node, self.settings.configured)
                 self.raft_streams.set_nodes(self._addresses)
             about = {"node": node.name, "epoch": node.epoch, "address": node.registration.address}

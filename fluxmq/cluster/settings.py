@@ -4,7 +4,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from fluxmq.cluster.raft.table import RaftSettings
+from fluxmq.model.replication import ReplicationSettings
 
 __all__ = ["Phase", "Settings"]
 
@@ -24,8 +24,8 @@ class Settings(NamedTuple):
     """name: of this node. configured: see dial_address. ttl_s: of its lease. limit_s: route_publish_timeout.
     window_bytes: not acknowledged, per peer. retained_bytes: retained messages with a payload of this size or more are
     in the store without it. shared: all nodes have the queues, exchanges and bindings of all. disk_s: how long the
-    journal may wait for the disk before the node gives its lease up; 0: for ever. raft: of replication groups; None:
-    this node makes none, and has no replica of any."""
+    journal may wait for the disk before the node gives its lease up; 0: for ever. replication: which queues are
+    replicated, and how."""
 
     name: str
     configured: dict[str, str] = {}
@@ -35,4 +35,4 @@ class Settings(NamedTuple):
     retained_bytes: int = 1024
     shared: bool = True
     disk_s: float = 30.0
-    raft: RaftSettings | None = None
+    replication: ReplicationSettings = ReplicationSettings()

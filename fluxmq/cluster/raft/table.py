@@ -12,7 +12,7 @@ goes on with what it has on its disk.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -24,25 +24,22 @@ from fluxmq.cluster.raft.groups import Leader, RaftGroups, Timing
 from fluxmq.cluster.writer import Writer
 from fluxmq.engine.ports.driver import Driver
 from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.model.entries import SpecError
 from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec
+from fluxmq.model.replication import (
+    DEFAULT_GROUP,
+    ReplicationSettings,
+    alone_warning,
+    group_members,
+    replication_of,
+)
 
-__all__ = ["GroupTable", "GroupValue", "RaftSettings"]
+__all__ = ["GroupTable", "GroupValue", "timing_of"]
 
 NUMBERS = keys.ROOT + b"group-numbers/"
 LOOK_S = 0.02
-
-
-class RaftSettings(NamedTuple):
-    """group_of: the name of the group that is to replicate a new queue; "": none is. factor: how many replicas a group
-    has, if there are so many nodes. in_sync_min: a group with fewer is not made, and what has been acknowledged is on
-    so many disks, or on those of a majority if these are more."""
-
-    group_of: Callable[[QueueSpec, Declared | None], str] = lambda spec, declared: ""
-    factor: int = 3
-    in_sync_min: int = 2
-    timing: Timing = Timing()
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -54,12 +51,22 @@ class _Member(msgspec.Struct, frozen=True):
 
 
 class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
-    """number: of the group, in the cluster. incarnation: drawn when it was made."""
+    """number: of the group, in the cluster. incarnation: drawn when it was made. in_sync_min: what is acknowledged is on
+    so many disks, or on those of a majority if these are more."""
 
     number: Annotated[int, Meta(ge=1, lt=1 << 32)]
     incarnation: Annotated[int, Meta(ge=1)]
     in_sync_min: Annotated[int, Meta(ge=1)]
     members: tuple[_Member, ...]
+
+
+def timing_of(settings: ReplicationSettings, name: str = DEFAULT_GROUP) -> Timing:
+    """Of a group, as this node's configuration has it; of one that it does not know, as of the default one."""
+    try:
+        group = settings.group(name)
+    except SpecError:
+        group = settings.group()
+    return Timing(group.heartbeat_s, group.election_s)
 
 
 _group = msgspec.json.Decoder(GroupValue).decode
@@ -69,7 +76,7 @@ class GroupTable:
     """One per life of a node. serving: nodes that serve clients. draw: a number at random, 1 ≤ draw() < 2**63. limit_s:
     how long a new group may take."""
 
-    def __init__(self, node: str, settings: RaftSettings | None, groups: RaftGroups, membership: Membership,
+    def __init__(self, node: str, settings: ReplicationSettings, groups: RaftGroups, membership: Membership,
                  writer: Writer, driver: Driver, *, serving: Callable[[], list[str]], draw: Callable[[], int],
                  limit_s: float, log: Log) -> None:
         self.pending = False  # see AtEnd
@@ -108,7 +115,7 @@ class GroupTable:
     def on_batch(self) -> None:
         """See AtEnd."""
         self.pending = False
-        if self.settings is None:
+        if not self.settings.enabled:
             return
         own = self._node, self._membership.registration.identity
         for name, value in self.named.items():
@@ -116,15 +123,20 @@ class GroupTable:
             number = next((one.number for one in value.members if (one.node, one.disk) == own), 0)
             if number and not self._groups.has(value.number):
                 self._groups.add(value.number, value.incarnation, number, [one.number for one in value.members],
-                                 self.settings.timing, value.in_sync_min)
+                                 timing_of(self.settings, name), value.in_sync_min)
                 self._log("info", "", "this node has a replica of a new group", {
                     "group": name, "nodes": ", ".join(one.node for one in value.members)})
 
     # ------------------------------------------------------------------ a new queue
 
     def name_of(self, spec: QueueSpec, declared: Declared | None) -> str:
-        """Of the group that is to replicate a new queue; "": none is."""
-        return "" if self.settings is None else self.settings.group_of(spec, declared)
+        """Of the group that is to replicate a new queue; "": none is. Raises QueueRefused (invalid): it asks for what it
+        cannot have."""
+        try:
+            found = replication_of(self.settings, spec, declared)
+        except SpecError as error:
+            raise QueueRefused("invalid", error.text) from None
+        return "" if found is None else found.group
 
     async def ensure(self, name: str) -> int:
         """The number of a group, which has a leader; made if there is none of this name. Raises QueueRefused
@@ -151,24 +163,22 @@ class GroupTable:
         return [one.node for value in self.named.values() if value.number == group for one in value.members]
 
     async def _make(self, name: str) -> None:
-        settings, known = self.settings, self._membership.nodes
-        assert settings is not None
+        known = self._membership.nodes
         serving = sorted(set(self._serving()) & known.keys(), key=lambda node: (node != self._node, node))
-        chosen = serving[:settings.factor]
-        if len(known) == 1 and settings.factor > 1:
-            self._log("warning", "", "a replication group has one replica, for this node is alone: what it has is lost "
-                                     "with this node's disk", {"group": name})
-        elif len(chosen) < min(settings.in_sync_min, settings.factor):
-            raise QueueRefused(
-                "unavailable", f"replication group {name} needs {settings.in_sync_min} nodes that serve clients "
-                               f"(cluster.raft.min_in_sync_replicas); there are {', '.join(serving) or 'none'}",
-                "start others, and repeat it")
+        try:
+            group = self.settings.group(name)
+            chosen = group_members(group.factor, group.min_in_sync, serving, group.peers,
+                                   sorted(known.keys() - serving))
+        except SpecError as error:
+            raise QueueRefused("unavailable", error.text) from None
+        if warning := alone_warning(name, group.factor, chosen):
+            self._log("warning", "", warning, {"group": name})
         members = tuple(_Member(number, node, known[node].registration.identity)
                         for number, node in enumerate(chosen, 1))
         taken = {value.number for value in self.named.values()}
         key = keys.group_key(name)
         for number in range(max(taken, default=0) + 1, 1 << 32):
-            value = GroupValue(number=number, incarnation=self._draw(), in_sync_min=settings.in_sync_min,
+            value = GroupValue(number=number, incarnation=self._draw(), in_sync_min=min(group.min_in_sync, len(members)),
                                members=members)
             number_key = NUMBERS + b"%d" % number
             try:

@@ -48,9 +48,9 @@ from fluxmq.cluster.leaderless import LeaderWatch
 from fluxmq.cluster.membership import Registration
 from fluxmq.cluster.node import ClusterNode
 from fluxmq.cluster.ports import CallFailed, MetadataStore, StoreError
-from fluxmq.cluster.raft.table import RaftSettings
 from fluxmq.cluster.settings import Phase, Settings
 from fluxmq.engine.definitions import EngineDefinitions
+from fluxmq.model.replication import ReplicationSettings
 from fluxmq.storage.node_identity import NodeIdentity
 
 __all__ = ["BrokerProcess", "Brokers", "Client", "user_properties"]
@@ -108,7 +108,7 @@ class BrokerProcess:
         driver = process.driver
         self.cluster = ClusterNode(
             Settings(self.name, ttl_s=brokers.ttl_s, shared=brokers.shared, disk_s=brokers.disk_s,
-                     raft=brokers.raft),
+                     replication=brokers.raft),
             brokers.store_of(process), SimTransport(process, brokers.network, f"{self.machine}:7948"), driver,
             storage=NodeIdentity(ROOT, SimOps(self.disk), self._new_identity), clock_s=process.now,
             on_fenced=self._fenced, log=self._note, watch=brokers.watch_of(process),
@@ -376,7 +376,7 @@ class Brokers:
     def __init__(self, seed: int, names: list[str], store_of: Callable[[Process], MetadataStore], *, ttl_s: int = 10,
                  world: Machines | None = None, network: Network | None = None,
                  watch_of: Callable[[Process], LeaderWatch | None] = lambda process: None,
-                 writer_s: float = WRITER_S, shared: bool = True, raft: RaftSettings | None = None) -> None:
+                 writer_s: float = WRITER_S, shared: bool = True, raft: ReplicationSettings = ReplicationSettings()) -> None:
         self.shared = shared
         self.raft = raft
         self.drawn = random.Random(seed)  # what nodes draw beside the world's chance

@@ -37,9 +37,9 @@ from simulator.node import Pipe
 
 from fluxmq._core.peer.inbox import PeerInbox
 from fluxmq.cluster.keys import node_key
-from fluxmq.cluster.raft.table import RaftSettings
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retry
+from fluxmq.model.replication import ReplicationSettings
 
 NAMES = ("one", "two", "three")
 VOLATILE = "volatile"       # the queue that is not durable
@@ -223,7 +223,7 @@ class History:
     FAULTS = {"kill": 2, "restart": 2, "bury": 2, "revive": 5, "tear": 2, "isolate": 1, "heal": 3, "pause": 2,
               "resume": 4, "end_lease": 1, "move_queue": 4}
     DEAD_AT_ONCE = 3            # so many messages die in one step
-    raft: RaftSettings | None = None
+    raft = ReplicationSettings()
 
     def __init__(self, seed: int, faults: tuple[str, ...] = (), steps: int = 56) -> None:
         self.chance = chance = random.Random(seed)

@@ -10,23 +10,16 @@ from kit.sizes import some
 from simulator.cluster.test_queue_histories import NAMES, VOLATILE, History
 from simulator.cluster.test_replicated_queues import RAFT
 
-from fluxmq.cluster.raft.table import RaftSettings
 from fluxmq.engine.queues.recovery.snapshot import digest
-from fluxmq.model.queue_arguments import Declared
-from fluxmq.model.queues import QueueSpec
 
 FAULTS = ("kill", "restart", "revive", "tear", "isolate", "heal", "pause", "resume", "end_lease", "bury")
 GROUP = 1
 
 
-def group_of(spec: QueueSpec, declared: Declared | None) -> str:
-    return "" if spec.type == "ephemeral" or spec.name == VOLATILE else "default"
-
-
 class ReplicatedHistory(History):
     """Its queues but one are replicated."""
 
-    raft: RaftSettings | None = RAFT._replace(group_of=group_of)
+    raft = RAFT
 
     def declare(self) -> None:
         self.brokers.run_for(1.0)       # each node knows that the others serve

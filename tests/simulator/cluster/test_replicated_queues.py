@@ -10,11 +10,12 @@ from simulator.cluster.test_brokers import cluster, connected
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import consumer
 
-from fluxmq.cluster.raft.table import RaftSettings
 from fluxmq.model.queues import QueueSpec
+from fluxmq.model.raft import ClusterRaft, RaftQueues
+from fluxmq.model.replication import ReplicationSettings
 
 NAMES = ("one", "two", "three")
-RAFT = RaftSettings(group_of=lambda spec, declared: "default")
+RAFT = ReplicationSettings(ClusterRaft(enabled=True, queues=[RaftQueues()]), clustered=True)
 
 
 def replicated(*names: str, seed: int = 1, **spec: Any) -> Brokers:
