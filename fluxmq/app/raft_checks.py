@@ -16,10 +16,6 @@ __all__ = ["check_raft", "raft_warnings"]
 def check_raft(config: Config) -> Iterator[Finding]:
     """All findings. The key that is reported is the one of `cluster.raft` or `queues` that has the setting."""
     settings = ReplicationSettings(config.cluster.raft, config.cluster.enabled)
-    if settings.enabled:
-        yield ("cluster.raft.enabled", "cluster.raft.enabled"), (
-            "queues are not replicated yet in this version: a replica that was away for long would not catch up. Leave "
-            "it out")
     for path, text in settings.problems():
         yield (path, _key_of(path)), text
     for at, spec in enumerate(config.queues):

@@ -99,7 +99,8 @@ class ClusterRaft(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     enabled: Annotated[bool, Meta(description=(
         "Replicate the queues that say so: by `replication` of the queue, by `x-queue-type: quorum` of AMQP, by "
-        "cluster.raft.queues. Needs cluster.enabled."))] = False
+        "cluster.raft.queues. Needs cluster.enabled. Not in this version yet: a node of a cluster that has it does not "
+        "start."))] = False
     auto_provision_groups: Annotated[bool, Meta(description=(
         "Make a group that a queue names and that is not in groups, with the settings here. false: such a queue is "
         "refused."))] = True

@@ -1,4 +1,5 @@
-"""Streams of Raft's messages between nodes (cluster/raft/streams.py), over the simulated network; and over a transport whose streams are as busy as a test says."""
+"""Streams of Raft's messages between nodes (cluster/raft/streams.py), over the simulated network; and over a
+transport whose streams are as busy as a test says."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable

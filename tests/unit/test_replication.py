@@ -9,6 +9,7 @@ import yaml
 from unit.amqp_world import World
 
 from fluxmq._core.errors import ConfigError
+from fluxmq.app.cluster import ClusterRuntime
 from fluxmq.app.config import InvalidConfig, load
 from fluxmq.app.config_text import explain, show
 from fluxmq.app.raft_checks import raft_warnings
@@ -100,6 +101,13 @@ def test_the_example_of_the_seed_is_taken_as_it_is_written(tmp_path: Path) -> No
     config, _ = load(file, None, ["cluster.enabled=true", "cluster.node_id=one"])
     assert [line.partition(": ")[0] for line in raft_warnings(config)] == [
         f"cluster.raft.{at}{key}" for at in ("", "groups.default.", "groups.hot.") for key in ("bind_addr", "data_dir")]
+
+
+def test_a_node_does_not_start_with_what_is_not_there_yet(tmp_path: Path) -> None:
+    config, _ = load(None, None, [*ON, f"storage.dir={tmp_path}"])
+    with pytest.raises(ConfigError, match=r"cluster\.raft\.enabled: queues are not replicated yet"):
+        ClusterRuntime(config, lambda *_: None, lambda *_: None).start()
+    assert not list(tmp_path.iterdir())
 
 
 def test_defaults_are_those_of_the_original_but_forward() -> None:

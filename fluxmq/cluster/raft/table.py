@@ -51,8 +51,8 @@ class _Member(msgspec.Struct, frozen=True):
 
 
 class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
-    """number: of the group, in the cluster. incarnation: drawn when it was made. in_sync_min: what is acknowledged is on
-    so many disks, or on those of a majority if these are more."""
+    """number: of the group, in the cluster. incarnation: drawn when it was made. in_sync_min: what is acknowledged is
+    on so many disks, or on those of a majority if these are more."""
 
     number: Annotated[int, Meta(ge=1, lt=1 << 32)]
     incarnation: Annotated[int, Meta(ge=1)]
@@ -130,8 +130,8 @@ class GroupTable:
     # ------------------------------------------------------------------ a new queue
 
     def name_of(self, spec: QueueSpec, declared: Declared | None) -> str:
-        """Of the group that is to replicate a new queue; "": none is. Raises QueueRefused (invalid): it asks for what it
-        cannot have."""
+        """Of the group that is to replicate a new queue; "": none is. Raises QueueRefused (invalid): it asks for what
+        it cannot have."""
         try:
             found = replication_of(self.settings, spec, declared)
         except SpecError as error:
@@ -178,8 +178,8 @@ class GroupTable:
         taken = {value.number for value in self.named.values()}
         key = keys.group_key(name)
         for number in range(max(taken, default=0) + 1, 1 << 32):
-            value = GroupValue(number=number, incarnation=self._draw(), in_sync_min=min(group.min_in_sync, len(members)),
-                               members=members)
+            value = GroupValue(number=number, incarnation=self._draw(), members=members,
+                               in_sync_min=min(group.min_in_sync, len(members)))
             number_key = NUMBERS + b"%d" % number
             try:
                 result = await self._writer.change(

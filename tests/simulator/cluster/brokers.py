@@ -56,6 +56,7 @@ from fluxmq.storage.node_identity import NodeIdentity
 __all__ = ["BrokerProcess", "Brokers", "Client", "user_properties"]
 
 TICK_S, WRITER_S = 0.25, 0.001
+NOT_REPLICATED = ReplicationSettings()
 GOODBYE_S = 0.03
 
 
@@ -376,7 +377,8 @@ class Brokers:
     def __init__(self, seed: int, names: list[str], store_of: Callable[[Process], MetadataStore], *, ttl_s: int = 10,
                  world: Machines | None = None, network: Network | None = None,
                  watch_of: Callable[[Process], LeaderWatch | None] = lambda process: None,
-                 writer_s: float = WRITER_S, shared: bool = True, raft: ReplicationSettings = ReplicationSettings()) -> None:
+                 writer_s: float = WRITER_S, shared: bool = True,
+                 raft: ReplicationSettings = NOT_REPLICATED) -> None:
         self.shared = shared
         self.raft = raft
         self.drawn = random.Random(seed)  # what nodes draw beside the world's chance

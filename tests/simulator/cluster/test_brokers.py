@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit.metadata import MetadataInMemory
 from oracle.mqtt import Pingreq, Puback
-from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.brokers import NOT_REPLICATED, Brokers, Client
 
 from fluxmq.cluster.keys import node_key
 from fluxmq.model.replication import ReplicationSettings
@@ -46,7 +46,7 @@ def test_a_publish_on_one_node_reaches_subscribers_on_the_others(qos: int) -> No
         assert all(publisher.acknowledged(packet_id) for packet_id in range(1, 101))
 
 
-def serving(*names: str, seed: int = 1, raft: ReplicationSettings = ReplicationSettings()) -> Brokers:
+def serving(*names: str, seed: int = 1, raft: ReplicationSettings = NOT_REPLICATED) -> Brokers:
     brokers = cluster(*names, seed=seed)
     brokers.raft = raft
     brokers.start()
