@@ -18,7 +18,7 @@ from fluxmq._core.queue.queue import Queue
 
 __all__ = ["Hub"]
 
-class Replication(Protocol):
+class _Replication(Protocol):
     def turn(self) -> None: ...
     def durable(self) -> None: ...
     def flush(self) -> None: ...
@@ -32,7 +32,7 @@ class Hub(Waiter):
     wake: Callable[[], object] | None
     reply: Callable[[bytes, bytes, bytes, bytes, bytes, Callable[[], object] | None], bool] | None
     doubt: Callable[[Namespace, ShareGroup, int, int, int], Session] | None
-    replication: Replication | None
+    replication: _Replication | None
     def __new__(cls, journal: Journal | None, route_entries: int = 65536, seed: int = 0) -> Self: ...
     @property
     def ledger(self) -> Ledger: ...
