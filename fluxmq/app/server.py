@@ -319,7 +319,8 @@ class Server:
         self._closing.append(self.amqp091.notes.close)
         if self.node is not None:
             self.node.attach_stored(EngineDefinitions(self.queues.consumers.defined, self.amqp091.exchanges))
-            self.node.attach_replicas(self.keeper.replicas, self.queues.copies, self.queues.consumers.hands)
+            self.node.attach_replicas(self.keeper.replicas, self.queues.copies, self.queues.consumers.hands,
+                                      self.keeper.checkpoint_now)
         self.permissions.on_reviewed = lambda: self.amqp091.clients.review(self.permissions.authority.removed)
         self.listeners.open(Served(config, self.poller, self.admission, self.broker, asking, self.tally, notes,
                                    self.amqp091, later))

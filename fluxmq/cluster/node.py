@@ -43,6 +43,7 @@ from fluxmq.cluster.ports import (
 from fluxmq.cluster.queue_detours import DETOUR
 from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE
 from fluxmq.cluster.quorum import VOTER, Quorum
+from fluxmq.cluster.raft.copying import REPLICA_COPY, Copying
 from fluxmq.cluster.raft.groups import RaftGroups
 from fluxmq.cluster.raft.streams import RaftStreams
 from fluxmq.cluster.raft.table import timing_of
@@ -149,9 +150,13 @@ class ClusterNode:
         this node knows which ones others have."""
         self.holdings.attach_stored(stored)
 
-    def attach_replicas(self, logs: ReplicaLogs, copies: Copies, hands: Hands) -> None:
-        """What it has of replication groups; before it is loaded from its disk."""
+    def attach_replicas(self, logs: ReplicaLogs, copies: Copies, hands: Hands,
+                        checkpoint: Callable[[], Awaitable[None]]) -> None:
+        """What it has of replication groups; before it is loaded from its disk. checkpoint: as Copying's."""
         self.groups.attach(self.holdings.broker.hub, logs, copies, hands)
+        copying = Copying(self.groups, copies, self.transport, self.driver, address_of=self._addresses.__getitem__,
+                          checkpoint=checkpoint, log=self.log)
+        self._answers[REPLICA_COPY] = JOINED, copying.give
 
     @property
     def holdings(self) -> Holdings:

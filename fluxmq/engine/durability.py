@@ -252,6 +252,13 @@ class Keeper:
             self.failed = error if str(error) else StorageError(repr(error))
             raise
 
+    async def checkpoint_now(self) -> None:
+        """One that has everything that is there when it is called. Raises StorageError."""
+        while self._task is not None and not self._task.done():
+            await self.driver.end_of(self._task)
+        self._task = self.driver.start(self.checkpoint())
+        await self.driver.result_of(self._task)
+
     async def _checkpoint(self) -> None:
         journal = self.store.journal
         assert journal is not None

@@ -35,9 +35,9 @@ cdef class Reserve(Member):
         return DELIVER_REFUSED
 
 
-def messages_from(Log log not None, uint64_t offset, uint64_t bytes_max) -> tuple:
-    """Copies messages that are in memory, from an offset on, until there are so many bytes: (messages as a log has
-    them, the offset behind them, whether that one must be read from disk first)."""
+def messages_from(Log log not None, uint64_t offset, uint64_t bytes_max, uint64_t end=NOTHING_WANTED) -> tuple:
+    """Copies messages that are in memory, from an offset on and in front of `end`, until there are so many bytes:
+    (messages as a log has them, the offset behind them, whether that one must be read from disk first)."""
     cdef bytearray found = bytearray()
     cdef chunk_t* chunk = NULL
     cdef const record_t* record
@@ -51,10 +51,14 @@ def messages_from(Log log not None, uint64_t offset, uint64_t bytes_max) -> tupl
             if record == NULL:
                 missing = log.wanted != NOTHING_WANTED
                 return bytes(found), log.wanted if missing else log.next, missing
+            if record.offset >= end:
+                return bytes(found), end, False
             while record != NULL and <uint64_t>len(found) < bytes_max:
                 found += (<const char*>record)[:record.size]
                 offset = record.offset + 1
                 record = log.following(chunk, record)
+                if record != NULL and record.offset >= end:
+                    return bytes(found), end, False
     finally:
         log.wanted = wanted
     return bytes(found), offset, False

@@ -23,7 +23,7 @@ from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.handover import Reserve
 from fluxmq._core.raft.machine import Raft, Taken
-from fluxmq._core.raft.messages import ENTRY_MEMBERS, ENTRY_NOTHING, ENTRY_RECORDS, Entry, Message
+from fluxmq._core.raft.messages import ENTRY_MEMBERS, ENTRY_NOTHING, ENTRY_RECORDS, Entry, Message, MessageKind
 from fluxmq.engine.queues.recovery.line import QueueLine
 from fluxmq.engine.replicas import Replica, ReplicaLogs
 from fluxmq.engine.stored import WRONG_SHAPE
@@ -48,12 +48,14 @@ class ReplicatedGroup:
         self.raft = raft
         self.copies = copies
         self.damage = ""  # why this replica has stopped
+        self.pins: list[int] = []  # entries as of which copies are being sent: what is behind them stays
         self._logs = logs
         self._gathering = gathering
         self._send = send
         self._release = release
         self._has_ended = has_ended
         self._on_lead = on_lead
+        self.is_behind = False  # the leader has no entries any more that this replica lacks
         self._term = 0  # that this node leads
         self._proposed: deque[tuple[int, int]] = deque()  # index and position of the line
         self._refused: deque[tuple[int, bytes]] = deque()  # position and data, while leadership is given away
@@ -71,6 +73,18 @@ class ReplicatedGroup:
         """Whether its copies are not whole, or about to be replaced: it votes, and does not stand."""
         return self.replica.lacks_copy or self.replica.coming is not None
 
+    @property
+    def wants_copy(self) -> bool:
+        """Whether somebody leads from whom it should get a copy."""
+        return (self.is_behind or self.replica.lacks_copy) and not self.damage and not self.leads \
+            and self.raft.leader not in (0, self.raft.own)
+
+    def forget(self, bytes_max: int) -> None:
+        """Of what was applied, the older half of the log goes while it has more than this."""
+        log = self.raft.log
+        if log.bytes > bytes_max:
+            self.raft.forget(min(self.raft.applied, self.replica.applied, log.base + (len(log) + 1) // 2, *self.pins))
+
     def tick(self) -> None:
         """A unit of time has passed."""
         if not self.damage:
@@ -84,6 +98,8 @@ class ReplicatedGroup:
             self.raft.step(message)
         except CorruptError as error:
             self._stop(str(error))
+        if message.kind == MessageKind.COPY and message.index > self.raft.commit:
+            self.is_behind = True
 
     def turn(self) -> None:
         """The end of a turn, after queues were pumped and before the journal is submitted. Raises StorageError."""
@@ -174,6 +190,7 @@ class ReplicatedGroup:
             raise UsageError(f"no copy of {self.copies.line.name} was announced")
         self.raft.installed(coming.base, coming.base_term, *coming.members_at(coming.base))
         self._logs.installed(self.replica)
+        self.is_behind = False
         while self._committed and self._committed[0][0] <= coming.base:
             self._committed.popleft()
         self.raft.may_campaign = True

@@ -38,6 +38,7 @@ __all__ = ["NOBODY", "TICK_S", "Leader", "RaftGroups", "Timing"]
 
 TICK_S = 0.1
 FIRST_TICKS = 3  # between two attempts of the first replica of a new group to lead it
+KEEP_BYTES = 64 << 20  # of entries in memory, of all groups: for replicas that are behind
 RESERVED_S = 5.0  # how long what consumers of other nodes held is kept for them, when this node is elected
 
 
@@ -71,6 +72,8 @@ class RaftGroups:
                  has_ended: Callable[[int], bool], may_lead: Callable[[], bool], on_role: Callable[[int], None],
                  log: Log) -> None:
         self.groups: dict[int, ReplicatedGroup] = {}
+        # Called with the number of a group whose replica here needs a copy.
+        self.on_lacking: Callable[[int], None] = lambda group: None
         self._leaders: dict[int, Leader] = {}
         self._node = node
         self._streams = streams
@@ -146,7 +149,7 @@ class RaftGroups:
             replica, self._logs, copies.lines[group], raft, gathering=partial(self._writing, group),
             send=partial(self._send, group), release=self._hub.release_decided, has_ended=self._has_ended,
             on_lead=self._keep_for_others)
-        self._note_due(group)
+        self.note_due(group)
 
     def replicas(self) -> list[OwnReplica]:
         """What this node tells the others of itself."""
@@ -206,7 +209,8 @@ class RaftGroups:
             if node is not None:        # else nobody knows yet where it is: Raft repeats
                 self._streams.send(node, group, [message])
 
-    def _note_due(self, group: int) -> None:
+    def note_due(self, group: int) -> None:
+        """It has something to do outside of a turn."""
         self._due[group] = None
         self._hub.wake_up()
 
@@ -226,6 +230,9 @@ class RaftGroups:
         for number, group in self.groups.items():
             group.raft.may_campaign = may_lead and not group.lacks_copy
             group.tick()
+            group.forget(KEEP_BYTES // len(self.groups))
+            if group.wants_copy:
+                self.on_lacking(number)
             self._due[number] = None
         for number in list(self._new):
             self._stand_again(number)
@@ -302,6 +309,14 @@ class RaftGroups:
         then: what it serves, it serves until that has stepped down."""
         term = self._led.get(group, 0)
         return Leader(self._node, term) if term else self._leaders.get(group, NOBODY)
+
+    def runs(self, group: ReplicatedGroup) -> bool:
+        """Whether it takes part still."""
+        return not self._closed and self.groups.get(group.replica.group) is group
+
+    def node_of(self, group: int, number: int) -> str:
+        """The node of a replica; "": nobody knows."""
+        return self._places.get((group, number), "")
 
     def _look(self, number: int) -> None:
         """After a turn of a group: whether this node leads it now, and did not, or the reverse."""

@@ -30,6 +30,7 @@ from fluxmq.engine.queues.table import QueueTable
 
 __all__ = ["closing", "described", "gathered", "mark_of", "messages_of", "namespaces_of", "opening"]
 
+NO_END = (1 << 64) - 1
 _HEAD = struct.Struct("<BI")
 _CLOCK = struct.Struct(">qq")
 
@@ -66,9 +67,9 @@ def described(table: QueueTable, state: QueueState) -> bytes:
     return _framed(RecordKind.NAMESPACE, _number(found.namespace), namespace.record) + queue
 
 
-def messages_of(log: Log, offset: int, bytes_max: int) -> tuple[bytes, int, bool]:
+def messages_of(log: Log, offset: int, bytes_max: int, end: int = NO_END) -> tuple[bytes, int, bool]:
     """Records of messages that are in memory, from an offset on: as messages_from."""
-    data, behind, missing = messages_from(log, offset, bytes_max)
+    data, behind, missing = messages_from(log, offset, bytes_max, end)
     return append_records(log.number, data), behind, missing
 
 

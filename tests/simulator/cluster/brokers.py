@@ -134,7 +134,7 @@ class BrokerProcess:
         self.cluster.attach_stored(EngineDefinitions(self.node.broker.consumers.defined, self.node.exchanges))
         assert self.node.keeper.queues is not None
         self.cluster.attach_replicas(self.node.keeper.replicas, self.node.keeper.queues.copies,
-                                     self.node.broker.consumers.hands)
+                                     self.node.broker.consumers.hands, self.node.keeper.checkpoint_now)
 
     @property
     def serving(self) -> bool:

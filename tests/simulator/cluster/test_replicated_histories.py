@@ -10,6 +10,7 @@ from kit.sizes import some
 from simulator.cluster.test_queue_histories import NAMES, VOLATILE, History
 from simulator.cluster.test_replicated_queues import RAFT
 
+from fluxmq.cluster.raft import groups
 from fluxmq.engine.queues.recovery.snapshot import digest
 
 FAULTS = ("kill", "restart", "revive", "tear", "isolate", "heal", "pause", "resume", "end_lease", "bury")
@@ -51,6 +52,13 @@ class ReplicatedHistory(History):
 @pytest.mark.parametrize("seed", some(40, range(1000)))
 def test_a_history_of_replicated_queues(seed: int) -> None:
     ReplicatedHistory(seed, FAULTS)
+
+
+@pytest.mark.parametrize("seed", some(20, range(500)))
+def test_a_history_with_copies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has so few entries that who was away needs a copy of the queues."""
+    monkeypatch.setattr(groups, "KEEP_BYTES", 500)
+    ReplicatedHistory(seed + 1_000_000, FAULTS)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,6 +10,8 @@ from simulator.cluster.test_brokers import cluster, connected
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import consumer
 
+from fluxmq.cluster.raft import groups
+from fluxmq.engine.queues.recovery.snapshot import digest
 from fluxmq.model.queues import QueueSpec
 from fluxmq.model.raft import ClusterRaft, RaftQueues
 from fluxmq.model.replication import ReplicationSettings
@@ -60,6 +62,18 @@ def depths(brokers: Brokers) -> dict[str, int]:
             assert broker.node.keeper.queues is not None
             copies = broker.node.keeper.queues.copies.lines[1].queues
             found[name] = sum(copy.queue.depth for copy in copies.values())
+    return found
+
+
+def digests(brokers: Brokers, group: int = 1) -> dict[str, str]:
+    """What the replicas at living nodes have, and up to which entry."""
+    found = {}
+    for name, broker in brokers.processes.items():
+        if broker.process.alive:
+            assert broker.node.keeper.queues is not None
+            copies = broker.node.keeper.queues.copies.lines[group]
+            found[name] = str((copies.applied, sorted(
+                (copy.queue.name, digest(broker.node.manager, copy)) for copy in copies.queues.values())))
     return found
 
 
@@ -120,3 +134,41 @@ def test_a_killed_node_comes_back_and_follows(seed: int) -> None:
     brokers.start(follower)
     publish(brokers, publisher, b"5")
     brokers.run_until(lambda: set(depths(brokers).values()) == {5})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_was_away_for_long_gets_a_copy(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "KEEP_BYTES", 2000)
+    brokers = replicated(*NAMES, seed=seed)
+    led = leader(brokers)
+    follower = next(name for name in NAMES if name != led)
+    publisher = connected(brokers, led, "p")
+    publish(brokers, publisher, b"1", b"2")
+    brokers.kill(follower)
+    brokers.end_lease_of(follower)
+    for number in range(30):
+        publish(brokers, publisher, *(b"%d-%d" % (number, each) for each in range(10)))
+    brokers.run_for(2.0)
+    reader = consumer(brokers, led, "r")
+    brokers.run_until(lambda: len(reader.messages) == 302)
+    publish(brokers, publisher, *(b"last-%d" % number for number in range(20)))
+    assert brokers.processes[led].cluster.groups.groups[1].raft.log.base > 5
+    brokers.start(follower)
+    publish(brokers, publisher, b"behind")
+    brokers.run_until(lambda: brokers.processes[follower].cluster.groups.groups[1].replica.log.base > 5)
+    brokers.run_for(3.0)
+    assert len(set(digests(brokers).values())) == 1
+    assert "a replica has got a copy of its group" in [text for _, text, _ in brokers.processes[follower].log]
+    brokers.kill(led)
+    brokers.end_lease_of(led)
+    brokers.run_for(8.0)
+    other = next(name for name in NAMES if name not in (led, follower))
+    brokers.kill(other)
+    brokers.end_lease_of(other)
+    brokers.start(led)
+    publish(brokers, connected(brokers, leader(brokers), "q"), b"end")
+    brokers.start(other)
+    reader = consumer(brokers, leader(brokers), "r")
+    brokers.run_until(lambda: b"end" in [payload for _, payload in reader.messages])
+    brokers.run_for(3.0)
+    assert len(set(digests(brokers).values())) == 1

@@ -160,16 +160,20 @@ class Copies:
     def row(self, state: QueueState) -> tuple[bytes, bytes]:
         """The row of a copy as it is at this instant; its logs get numbers on this disk."""
         queue, manager = state.queue, self.manager
-        copies = self.lines[queue.line.group]
         for log in state.logs:
             if log.disk == 0:
                 log.disk = manager.number(manager.hub.commits.local)
             source_of(log).disk = log.disk
-        groups = [(group, manager.group_record(state, group, pattern))
-                  for (_, pattern), group in state.groups.items()]
-        had, released = copies.origins_of(queue.number)
-        records = b"".join((opening(manager, state), *closing(manager, state, groups, had, released,
-                                                                export=True)))
+        records = b"".join(self.records(state, export=True))
         return (view_key(COPY, queue.line.group << 64 | queue.number),
                 msgspec.msgpack.encode((records, {log.number: log.disk for log in state.logs})))
+
+    def records(self, state: QueueState, *, export: bool = False) -> tuple[bytes, bytes]:
+        """What a copy is at this instant, without its messages: what is to be known before these, and behind them.
+        export: for the view."""
+        manager, copies = self.manager, self.lines[state.queue.line.group]
+        groups = [(group, manager.group_record(state, group, pattern))
+                  for (_, pattern), group in state.groups.items()]
+        had, released = copies.origins_of(state.queue.number)
+        return opening(manager, state), b"".join(closing(manager, state, groups, had, released, export=export))
 
