@@ -71,8 +71,8 @@ class ClusterRuntime:
         process with the same configuration must not come as far as that. Raises ConfigError, StorageError."""
         if ReplicationSettings(self.config.cluster.raft, self.config.cluster.enabled).enabled:
             raise ConfigError("cluster.raft.enabled", (
-                "queues are not replicated yet in this version: a node that lost its disk could not be replaced. Leave it "
-                "out"))
+                "queues are not replicated yet in this version: a node that lost its disk could not be replaced. Leave "
+                "it out"))
         self.lock.acquire()
         self.storage = NodeIdentity(self.lock.directory)
         where, etcd = self.addresses.member, self.config.cluster.etcd
