@@ -21,10 +21,11 @@ from fluxmq.engine.ports.definitions import (
     QueueDefinition,
 )
 from fluxmq.engine.queues.parts import whole_of
+from fluxmq.engine.queues.records import stored_form
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.malformed import MALFORMED
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
-from fluxmq.model.queues import QueueSpec, stored_form
+from fluxmq.model.queues import QueueSpec
 
 __all__ = [
     "QueueData", "QueueOwner", "Unreadable", "binding_of", "data_of", "definition_key", "encode_binding",

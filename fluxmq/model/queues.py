@@ -18,7 +18,7 @@ from fluxmq.model.units import format_duration
 __all__ = [
     "DEAD_LETTER_SUFFIX", "KIND_MAX", "NAME_BYTES_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec",
     "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "new_dead_letter_queue", "read_spec",
-    "read_specs", "stored_form", "write_spec",
+    "read_specs", "write_spec",
 ]
 
 MESSAGES_MAX = 10**15  # more than any machine holds, and less than the offsets of a lane
@@ -221,14 +221,6 @@ def _check_replication(spec: QueueSpec, path: str) -> None:
         raise SpecError(f"{path}min_in_sync_replicas",
                         f"{said.min_in_sync_replicas} is more than replication_factor, {said.replication_factor}: no "
                         f"publish would be confirmed")
-
-
-def stored_form(spec: QueueSpec) -> Any:
-    """What a record of the queue, or its entry in etcd, has of it: the spec, or a map with its keys. A queue that says
-    nothing of replication has no such key, so that an earlier version, which would refuse it, reads it."""
-    if spec.replication != QueueReplication():
-        return spec
-    return {key: getattr(spec, key) for key in QueueSpec.__struct_fields__ if key != "replication"}
 
 
 def read_specs(given: object) -> tuple[QueueSpec, ...]:

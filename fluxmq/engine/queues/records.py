@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -14,10 +14,11 @@ from fluxmq._core.memory.ledger import Ledger
 from fluxmq.engine.ports.definitions import FIRST, Placement
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
-from fluxmq.model.queues import QueueSpec, stored_form
+from fluxmq.model.queues import QueueSpec
+from fluxmq.model.raft import QueueReplication
 
 __all__ = ["HAD", "MOVING", "RELEASED", "GroupRecord", "LogMeta", "LogRecord", "Origin", "QueueRecord", "is_moving",
-           "origin_body", "origin_in", "produced_body", "produced_in", "record"]
+           "origin_body", "origin_in", "produced_body", "produced_in", "record", "stored_form"]
 
 MOVING = "$moving-"  # and the identity of the queue, in hex: the name of a copy that is not the queue yet
 _MOVING = MOVING.encode()
@@ -43,6 +44,14 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 
     number: Annotated[int, Meta(ge=1)]
     lane: Count
+
+
+def stored_form(spec: QueueSpec) -> Any:
+    """What a record of the queue, or its entry in etcd, has of it: the spec, or a map with its keys. A queue that says
+    nothing of replication has no such key, so that an earlier version, which would refuse it, reads it."""
+    if spec.replication != QueueReplication():
+        return spec
+    return {key: getattr(spec, key) for key in QueueSpec.__struct_fields__ if key != "replication"}
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
