@@ -124,8 +124,8 @@ class ClusterNode:
             on_replicas=lambda node, replicas: self.groups.on_replicas(node, replicas),
             on_lost=lambda node: self.groups.on_lost(node), log=log)
         self.groups = RaftGroups(
-            settings.name, self.raft_streams, driver, draw=Random(draw()).randrange, has_ended=self._has_ended,
-            may_lead=self._may_lead, on_role=self._on_role, log=log)
+            settings.name, self.raft_streams, driver, reserved_s=settings.ttl_s, draw=Random(draw()).randrange,
+            has_ended=self._has_ended, may_lead=self._may_lead, on_role=self._on_role, log=log)
         self.peers = Peers(
             name=settings.name, membership=self.membership, transport=transport, driver=driver, interest=self.interest,
             configured=settings.configured, window_bytes=settings.window_bytes, limit_s=settings.limit_s,

@@ -15,6 +15,8 @@ An export clears the lists of changes (dirty, dead, ended) that it takes over, s
 leave an inconsistent view. Therefore a failed checkpoint is the last one of this process: nothing more is written to
 the view, the journal keeps its files, the node ends, and the next start replays them. Only lack of space is waited for;
 what was taken over by then is added to the next attempt (_Taken).
+
+It is one file because a start reads what a checkpoint writes, and both decide what the journal may drop.
 """
 from __future__ import annotations
 

@@ -39,7 +39,6 @@ __all__ = ["NOBODY", "TICK_S", "Leader", "RaftGroups", "Timing"]
 TICK_S = 0.1
 FIRST_TICKS = 3  # between two attempts of the first replica of a new group to lead it
 KEEP_BYTES = 64 << 20  # of entries in memory, of all groups: for replicas that are behind
-RESERVED_S = 5.0  # how long what consumers of other nodes held is kept for them, when this node is elected
 
 
 class Timing(NamedTuple):
@@ -63,12 +62,15 @@ NOBODY = Leader()
 class RaftGroups:
     """Machine. One per life of a node.
 
-    streams: to and from the other nodes. draw: as Raft's. has_ended: whether a life of a node has, by its epoch.
-    may_lead: whether this node may stand and serve: it has a lease. on_role: called with the number of a group when
-    another node leads it than before, or none, or a new term began. log: as Broker's on_log.
+    streams: to and from the other nodes. reserved_s: how long what consumers of other nodes held is kept for them when
+    this node is elected: that of a lease, for a node may stand still for as long. draw: as Raft's. has_ended: whether a
+    life of a node has, by its epoch. may_lead: whether this node may stand and serve: it has a lease. on_role: called
+    with the number of a group when another node leads it than before, or none, or a new term began. log: as Broker's
+    on_log.
     """
 
-    def __init__(self, node: str, streams: RaftStreams, driver: Driver, *, draw: Callable[[int], int],
+    def __init__(self, node: str, streams: RaftStreams, driver: Driver, *, reserved_s: float,
+                 draw: Callable[[int], int],
                  has_ended: Callable[[int], bool], may_lead: Callable[[], bool], on_role: Callable[[int], None],
                  log: Log) -> None:
         self.groups: dict[int, ReplicatedGroup] = {}
@@ -78,6 +80,7 @@ class RaftGroups:
         self._node = node
         self._streams = streams
         self._driver = driver
+        self._reserved_s = reserved_s
         self._draw = draw
         self._has_ended = has_ended
         self._may_lead = may_lead
@@ -356,7 +359,7 @@ class RaftGroups:
 
     async def _let_go(self, kept: list[tuple[Group, Reserve]]) -> None:
         """What consumers of other nodes held is ready, if they have not come for it."""
-        await self._driver.sleep(RESERVED_S)
+        await self._driver.sleep(self._reserved_s)
         if not self._closed:
             self._copies.manager.let_go([(group, one) for group, one in kept if is_led(group)])
 
