@@ -5,7 +5,7 @@ It draws identities, and says on which node a new queue is to be: where there ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -36,17 +36,20 @@ def is_divided(spec: QueueSpec) -> bool:
 
 class Defining:
     """A Definer. serving: the nodes that serve clients, this one too. next_identity: a number that no node has given
-    out. limit_s: how long the owner of a new queue may take. table: of the replication groups; None: there are none."""
+    out. limit_s: how long the owner of a new queue may take. table: of the replication groups; None: there are none.
+    end: ends a queue of a group, with its address, identity and the group's number (raft/ending.py)."""
 
     def __init__(self, definitions: Definitions, membership: Membership, driver: Driver, *,
                  serving: Callable[[], list[str]], next_identity: Callable[[], int], limit_s: float,
-                 table: GroupTable | None = None) -> None:
+                 table: GroupTable | None = None,
+                 end: Callable[[Address, int, int], Awaitable[None]] | None = None) -> None:
         self._definitions = definitions
         self._membership = membership
         self._driver = driver
         self._serving = serving
         self._next_identity = next_identity
         self._table = table
+        self._end = end
         self._limit_s = limit_s
         self._ending: dict[int, bool] = {}  # by identity of a queue: whether a transaction may delete it now
         self._closed = False
@@ -171,6 +174,12 @@ class Defining:
     async def undefine_queue(self, address: Address, identity: int) -> None:
         """See the port."""
         self.check()
+        await self._undefine_queue(address, identity)
+
+    async def _undefine_queue(self, address: Address, identity: int) -> None:
+        group = self._definitions.group_of(address)
+        if group and self._end is not None and self._is(address, identity):
+            await self._end(address, identity, group)
         await self._definitions.undefine_queue(address, identity)
 
     def end_queue(self, address: Address, identity: int, ending: Callable[[bool], bool]) -> None:
@@ -188,7 +197,7 @@ class Defining:
                     return
                 self._ending[identity] = True
                 try:
-                    await self._definitions.undefine_queue(address, identity)
+                    await self._undefine_queue(address, identity)
                     unsure = False
                     if self._is(address, identity):     # a change of it came first, also before what was unsure
                         await self._driver.sleep(pause)

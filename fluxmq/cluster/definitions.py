@@ -95,6 +95,8 @@ class Definitions:
     def __init__(self, node: str, writer: Writer, driver: Driver, reaching: Reaching, *,
                  predeclared: Iterable[bytes], without_quorum: Callable[[], bool],
                  limit_s: float, log: Log, leader: Callable[[int], Leader] = lambda group: NOBODY) -> None:
+        # Called with each queue whose keys are gone; True: it stays, and is defined again.
+        self.lost: Callable[[QueueDefinition], bool] = lambda definition: False
         self.queues: dict[Address, Entry[QueueDefinition]] = {}
         self.data: dict[Address, Entry[QueueData]] = {}
         self.owners: dict[Address, Entry[QueueOwner]] = {}
@@ -310,6 +312,8 @@ class Definitions:
         for address in queues:
             known, now = self._told_queues.get(address), self.queues.get(address)
             if known is not None and (now is None or now.value.id != known[0].id):
+                if self.lost(known[0]):
+                    continue
                 del self._told_queues[address]
                 learner.forget_queue(known[0], ended=True)
             elif known is not None and now is not None and address in moved:

@@ -48,6 +48,7 @@ from fluxmq.cluster.peers import Handlers, Peer, Peers
 from fluxmq.cluster.ports import Log, MetadataStore, Transport
 from fluxmq.cluster.queue_moves import QueueMoves
 from fluxmq.cluster.queue_owners import QueueOwners
+from fluxmq.cluster.raft.ending import Ending
 from fluxmq.cluster.raft.groups import RaftGroups
 from fluxmq.cluster.raft.table import GroupTable
 from fluxmq.cluster.reaching import Reaching
@@ -68,12 +69,13 @@ __all__ = ["Holdings"]
 
 class Holdings:
     """Of one life of a node. broker: before it is loaded from its disk. peers: get it, too. phase: of the node.
-    begin_leaving: see Leaver. groups: of which it has replicas. draw: see GroupTable."""
+    begin_leaving: see Leaver. groups: of which it has replicas. address_of: see Ending. draw: see
+    GroupTable."""
 
     def __init__(self, broker: Broker, *, settings: Settings, membership: Membership, feed: Feed, writer: Writer,
                  store: MetadataStore, transport: Transport, driver: Driver, peers: Peers,
                  phase: Callable[[], Phase], begin_leaving: Callable[[], bool], groups: RaftGroups,
-                 draw: Callable[[], int], log: Log) -> None:
+                 address_of: Callable[[str], str], draw: Callable[[], int], log: Log) -> None:
         name, limit_s = settings.name, settings.limit_s
         self.broker = broker
         self.stored: Stored | None = None
@@ -112,9 +114,12 @@ class Holdings:
         self.group_table = GroupTable(
             name, settings.replication, groups, membership, writer, driver, serving=self._serving, draw=draw,
             limit_s=limit_s, log=log)
+        self.ending = Ending(name, groups, self.definitions, transport, driver, address_of=address_of, limit_s=limit_s,
+                             log=log)
+        self.definitions.lost = self.ending.lost
         self.defining = Defining(
             self.definitions, membership, driver, serving=self._serving, next_identity=broker.hub.next_identity,
-            table=self.group_table, limit_s=limit_s)
+            table=self.group_table, end=self.ending.end, limit_s=limit_s)
         self.queue_owners: QueueOwners | None = None
         if settings.shared:
             self.queue_owners = QueueOwners(
@@ -136,6 +141,7 @@ class Holdings:
         """See ClusterNode.attach_stored."""
         self.stored = stored
         self.queue_moves.attach(stored.defined)
+        self.ending.attach(stored.queues)
         if self.queue_owners is not None:
             self.queue_owners.attach(stored)
             self.broker.hub.ledger.hold_queues()
@@ -154,6 +160,7 @@ class Holdings:
         self.origins.close()
         self.definitions.close()
         self.group_table.close()
+        self.ending.close()
         self.defining.close()
         if self.queue_owners is not None:
             self.queue_owners.close()

@@ -44,6 +44,7 @@ from fluxmq.cluster.queue_detours import DETOUR
 from fluxmq.cluster.queue_moves import COPY, HERE, MOVE, REST, TAKE_QUEUE
 from fluxmq.cluster.quorum import VOTER, Quorum
 from fluxmq.cluster.raft.copying import REPLICA_COPY, Copying
+from fluxmq.cluster.raft.ending import QUEUE_END
 from fluxmq.cluster.raft.groups import RaftGroups
 from fluxmq.cluster.raft.streams import RaftStreams
 from fluxmq.cluster.raft.table import timing_of
@@ -141,8 +142,8 @@ class ClusterNode:
         self._holdings = Holdings(
             broker, settings=self.settings, membership=self.membership, feed=self.feed, writer=self.writer,
             store=self._store, transport=self.transport, driver=self.driver, peers=self.peers,
-            phase=lambda: self.phase, begin_leaving=self.begin_leaving, groups=self.groups, draw=self._draw,
-            log=self.log)
+            phase=lambda: self.phase, begin_leaving=self.begin_leaving, groups=self.groups,
+            address_of=self._addresses.__getitem__, draw=self._draw, log=self.log)
         self._answers = self._calls(self._holdings)
 
     def attach_stored(self, stored: Stored) -> None:
@@ -406,6 +407,7 @@ class ClusterNode:
 
     def _on_role(self, group: int) -> None:
         self.holdings.definitions.on_leader(group)
+        self.holdings.ending.look(group)
 
     def _group_of(self, namespace: bytes, name: bytes) -> int:
         return self.holdings.definitions.group_of((namespace, name))
@@ -448,7 +450,7 @@ class ClusterNode:
             STORED: (RETURNING, held.returns.give), RETURN: (RETURNING, held.returns.take_back),
             COPY: (JOINED, moves.copy), REST: (JOINED, moves.rest), MOVE: (JOINED, moves.ordered),
             HERE: (JOINED, moves.here), DETOUR: (JOINED, moves.detours.answer),
-            TAKE_QUEUE: ((Phase.SERVING,), moves.take)}
+            TAKE_QUEUE: ((Phase.SERVING,), moves.take), QUEUE_END: (JOINED, held.ending.answer)}
 
     async def _refused(self, method: str) -> AsyncIterator[bytes]:
         if method in ("retained", OPERATION) or method in self._answers:

@@ -619,6 +619,10 @@ cdef class Hub(Waiter):
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
+    def is_ended(self, uint64_t identity) -> bool:
+        """Whether this node has heard that the queue with this identity was deleted, and has not forgotten it."""
+        return self.has_ended(identity)
+
     cdef bint has_ended(self, uint64_t identity) except -1:
         return identity in self.ended
 

@@ -85,6 +85,8 @@ class DefinedQueues(QueueListener):
         group = self.manager.replicator.group_of_queue(*state.queue.address)
         if group and (state.queue.line.group == group if here else not state.here):
             return True  # the change of the group's leader has done it (QueueLine.lead, follow)
+        if group and self.manager.hub.is_ended(state.id):
+            return True  # its log says so, and its keys are going
         if here and not state.here and (state.spec.type == "ephemeral" or group):
             # Its owner is gone, and so is what a copy of it was worth; or the group has not heard of it.
             self._hands.make_anew(state)
@@ -195,10 +197,11 @@ class DefinedQueues(QueueListener):
         self.manager.hub.namespaces.add(definition.address[0])
         if definition.divided:
             self._make_whole(definition)
-        elif owner == self.manager.directory.node:
+        elif owner == self.manager.directory.node and not self.manager.hub.is_ended(definition.id):
             self.manager.make(definition.spec, definition.declared, identity=definition.id)
         else:
-            self.set_owner(self.manager.make_relay(definition.spec, definition.declared, definition.id), owner)
+            relay = self.manager.make_relay(definition.spec, definition.declared, definition.id)
+            self.set_owner(relay, None if owner == self.manager.directory.node else owner)  # it has ended in its group
 
     def _make_whole(self, definition: QueueDefinition) -> None:
         """A queue whose partitions are queues of their own."""

@@ -67,6 +67,8 @@ def why_it_stays(state: QueueState) -> str:
         return "it belongs to its node"
     if state.declared is not None and state.declared.exclusive:
         return "it is exclusive to a connection of its node"
+    if queue.line.group:
+        return "it is replicated, and served by the leader of its group"
     if queue.damage is not None:
         return f"it is damaged: {queue.damage}"
     if queue.ending:

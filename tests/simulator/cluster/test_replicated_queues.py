@@ -10,6 +10,7 @@ from simulator.cluster.test_brokers import cluster, connected
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import consumer
 
+from fluxmq.cluster.ports import Change
 from fluxmq.cluster.raft import groups
 from fluxmq.engine.queues.recovery.snapshot import digest
 from fluxmq.model.queues import QueueSpec
@@ -172,3 +173,66 @@ def test_who_was_away_for_long_gets_a_copy(seed: int, monkeypatch: pytest.Monkey
     brokers.run_until(lambda: b"end" in [payload for _, payload in reader.messages])
     brokers.run_for(3.0)
     assert len(set(digests(brokers).values())) == 1
+
+
+def known(brokers: Brokers) -> dict[str, bool]:
+    """The living nodes that know the queue, and whether it is there."""
+    return {name: broker.node.manager.queues[b"/", b"q"].here for name, broker in brokers.processes.items()
+            if broker.process.alive and (b"/", b"q") in broker.node.manager.queues}
+
+
+def logs(brokers: Brokers) -> list[int]:
+    """How many queues the replicas at living nodes have."""
+    return [len(broker.node.keeper.queues.copies.lines[1].queues) for broker in brokers.processes.values()
+            if broker.process.alive and broker.node.keeper.queues is not None]
+
+
+@pytest.mark.parametrize("at", NAMES)
+def test_a_queue_is_deleted_at_any_node(at: str) -> None:
+    brokers = replicated(*NAMES)
+    publish(brokers, connected(brokers, leader(brokers), "p"), b"1")
+    do(brokers, at, lambda node: node.manager.delete_for((b"/", b"q"), 1) if (b"/", b"q") in node.manager.queues else 0)
+    brokers.run_for(2.0)
+    assert not known(brokers) and logs(brokers) == [0, 0, 0]
+    assert not [key for key in brokers.store.items if b"queue" in key and key.endswith(b"/q")]
+    do(brokers, at, lambda node: node.manager.declare(QueueSpec(name="q")))
+    publish(brokers, connected(brokers, leader(brokers), "p"), b"2")
+    brokers.run_for(2.0)
+    assert set(depths(brokers).values()) == {1}
+
+
+def test_what_etcd_loses_is_defined_again() -> None:
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    publisher = connected(brokers, led, "p")
+    publish(brokers, publisher, b"1", b"2")
+    brokers.store.apply([Change(key, None) for key in brokers.store.items if b"queue" in key and key.endswith(b"/q")])
+    brokers.run_for(3.0)
+    assert known(brokers) == {name: name == led for name in NAMES} and logs(brokers) == [1, 1, 1]
+    assert "etcd has lost a replicated queue: it is defined again" in [
+        text for _, text, _ in brokers.processes[led].log]
+    reader = consumer(brokers, next(name for name in NAMES if name != led), "r")
+    brokers.run_until(lambda: len(reader.messages) == 2)
+    publish(brokers, publisher, b"3")
+    brokers.run_until(lambda: len(reader.messages) == 3)
+
+
+def test_an_end_that_etcd_has_not_heard_of_is_told_by_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    publish(brokers, connected(brokers, led, "p"), b"1")
+    process = brokers.processes[led]
+    definitions = process.cluster.holdings.definitions
+
+    async def nothing(address: Any, identity: int) -> None:
+        await process.process.driver.sleep(1000.0)
+    definitions.undefine_queue = nothing                # type: ignore[method-assign]
+    [state] = [state for state in process.node.manager.queues.values() if state.queue.name == b"q"]
+    process.process.driver.start(process.node.manager.definer.undefine_queue((b"/", b"q"), state.id))
+    brokers.run_for(1.0)
+    assert logs(brokers) == [0, 0, 0] and len(known(brokers)) == 2
+    brokers.kill(led)
+    brokers.end_lease_of(led)
+    leader(brokers)
+    brokers.run_for(2.0)
+    assert not known(brokers) and logs(brokers) == [0, 0]

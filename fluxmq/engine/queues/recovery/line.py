@@ -255,6 +255,8 @@ class QueueLine(QueueListener):
         elif kind == _QUEUE_END:
             state = self.queues.pop(number, None)
             if state is not None:
+                if self.line.number and state.id:
+                    self.manager.hub.note_ended(state.id)
                 self._served.pop(number, None)
                 self._forget(state)
         elif kind == _GROUP:
