@@ -315,10 +315,11 @@ class Definitions:
                 if self.lost(known[0]):
                     continue
                 del self._told_queues[address]
-                learner.forget_queue(known[0], ended=True)
+                # Of a group's queue etcd does not know whether it has ended: its log does.
+                learner.forget_queue(known[0], ended=known[2] >= UNKNOWN_LIFE)
             elif known is not None and now is not None and address in moved:
                 owner = self._told_owner(address)
-                if learner.turn_queue(now.value, owner):
+                if self._turns(learner, now.value, owner):
                     # What is known of the way to its new owner is as old as the move. That node may have died since,
                     # and be back: so it is told again below, with who serves now.
                     self._told_queues[address] = known[0], owner, UNKNOWN_LIFE
@@ -337,6 +338,15 @@ class Definitions:
             if was is not None and (is_ is None or is_.value != was):
                 del self._told_exchanges[address]
                 learner.forget_exchange(was)
+
+    def _turns(self, learner: Learner, queue: QueueDefinition, owner: str | None) -> bool:
+        """As turn_queue. Where it is refused the queue stays as it is, until something changes."""
+        try:
+            return learner.turn_queue(queue, owner)
+        except FluxError as error:
+            self._log("warning", str(error), "a queue is not served here, although it is to be", {
+                "queue": queue.spec.shown, "why": str(error)})
+            return True
 
     def _has_moved(self, address: Address) -> bool:
         """Whether this node has the messages of a queue now, and had not, or the reverse."""

@@ -82,6 +82,7 @@ class Holdings:
         self._settings = settings
         self._membership = membership
         self._peers = peers
+        self._driver = driver
         self._phase = phase
         # Sessions.
         self.kept = KeptSessions(membership, store, feed, writer, driver, broker=broker, limit_s=limit_s)
@@ -209,8 +210,12 @@ class Holdings:
         self.reaching.on_batch()
         self.takeovers.on_gone(peer)
         self.queue_moves.on_gone(peer)
-        self.groups.on_gone(peer.name)
+        # In the middle of a batch of the feed, of which the engine is told as a whole.
+        self._driver.start(self._gone_from_groups(peer.name))
         self.adoption.on_gone(peer)
+
+    async def _gone_from_groups(self, node: str) -> None:
+        self.groups.on_gone(node)
 
     # ------------------------------------------------------------------ what the parts ask
 

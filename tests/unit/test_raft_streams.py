@@ -140,7 +140,7 @@ def test_each_hears_what_the_others_have_and_say(count: int) -> None:
         for other in cluster.nodes.values():
             if other is not node:
                 said = [replicas for name, replicas in node.said if name == other.name]
-                assert said == [other.replicas, other.replicas]     # in its hello, and in its answer
+                assert said and said == [other.replicas] * len(said)    # in its hello, or in its answer before that
                 node.say(other.name, node.vote(other.name, 3))
     cluster.world.run_for(1)
     for node in cluster.nodes.values():
@@ -204,7 +204,7 @@ def test_a_node_that_is_started_again_is_another_life() -> None:
     two = cluster.again("n2")
     cluster.world.run_for(LATER_S)
     assert one.lost == ["n2"]
-    assert one.said == [("n2", [OwnReplica(1, INCARNATION, 2, 2)])] * 2
+    assert one.said and one.said == [("n2", [OwnReplica(1, INCARNATION, 2, 2)])] * len(one.said)
     two.say("n1", two.vote("n1", 9))
     one.say("n2", one.vote("n2", 8))
     cluster.world.run_for(1)
@@ -698,6 +698,22 @@ def test_a_node_says_later_what_it_has() -> None:
     alone.streams.on_frame(stream, encode_replicas(encode(has)))
     alone.streams.on_frame(stream, frame)
     assert alone.node.said == [("n2", has)] and alone.node.terms("n2") == [1]
+
+
+def test_an_answer_that_is_late_says_nothing_new() -> None:
+    """The node has been elected since, and has said so in its own stream."""
+    alone = Alone()
+    led = [OwnReplica(1, INCARNATION, 2, 1, 7)]
+    stream, _ = alone.comes(hello_of(replicas=led))
+    alone.streams.set_nodes({})
+    alone.streams.set_nodes({"n2": "n2:1"})
+    alone.streams.on_open(alone.transport.dialled[-1], alone.answer(replicas=[OwnReplica(1, INCARNATION, 2, 1)]))
+    assert alone.node.said == [("n2", led)]
+    alone.streams.on_end(stream)
+    alone.streams.set_nodes({})
+    alone.streams.set_nodes({"n2": "n2:1"})
+    alone.streams.on_open(alone.transport.dialled[-1], alone.answer(replicas=[]))
+    assert alone.node.said == [("n2", led), ("n2", [])]
 
 
 def test_streams_of_nobody_are_ignored() -> None:

@@ -290,8 +290,9 @@ cdef class Poller:
 
     cdef int leave_turn(self) except -1:
         self.hub.in_turn = False
-        if self.hub.has_work() or self.hub.ledger.unpumped or self.hub.deferred_publishes:
-            self.hub.touch()            # connections resumed by the last flush, or not finished, need another turn
+        if (self.hub.has_work() or self.hub.ledger.unpumped or self.hub.deferred_publishes or self.hub.commits.moved
+                or self.hub.node.dirty != NULL):
+            self.hub.touch()            # what the end of the turn has resumed, released or written to needs another one
         return 0
 
     cdef void set_timer(self) noexcept:

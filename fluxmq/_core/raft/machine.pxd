@@ -62,8 +62,8 @@ cdef class Raft:
     cdef public uint32_t in_sync_min
     cdef public bint may_campaign       # False: votes and follows, and does not stand
     cdef uint8_t state
-    cdef uint32_t election_ticks
-    cdef uint32_t heartbeat_ticks
+    cdef public uint32_t election_ticks
+    cdef public uint32_t heartbeat_ticks
     cdef uint32_t election_limit        # drawn anew for each wait
     cdef uint32_t elapsed               # ticks since a leader was heard; of a leader, since it looked who is there
     cdef uint32_t heartbeat_elapsed

@@ -45,6 +45,8 @@ class Taken:
 @final
 class Raft:
     in_sync_min: int
+    election_ticks: int
+    heartbeat_ticks: int
     may_campaign: bool
     @property
     def own(self) -> int: ...

@@ -141,9 +141,14 @@ class Ending:
         return True
 
     def look(self, group: int) -> None:
-        """This node may lead a group now: of queues that have ended the keys go."""
+        """This node may lead a group now: of queues that have ended the keys go, and what etcd has lost while nobody
+        led is defined again."""
         if self._groups.leader(group).node != self._node:
             return
+        for state in list(self._engine.queues.values()):
+            if state.here and state.id and state.queue.line.group == group \
+                    and state.queue.address not in self._definitions.queues:
+                self.lost(QueueDefinition(state.id, state.spec, state.declared))
         for entry in list(self._definitions.queues.values()):
             definition = entry.value
             if self._definitions.group_of(definition.address) == group and self._engine.hub.is_ended(definition.id):

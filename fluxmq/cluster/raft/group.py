@@ -30,6 +30,7 @@ from fluxmq.engine.stored import WRONG_SHAPE
 
 __all__ = ["ReplicatedGroup"]
 
+ENTRY_BYTES_MAX = 128 << 20  # half of what a frame between nodes may have
 TIME_BYTES = 8      # in front of the records of an entry: the line's clock, ms
 
 
@@ -228,6 +229,11 @@ class ReplicatedGroup:
             return
         time = self.copies.time
         position, records = self.copies.line.submit()
+        if len(records) > ENTRY_BYTES_MAX:
+            # No frame takes it. What it has changed here can only be taken back as a whole.
+            self.raft.resign()
+            self._step_down(f"{len(records)} bytes are more than a replication group takes at once ({ENTRY_BYTES_MAX})")
+            return
         if position:
             self._refused.append((position, time.to_bytes(TIME_BYTES, "big") + records))
         while self._refused:
@@ -245,13 +251,16 @@ class ReplicatedGroup:
         self.copies.line.give_up(why)
         # Deliveries that have not left are given back before the consumers become the next leader's: they would name
         # them as theirs, and give them back under the number of that one's own delivery.
-        self._release()
-        self.copies.line.give_up(why)
         try:
-            self.copies.follow()
-        except UsageError as error:
-            # What another leader's entries say, copies must not hear that are led: this replica takes no part any more.
-            self.damage = self.damage or str(error)
+            self._release()
+        finally:
+            self.copies.line.give_up(why)
+            try:
+                self.copies.follow()
+            except UsageError as error:
+                # What another leader's entries say, copies must not hear that are led: this replica takes no part any
+                # more.
+                self.damage = self.damage or str(error)
 
     def _stop(self, why: str) -> None:
         """What came is nothing that a replica of this version says or knows: this one takes no part in the group any

@@ -93,7 +93,7 @@ class RaftGroups:
         self._new: dict[int, int] = {}  # groups whose first replica is here -> ticks since it stood
         self._begun = self._closed = False
         self._ticked_s = 0.0
-        self._still_s = 0.0  # after so long without a tick others may lead
+        self._still_s: dict[int, float] = {}  # by group: after so long without a tick another node may lead it
 
     def attach(self, hub: Hub, logs: ReplicaLogs, copies: Copies, hands: Hands) -> None:
         """What the node has; before it is loaded from its disk."""
@@ -104,7 +104,7 @@ class RaftGroups:
         for replica in self._logs.replicas.values():
             self._open(replica, timing, 0)
         self._hub.replication, self._begun = self, True
-        self._ticked_s, self._still_s = self._driver.now(), max(timing.election_s - timing.heartbeat_s, 2 * TICK_S)
+        self._ticked_s = self._driver.now()
         self._driver.start(self._keep())
 
     def close(self) -> None:
@@ -125,10 +125,13 @@ class RaftGroups:
             self.groups[group].raft.campaign()
         self._streams.announce()
 
-    def configure(self, group: int, in_sync_min: int) -> None:
+    def configure(self, group: int, timing: Timing, in_sync_min: int) -> None:
         """in_sync_min: as Raft's."""
         if group in self.groups:
-            self.groups[group].raft.in_sync_min = in_sync_min
+            raft = self.groups[group].raft
+            raft.in_sync_min = in_sync_min
+            raft.election_ticks, raft.heartbeat_ticks = ticks(timing)
+            self._still_s[group] = max(timing.election_s - timing.heartbeat_s, 2 * TICK_S)
 
     def has(self, group: int) -> bool:
         """Whether the disk has a replica of it, whole or not."""
@@ -144,14 +147,16 @@ class RaftGroups:
             line = self._hub.commits.open_line(f"group {group}", group)
             copies.add(QueueLine(copies.manager, line, hands=self._hands))
         self._logs.begin_life(replica)
+        election_ticks, heartbeat_ticks = ticks(timing)
         raft = Raft(replica.state.number, replica.log, self._draw, term=replica.state.term, vote=replica.state.vote,
                     commit=replica.commit, applied=replica.applied, in_sync_min=in_sync_min,
-                    election_ticks=max(2, round(timing.election_s / TICK_S)),
-                    heartbeat_ticks=max(1, round(timing.heartbeat_s / TICK_S)))
+                    election_ticks=election_ticks, heartbeat_ticks=heartbeat_ticks)
         self.groups[group] = ReplicatedGroup(
             replica, self._logs, copies.lines[group], raft, gathering=partial(self._writing, group),
             send=partial(self._send, group), release=self._hub.release_decided, has_ended=self._has_ended,
             on_lead=self._keep_for_others)
+        raft.may_campaign = self._may_lead() and not self.groups[group].lacks_copy
+        self.configure(group, timing, in_sync_min)
         self.note_due(group)
 
     def replicas(self) -> list[OwnReplica]:
@@ -245,10 +250,14 @@ class RaftGroups:
     def _look_at_clock(self) -> None:
         """If this node has stood still for so long that others may have elected another leader, it leads no more: what
         it hears late would be delivered though the other one's clients have settled it."""
-        if self._led and self._driver.now() - self._ticked_s > self._still_s:
+        if not self._led:
+            return
+        still_s = self._driver.now() - self._ticked_s
+        if still_s > 2 * TICK_S:
             for number in self._led:
-                self.groups[number].raft.resign()
-                self._due[number] = None
+                if still_s > self._still_s[number]:
+                    self.groups[number].raft.resign()
+                    self._due[number] = None
 
     def _stand_again(self, number: int) -> None:
         """Of a new group: the others may have their replicas only now."""
@@ -362,6 +371,11 @@ class RaftGroups:
         await self._driver.sleep(self._reserved_s)
         if not self._closed:
             self._copies.manager.let_go([(group, one) for group, one in kept if is_led(group)])
+
+
+def ticks(timing: Timing) -> tuple[int, int]:
+    """Of an election timeout, and of a heartbeat."""
+    return max(2, round(timing.election_s / TICK_S)), max(1, round(timing.heartbeat_s / TICK_S))
 
 
 def is_led(group: Group) -> bool:

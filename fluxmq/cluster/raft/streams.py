@@ -174,7 +174,9 @@ class RaftStreams:
         link.open = True
         stream.on_idle = partial(self._leave, link)
         self._tell(link)
-        if agreed.replicas is not None:
+        # What the node has said since, in its own stream, is newer than an answer that was on its way.
+        if agreed.replicas is not None and not any(source.name == link.name and source.heard
+                                                   for source in self._sources.values()):
             self._on_replicas(link.name, agreed.replicas)
 
     def on_closed(self, stream: StreamOut, why: str) -> None:
@@ -271,6 +273,7 @@ class RaftStreams:
             self._pass_on(source, messages)
 
     def _hear(self, source: _Source, replicas: list[OwnReplica]) -> None:
+        source.heard = True
         source.replicas = {its.group: (its.incarnation, its.number) for its in replicas}
         self._on_replicas(source.name, replicas)
 
@@ -306,6 +309,7 @@ class _Source:
     def __init__(self, name: str) -> None:
         self.name = name
         self.replicas: dict[int, tuple[int, int]] = {}
+        self.heard = False  # it has said which
 
 
 class _Link:

@@ -119,11 +119,12 @@ class GroupTable:
             return
         own = self._node, self._membership.registration.identity
         for name, value in self.named.items():
-            self._groups.configure(value.number, value.in_sync_min)
+            timing = timing_of(self.settings, name)
+            self._groups.configure(value.number, timing, value.in_sync_min)
             number = next((one.number for one in value.members if (one.node, one.disk) == own), 0)
             if number and not self._groups.has(value.number):
                 self._groups.add(value.number, value.incarnation, number, [one.number for one in value.members],
-                                 timing_of(self.settings, name), value.in_sync_min)
+                                 timing, value.in_sync_min)
                 self._log("info", "", "this node has a replica of a new group", {
                     "group": name, "nodes": ", ".join(one.node for one in value.members)})
 
@@ -150,7 +151,10 @@ class GroupTable:
                 return value.number
             await self._driver.sleep(LOOK_S)
         value = self.named.get(name)
-        nodes = ", ".join(one.node for one in value.members) if value is not None else "?"
+        if value is None:
+            raise QueueRefused("unavailable", f"replication group {name} is being made, or this version cannot read "
+                                              "what etcd has of it", "repeat it; this node's log says why it stays")
+        nodes = ", ".join(one.node for one in value.members)
         raise QueueRefused("unavailable", f"replication group {name} has no leader: of its nodes ({nodes}) a majority "
                                           "must be there", "start those that are missing, and repeat it")
 

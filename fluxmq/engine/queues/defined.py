@@ -143,7 +143,9 @@ class DefinedQueues(QueueListener):
 
     def leave(self, address: tuple[bytes, bytes], why: str) -> None:
         """Keeps a queue of this node's disk as it is, and does not serve it. See Learner."""
-        state = self.manager.queues[address]
+        state = self.manager.queues.get(address)
+        if state is None:
+            return  # its declaration was taken back with its group's leadership
         self._put_away(state)
         self.manager.log("warning", "", f"a queue that is on this node's disk is left there as it is: {why}",
                          {"queue": state.spec.shown, "why": why})

@@ -11,10 +11,11 @@ from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import consumer
 
 from fluxmq.cluster.ports import Change
+from fluxmq.cluster.raft import group as group_module
 from fluxmq.cluster.raft import groups
 from fluxmq.engine.queues.recovery.snapshot import digest
 from fluxmq.model.queues import QueueSpec
-from fluxmq.model.raft import ClusterRaft, RaftQueues
+from fluxmq.model.raft import ClusterRaft, QueueReplication, RaftQueues
 from fluxmq.model.replication import ReplicationSettings
 
 NAMES = ("one", "two", "three")
@@ -236,3 +237,83 @@ def test_an_end_that_etcd_has_not_heard_of_is_told_by_the_next_leader(monkeypatc
     leader(brokers)
     brokers.run_for(2.0)
     assert not known(brokers) and logs(brokers) == [0, 0]
+
+
+def test_what_etcd_loses_while_nobody_leads_is_defined_again() -> None:
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    publish(brokers, connected(brokers, led, "p"), b"1", b"2")
+    brokers.kill(led)
+    brokers.end_lease_of(led)
+    brokers.store.apply([Change(key, None) for key in brokers.store.items if b"queue" in key and key.endswith(b"/q")])
+    brokers.run_for(0.1)
+    assert not known(brokers)
+    other = leader(brokers)
+    brokers.run_for(2.0)
+    brokers.start(led)
+    brokers.run_for(2.0)
+    assert known(brokers) == {name: name == other for name in NAMES} and logs(brokers) == [1, 1, 1]
+    reader = consumer(brokers, led, "r")
+    brokers.run_until(lambda: len(reader.messages) == 2)
+
+
+def test_another_queue_of_the_name_is_not_taken_for_the_replicated_one() -> None:
+    """Its keys are gone while nobody leads, and it is declared anew, not replicated."""
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    publish(brokers, connected(brokers, led, "p"), b"old")
+    brokers.kill(led)
+    brokers.end_lease_of(led)
+    brokers.store.apply([Change(key, None) for key in brokers.store.items if b"queue" in key and key.endswith(b"/q")])
+    brokers.run_for(0.1)
+    other = next(name for name in NAMES if name != led)
+    do(brokers, other, lambda node: node.manager.declare(QueueSpec(
+        name="q", replication=QueueReplication(enabled=False))))
+    leader(brokers)
+    brokers.run_for(2.0)
+    assert sum(known(brokers).values()) == 1
+    reader = consumer(brokers, other, "r")
+    publish(brokers, connected(brokers, other, "p2"), b"new")
+    brokers.run_until(lambda: reader.messages)
+    brokers.run_for(2.0)
+    assert [payload for _, payload in reader.messages] == [b"new"] and set(logs(brokers)) == {1}
+    assert any("is kept, and not served" in text for name in NAMES for _, text, _ in brokers.processes[name].log)
+
+
+def test_a_declaration_that_is_not_committed_is_made_by_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    process = brokers.processes[led]
+    group = process.cluster.groups.groups[1]
+    send, cut = group._send, [True]
+    group._send = lambda messages: send([one for one in messages if not cut[0] or not one.entries])
+    work = process.process.driver.start(process.node.manager.definer.define_queue(QueueSpec(name="z"), None))
+    brokers.run_for(0.5)
+    assert process.node.manager.queues[b"/", b"z"].here
+    group.raft.resign()
+    process.node.hub.wake_up()
+    brokers.run_for(0.5)
+    assert not process.node.manager.queues[b"/", b"z"].here
+    cut[0] = False
+    brokers.run_until(work.done, 60.0)
+    at = leader(brokers)
+    brokers.run_for(1.0)
+    assert {name: broker.node.manager.queues[b"/", b"z"].here for name, broker in brokers.processes.items()} == {
+        name: name == at for name in NAMES}
+    client = connected(brokers, led, "c")
+    packet_id = client.publish("$queue/z", b"x", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    assert [packet.reason for packet in client.of(Puback)] == [0]
+
+
+def test_a_transaction_that_no_frame_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = replicated(*NAMES)
+    publisher = connected(brokers, leader(brokers), "p")
+    monkeypatch.setattr(group_module, "ENTRY_BYTES_MAX", 5000)
+    packet_id = publisher.publish("$queue/q", bytes(6000), 1)
+    brokers.run_until(lambda: publisher.acknowledged(packet_id))
+    assert [packet.reason for packet in publisher.of(Puback)] == [0x80]
+    other = connected(brokers, leader(brokers), "other")
+    publish(brokers, other, b"small")
+    brokers.run_for(2.0)
+    assert set(depths(brokers).values()) == {1}

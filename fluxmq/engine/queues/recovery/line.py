@@ -377,20 +377,30 @@ class QueueLine(QueueListener):
         UsageError, without changing anything, when a queue of the same name is here already."""
         if self._hands is None or not self.following:
             raise UsageError(f"line {self.line.name!r} is led here")
-        for copy in self.queues.values():
+        copies = [copy for copy in self.queues.values() if self._is_named(copy)]
+        for copy in copies:
             if copy.queue.damage is not None:
                 raise UsageError(f"the copy of queue {copy.spec.shown} is damaged: {copy.queue.damage}")
-        expect_hand(Event.TAKE, self.manager, self.queues.values(), self.line)
+        expect_hand(Event.TAKE, self.manager, copies, self.line)
         self.following = False
         self.line.hear(self.time, self.manager.hub.steady_ms)  # its own word from now on: no batch of it sets it back
         kept = []
         # Letters come first: what dies while the others are taken goes there.
-        for copy in sorted(self.queues.values(), key=lambda copy: not is_under_way(copy.queue.name)):
+        for copy in sorted(copies, key=lambda copy: not is_under_way(copy.queue.name)):
             served = self.manager.queues.get(copy.queue.address)
             if served is None:
                 served = self.manager.make_relay(copy.spec, copy.declared, copy.id)
             kept += self._take(self._hands, served, copy, has_ended)
         return kept
+
+    def _is_named(self, copy: QueueState) -> bool:
+        """Whether the copy is the queue of its name: another one may be defined, while this one has not ended."""
+        served = self.manager.queues.get(copy.queue.address)
+        if served is None or served.id == copy.id:
+            return True
+        self.manager.log("warning", "", "a replicated queue is kept, and not served: another one of its name is "
+                                        "defined. Delete that one to have it back", {"queue": copy.spec.shown})
+        return False
 
     def _take(self, hands: Hands, served: QueueState, copy: QueueState,
               has_ended: Callable[[int], bool]) -> list[tuple[Group, Reserve]]:
