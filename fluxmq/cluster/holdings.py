@@ -50,6 +50,7 @@ from fluxmq.cluster.queue_moves import QueueMoves
 from fluxmq.cluster.queue_owners import QueueOwners
 from fluxmq.cluster.raft.ending import Ending
 from fluxmq.cluster.raft.groups import RaftGroups
+from fluxmq.cluster.raft.growing import Growing
 from fluxmq.cluster.raft.table import GroupTable
 from fluxmq.cluster.reaching import Reaching
 from fluxmq.cluster.retained import RetainedMessages
@@ -115,6 +116,7 @@ class Holdings:
         self.group_table = GroupTable(
             name, settings.replication, groups, membership, writer, driver, serving=self._serving, draw=draw,
             limit_s=limit_s, log=log)
+        self.growing = Growing(groups, self.group_table, membership, writer, driver, serving=self._serving, log=log)
         self.ending = Ending(name, groups, self.definitions, transport, driver, address_of=address_of, limit_s=limit_s,
                              log=log)
         self.definitions.lost = self.ending.lost
@@ -162,6 +164,7 @@ class Holdings:
         self.definitions.close()
         self.group_table.close()
         self.ending.close()
+        self.growing.close()
         self.defining.close()
         if self.queue_owners is not None:
             self.queue_owners.close()

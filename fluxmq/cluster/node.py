@@ -215,6 +215,8 @@ class ClusterNode:
             self.driver.start(held.sweep.keep())
             self.driver.start(held.origins.sweep(broker.hub))
             self.driver.start(self._keep_claim())
+            if self.settings.replication.enabled:
+                self.driver.start(held.growing.keep())
             self.phase = Phase.SERVING
             held.adoption.serving()
 

@@ -133,6 +133,10 @@ class RaftGroups:
             raft.election_ticks, raft.heartbeat_ticks = ticks(timing)
             self._still_s[group] = max(timing.election_s - timing.heartbeat_s, 2 * TICK_S)
 
+    def numbers(self) -> set[int]:
+        """Of all groups of which this node has heard."""
+        return {group for group, _ in self._places} | self._logs.replicas.keys()
+
     def has(self, group: int) -> bool:
         """Whether the disk has a replica of it, whole or not."""
         return group in self._logs.replicas

@@ -36,14 +36,14 @@ from fluxmq.model.replication import (
     replication_of,
 )
 
-__all__ = ["GroupTable", "GroupValue", "timing_of"]
+__all__ = ["GroupTable", "GroupValue", "Member", "timing_of"]
 
 NUMBERS = keys.ROOT + b"group-numbers/"
 LOOK_S = 0.02
 
 
-class _Member(msgspec.Struct, frozen=True):
-    """number: of its replica. node, disk: where that is, when the group was made."""
+class Member(msgspec.Struct, frozen=True):
+    """number: of its replica. node, disk: where that is, and was from the beginning."""
 
     number: Annotated[int, Meta(ge=1, lt=1 << 32)]
     node: str
@@ -52,12 +52,15 @@ class _Member(msgspec.Struct, frozen=True):
 
 class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
     """number: of the group, in the cluster. incarnation: drawn when it was made. in_sync_min: what is acknowledged is
-    on so many disks, or on those of a majority if these are more."""
+    on so many disks, or on those of a majority if these are more. members: that it has, or is to have. first: numbers
+    of those with which it began; (): all. newest: the highest number that was given since; 0: none was."""
 
     number: Annotated[int, Meta(ge=1, lt=1 << 32)]
     incarnation: Annotated[int, Meta(ge=1)]
     in_sync_min: Annotated[int, Meta(ge=1)]
-    members: tuple[_Member, ...]
+    members: tuple[Member, ...]
+    first: tuple[int, ...] = ()
+    newest: int = 0
 
 
 def timing_of(settings: ReplicationSettings, name: str = DEFAULT_GROUP) -> Timing:
@@ -81,6 +84,7 @@ class GroupTable:
                  limit_s: float, log: Log) -> None:
         self.pending = False  # see AtEnd
         self.named: dict[str, GroupValue] = {}
+        self.revisions: dict[str, int] = {}  # of their keys
         self.settings = settings
         self._node = node
         self._groups = groups
@@ -110,6 +114,7 @@ class GroupTable:
             self._log("error", str(error), "a replication group cannot be read by this version: it is left out",
                       {"group": text, "why": str(error)})
             return
+        self.revisions[text] = event.revision
         self.pending = True
 
     def on_batch(self) -> None:
@@ -123,8 +128,8 @@ class GroupTable:
             self._groups.configure(value.number, timing, value.in_sync_min)
             number = next((one.number for one in value.members if (one.node, one.disk) == own), 0)
             if number and not self._groups.has(value.number):
-                self._groups.add(value.number, value.incarnation, number, [one.number for one in value.members],
-                                 timing, value.in_sync_min)
+                self._groups.add(value.number, value.incarnation, number,
+                                 value.first or [one.number for one in value.members], timing, value.in_sync_min)
                 self._log("info", "", "this node has a replica of a new group", {
                     "group": name, "nodes": ", ".join(one.node for one in value.members)})
 
@@ -177,9 +182,9 @@ class GroupTable:
             raise QueueRefused("unavailable", error.text) from None
         if warning := alone_warning(name, group.factor, chosen):
             self._log("warning", "", warning, {"group": name})
-        members = tuple(_Member(number, node, known[node].registration.identity)
+        members = tuple(Member(number, node, known[node].registration.identity)
                         for number, node in enumerate(chosen, 1))
-        taken = {value.number for value in self.named.values()}
+        taken = {value.number for value in self.named.values()} | self._groups.numbers()
         key = keys.group_key(name)
         for number in range(max(taken, default=0) + 1, 1 << 32):
             value = GroupValue(number=number, incarnation=self._draw(), members=members,

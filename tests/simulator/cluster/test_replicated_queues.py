@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from oracle.mqtt import Puback
-from simulator.cluster.brokers import Brokers, Client
+from simulator.cluster.brokers import BrokerProcess, Brokers, Client
 from simulator.cluster.test_brokers import cluster, connected
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import consumer
@@ -22,27 +22,31 @@ NAMES = ("one", "two", "three")
 RAFT = ReplicationSettings(ClusterRaft(enabled=True, queues=[RaftQueues()]), clustered=True)
 
 
-def replicated(*names: str, seed: int = 1, **spec: Any) -> Brokers:
-    """Nodes that serve, and a queue `q` that all of them have."""
-    brokers = cluster(*names, seed=seed)
+def replicated(*started: str, seed: int = 1, names: tuple[str, ...] = (), **spec: Any) -> Brokers:
+    """Nodes that serve, and a queue `q` that all of them have. names: also of those that are not started."""
+    brokers = cluster(*(names or started), seed=seed)
     brokers.raft = RAFT
-    brokers.start()
+    brokers.start(*started)
     brokers.run_for(1.0)        # each node knows that the others serve
-    do(brokers, "one", lambda node: node.manager.declare(QueueSpec(name="q", **spec)))
+    do(brokers, started[0], lambda node: node.manager.declare(QueueSpec(name="q", **spec)))
     return brokers
 
 
+def living(brokers: Brokers) -> dict[str, BrokerProcess]:
+    """Those that were started, and run."""
+    return {name: broker for name, broker in brokers.processes.items()
+            if broker.process.alive and hasattr(broker, "cluster")}
+
+
 def leaders(brokers: Brokers, group: int = 1) -> list[str]:
-    return [name for name, broker in brokers.processes.items()
-            if broker.process.alive and broker.cluster.groups.line(group) is not None]
+    return [name for name, broker in living(brokers).items() if broker.cluster.groups.line(group) is not None]
 
 
 def leader(brokers: Brokers) -> str:
     """When all nodes know who it is."""
     def known() -> bool:
         return len(leaders(brokers)) == 1 and {
-            broker.cluster.groups.leader(1).node for broker in brokers.processes.values()
-            if broker.process.alive} == {*leaders(brokers)}
+            broker.cluster.groups.leader(1).node for broker in living(brokers).values()} == {*leaders(brokers)}
     brokers.run_until(known, 60.0)
     [name] = leaders(brokers)
     return name
@@ -59,23 +63,21 @@ def publish(brokers: Brokers, client: Client, *payloads: bytes) -> None:
 def depths(brokers: Brokers) -> dict[str, int]:
     """Of the copies."""
     found = {}
-    for name, broker in brokers.processes.items():
-        if broker.process.alive:
-            assert broker.node.keeper.queues is not None
-            copies = broker.node.keeper.queues.copies.lines[1].queues
-            found[name] = sum(copy.queue.depth for copy in copies.values())
+    for name, broker in living(brokers).items():
+        assert broker.node.keeper.queues is not None
+        copies = broker.node.keeper.queues.copies.lines[1].queues
+        found[name] = sum(copy.queue.depth for copy in copies.values())
     return found
 
 
 def digests(brokers: Brokers, group: int = 1) -> dict[str, str]:
     """What the replicas at living nodes have, and up to which entry."""
     found = {}
-    for name, broker in brokers.processes.items():
-        if broker.process.alive:
-            assert broker.node.keeper.queues is not None
-            copies = broker.node.keeper.queues.copies.lines[group]
-            found[name] = str((copies.applied, sorted(
-                (copy.queue.name, digest(broker.node.manager, copy)) for copy in copies.queues.values())))
+    for name, broker in living(brokers).items():
+        assert broker.node.keeper.queues is not None
+        copies = broker.node.keeper.queues.copies.lines[group]
+        found[name] = str((copies.applied, sorted(
+            (copy.queue.name, digest(broker.node.manager, copy)) for copy in copies.queues.values())))
     return found
 
 
