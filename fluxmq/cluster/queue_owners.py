@@ -68,7 +68,8 @@ class QueueOwners:
         # the queue.
         self._judged = False
         self._stored: Stored | None = None
-        self._live: frozenset[str] = frozenset()  # nodes with a lease when it was looked last
+        # Nodes with a lease when it was looked last, and the identities of their data directories.
+        self._live: frozenset[tuple[str, str]] = frozenset()
         self._closed = False
         definitions.on_queue = self._look
 
@@ -301,22 +302,23 @@ class QueueOwners:
     # ------------------------------------------------------------------ owners that are gone
 
     async def keep(self) -> None:
-        """The leader places queues that are not durable anew, empty, when their node is gone; until close()."""
+        """The leader places queues that are not durable anew, empty, when their node is gone, or is back with another
+        disk; until close()."""
         while not self._closed:
             await self._driver.pace(LOOK_S)
-            live = frozenset(self._membership.nodes)
+            live = frozenset((name, node.registration.identity) for name, node in self._membership.nodes.items())
             if not self._membership.is_leader or live == self._live or self._closed:
                 continue
             await self._membership.wait_takeover_delay()
             if await self._place_anew(live):
                 self._live = live
 
-    async def _place_anew(self, live: frozenset[str]) -> bool:
+    async def _place_anew(self, live: frozenset[tuple[str, str]]) -> bool:
         definitions, done = self._definitions, True
         for address, data in list(definitions.data.items()):
             queue = definitions.queues.get(address)
-            if (queue is None or queue.value.durable or queue.value.node or data.value.group
-                    or data.value.node in live or data.value.id != queue.value.id or address in definitions.owners):
+            if queue is None or data.value.id != queue.value.id or address in definitions.owners \
+                    or not self._is_lost(address, data.value, live):
                 continue
             placed = self._defining.placed(self._defining.place(), queue.value.id, data.value.placement.anew).data
             data_key = queue_key(QUEUE_DATA, *address)
@@ -328,7 +330,7 @@ class QueueOwners:
                 done = False
         return done and not any(self._is_lost(address, data.value, live) for address, data in definitions.data.items())
 
-    def _is_lost(self, address: Address, data: QueueData, live: frozenset[str]) -> bool:
+    def _is_lost(self, address: Address, data: QueueData, live: frozenset[tuple[str, str]]) -> bool:
         queue = self._definitions.queues.get(address)
         return (queue is not None and not queue.value.durable and not queue.value.node and not data.group
-                and data.node not in live)
+                and (data.node, data.disk) not in live)

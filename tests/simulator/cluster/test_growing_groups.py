@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import pytest
+from oracle.mqtt import Puback
 from simulator.cluster.brokers import Brokers
-from simulator.cluster.test_brokers import connected
+from simulator.cluster.test_brokers import connected, serving
 from simulator.cluster.test_definitions import do
 from simulator.cluster.test_queues import consumer
 from simulator.cluster.test_replicated_queues import NAMES, RAFT, depths, digests, leader, publish, replicated
@@ -95,3 +96,17 @@ def test_a_queue_needs_as_many_nodes_as_are_to_be_in_sync() -> None:
     assert members(brokers) == ([1, 2], [])
     assert brokers.raft == RAFT
     do(brokers, "two", lambda node: node.manager.declare(QueueSpec(name="other")))
+
+
+def test_a_queue_that_is_not_durable_is_made_anew_when_its_node_is_back_with_another_disk() -> None:
+    """Between two looks of the leader: the node was never seen to be away."""
+    brokers = serving(*NAMES)
+    do(brokers, "two", lambda node: node.amqp_queues.declare(b"/", b"v", durable=False))
+    at = next(name for name in NAMES if brokers.processes[name].node.manager.queues[b"/", b"v"].here)
+    lose_disk(brokers, at)
+    brokers.start(at)
+    brokers.run_for(10.0)
+    client = connected(brokers, "one", "c")
+    packet_id = client.publish("$queue/v", b"x", 1)
+    brokers.run_until(lambda: client.acknowledged(packet_id))
+    assert [packet.reason for packet in client.of(Puback)] == [0]

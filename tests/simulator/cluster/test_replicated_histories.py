@@ -5,10 +5,13 @@ message that was confirmed is there although its leader's node is never seen aga
 """
 from __future__ import annotations
 
+import random
+
 import pytest
 from kit.sizes import some
 from simulator.cluster.test_queue_histories import NAMES, VOLATILE, History
 from simulator.cluster.test_replicated_queues import RAFT
+from simulator.disk import Disk
 
 from fluxmq.cluster.raft import groups
 from fluxmq.engine.queues.recovery.snapshot import digest
@@ -21,6 +24,25 @@ class ReplicatedHistory(History):
     """Its queues but one are replicated."""
 
     raft = RAFT
+    FAULTS = History.FAULTS | {"lose_disk": 2}
+
+    def lose_disk(self) -> None:
+        """Of a node, while all have what is confirmed on theirs."""
+        if len(self.up()) < len(NAMES) or self.cut_ms is not None:
+            return
+        led = [broker.cluster.groups.groups[GROUP] for name in NAMES
+               if (broker := self.brokers.processes[name]).cluster.groups.line(GROUP) is not None]
+        if len(led) != 1 or len(led[0].raft.voters) != len(NAMES) or any(
+                replica.match < led[0].raft.commit for replica in led[0].raft.replicas):
+            return
+        name = self.chance.choice(NAMES)
+        self.trouble(f"{name} loses its disk")
+        self.dies(name)
+        self.brokers.kill(name)
+        self.lease_ends(name)
+        broker = self.brokers.processes[name]
+        broker.disk = Disk(random.Random(self.chance.random()))
+        broker.start()
 
     def declare(self) -> None:
         self.brokers.run_for(1.0)       # each node knows that the others serve
@@ -59,6 +81,12 @@ def test_a_history_with_copies(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     """The log has so few entries that who was away needs a copy of the queues."""
     monkeypatch.setattr(groups, "KEEP_BYTES", 500)
     ReplicatedHistory(seed + 1_000_000, FAULTS)
+
+
+@pytest.mark.parametrize("seed", some(20, range(500)))
+def test_a_history_with_lost_disks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "KEEP_BYTES", 500 if seed % 2 else 1 << 20)
+    ReplicatedHistory(seed + 2_000_000, ("lose_disk", "kill", "revive", "restart", "tear"))
 
 
 @pytest.mark.parametrize("seed", range(4))
