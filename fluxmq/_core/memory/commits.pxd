@@ -91,6 +91,7 @@ cdef class Line:
     cdef void* commits                  # borrowed: the Commits that made it; NULL once that is gone
     cdef uint64_t at                    # position of the changes that are gathered now
     cdef bint given                     # there are any
+    cdef public uint64_t room           # of a group: so many bytes may be gathered now; more is refused to publishers
     cdef uint8_t* gather                # other lines than the journal: records of those changes
     cdef size_t gather_length
     cdef size_t gather_room

@@ -12,6 +12,7 @@ class Waiter: ...
 
 @final
 class Line:
+    room: int
     @property
     def number(self) -> int: ...
     @property

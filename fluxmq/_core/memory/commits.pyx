@@ -372,6 +372,7 @@ cdef class Commits:
         line.group = group
         line.commits = <void*>self
         line.at = 1
+        line.room = <uint64_t>-1
         line.retaining = {}
         line.namespaces = {0: self.root}
         line.namespace_numbers = {self.root: 0}

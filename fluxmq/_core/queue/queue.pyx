@@ -444,8 +444,8 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int no_space(self, const body_t* body) except -1:
-        """0, or the reason code for refusing a message: the queue is damaged, the disk is full, or this turn has filled
-        the journal's batch (a large message for hundreds of queues); or the queue is about to be deleted, and the
+        """0, or the reason code for refusing a message: the queue is damaged, the disk is full, this turn has filled the
+        journal's batch (a large message for hundreds of queues), or too much of its group is not committed; or the queue is about to be deleted, and the
         message is for nobody else (is_for_one_queue). What comes by an exchange or a captured topic goes with the
         queue, or stays with it."""
         if self.damage is not None:
@@ -459,6 +459,9 @@ cdef class Queue(GroupOwner):
         if self.durable and (self.ledger.full or (
                 self.ledger.journal is not None
                 and self.ledger.journal.gather.length > self.ledger.batch_bytes_max)):
+            self.refused(&self.counts.refused_disk)
+            return REASON_QUOTA_EXCEEDED
+        if self.line.gather_length >= self.line.room:
             self.refused(&self.counts.refused_disk)
             return REASON_QUOTA_EXCEEDED
         return 0

@@ -30,6 +30,7 @@ from fluxmq.engine.stored import WRONG_SHAPE
 
 __all__ = ["ReplicatedGroup"]
 
+UNCOMMITTED_BYTES_MAX = 16 << 20  # of what was proposed; publishes beyond it are refused until some of it is committed
 ENTRY_BYTES_MAX = 128 << 20  # half of what a frame between nodes may have
 TIME_BYTES = 8      # in front of the records of an entry: the line's clock, ms
 
@@ -58,7 +59,8 @@ class ReplicatedGroup:
         self._on_lead = on_lead
         self.is_behind = False  # the leader has no entries any more that this replica lacks
         self._term = 0  # that this node leads
-        self._proposed: deque[tuple[int, int]] = deque()  # index and position of the line
+        self._proposed: deque[tuple[int, int, int]] = deque()  # index, position of the line, bytes
+        self._uncommitted = 0  # bytes of these
         self._refused: deque[tuple[int, bytes]] = deque()  # position and data, while leadership is given away
         self._written: deque[_Write] = deque()
         self._committed: deque[tuple[int, Entry]] = deque()  # to be applied: a copy comes first
@@ -167,7 +169,9 @@ class ReplicatedGroup:
             raise CorruptError(f"it is of kind {entry.kind}, which this version does not know")
         self.replica.applied = index
         if self._proposed and self._proposed[0][0] == index:
-            self.copies.line.commit(self._proposed.popleft()[1])
+            _, position, size = self._proposed.popleft()
+            self._count(-size)
+            self.copies.line.commit(position)
 
     # ------------------------------------------------------------------ a copy instead of entries
 
@@ -242,11 +246,18 @@ class ReplicatedGroup:
             if not index:
                 return                      # leadership is given away: to somebody, or not
             self._refused.popleft()
-            self._proposed.append((index, position))
+            self._proposed.append((index, position, len(data)))
+            self._count(len(data))
+
+    def _count(self, size: int) -> None:
+        """So many bytes more are not committed."""
+        self._uncommitted += size
+        self.copies.line.room = max(UNCOMMITTED_BYTES_MAX - self._uncommitted, 0)
 
     def _step_down(self, why: str) -> None:
         self._term = 0
         self._proposed.clear()
+        self._count(-self._uncommitted)
         self._refused.clear()
         self.copies.line.give_up(why)
         # Deliveries that have not left are given back before the consumers become the next leader's: they would name

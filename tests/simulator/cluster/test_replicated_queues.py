@@ -319,3 +319,27 @@ def test_a_transaction_that_no_frame_takes_is_given_up(monkeypatch: pytest.Monke
     publish(brokers, other, b"small")
     brokers.run_for(2.0)
     assert set(depths(brokers).values()) == {1}
+
+
+def test_publishes_are_refused_while_too_much_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "UNCOMMITTED_BYTES_MAX", 3000)
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    group = brokers.processes[led].cluster.groups.groups[1]
+    send, cut = group._send, [True]
+    group._send = lambda messages: send([one for one in messages if not cut[0] or not one.entries])
+    clients = [connected(brokers, NAMES[number % 3], f"c-{number}") for number in range(30)]
+    for number, client in enumerate(clients):       # an answer waits for those of its connection before it
+        client.publish("$queue/q", b"%d" % number + bytes(300), 1)
+        brokers.run_for(0.01)
+    brokers.run_for(0.1)
+    reasons = [packet.reason for client in clients for packet in client.of(Puback)]
+    assert set(reasons) == {0x97}       # at the leader; another node hears of all up to a position
+    cut[0] = False
+    brokers.run_until(lambda: sum(len(client.of(Puback)) for client in clients) == 30, 60.0)
+    answers = [packet.reason for client in clients for packet in client.of(Puback)]
+    brokers.run_for(3.0)
+    assert 15 < answers.count(0x97) < 25 and answers.count(0) == 30 - answers.count(0x97)
+    assert set(depths(brokers).values()) == {answers.count(0)}
+    publish(brokers, clients[0], b"more")
+    assert group.copies.line.room == 3000
