@@ -16,7 +16,7 @@ from fluxmq.app import cli, exit_codes
 from fluxmq.app.broker_notes import Note
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS
-from fluxmq.model.entry_keys import NAMESPACE_KEYS, QUEUE_KEYS
+from fluxmq.model.entry_keys import GROUP_KEYS, NAMESPACE_KEYS, PATTERN_KEYS, QUEUE_KEYS
 
 ELSEWHERE = Path(__file__).parent     # not the root: there the sources would be taken for the installed package
 
@@ -249,7 +249,7 @@ def test_keys_names_every_key() -> None:
     result = CliRunner().invoke(cli.cli, ["config", "keys"])
     assert result.exit_code == 0
     assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == [
-        *KEYS, *NAMESPACE_KEYS, *QUEUE_KEYS]
+        *KEYS, *GROUP_KEYS, *PATTERN_KEYS, *NAMESPACE_KEYS, *QUEUE_KEYS]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
