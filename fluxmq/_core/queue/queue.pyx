@@ -444,10 +444,10 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int no_space(self, const body_t* body) except -1:
-        """0, or the reason code for refusing a message: the queue is damaged, the disk is full, this turn has filled the
-        journal's batch (a large message for hundreds of queues), or too much of its group is not committed; or the queue is about to be deleted, and the
-        message is for nobody else (is_for_one_queue). What comes by an exchange or a captured topic goes with the
-        queue, or stays with it."""
+        """0, or the reason code for refusing a message: the queue is damaged, the disk is full, this turn has filled
+        the journal's batch (a large message for hundreds of queues), or too much of its group is not committed; or the
+        queue is about to be deleted, and the message is for nobody else (is_for_one_queue). What comes by an exchange
+        or a captured topic goes with the queue, or stays with it."""
         if self.damage is not None:
             self.refused(&self.counts.refused_disk)
             return REASON_UNSPECIFIED_ERROR
