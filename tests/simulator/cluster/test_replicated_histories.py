@@ -76,6 +76,11 @@ def test_a_history_of_replicated_queues(seed: int) -> None:
     ReplicatedHistory(seed, FAULTS)
 
 
+def test_a_delivery_that_has_not_left_when_another_leads() -> None:
+    """The one of a thousand that finds a leader that steps down before such deliveries are given back."""
+    ReplicatedHistory(119, FAULTS)
+
+
 @pytest.mark.parametrize("seed", some(20, range(500)))
 def test_a_history_with_copies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log has so few entries that who was away needs a copy of the queues."""

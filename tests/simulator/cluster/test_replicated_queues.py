@@ -343,3 +343,18 @@ def test_publishes_are_refused_while_too_much_is_not_committed(monkeypatch: pyte
     assert set(depths(brokers).values()) == {answers.count(0)}
     publish(brokers, clients[0], b"more")
     assert group.copies.line.room == 3000
+
+
+def test_a_leader_that_stood_still_leads_no_more() -> None:
+    """For less than the others wait: who does not know how long it was must not deliver what it hears late."""
+    brokers = replicated(*NAMES)
+    led = leader(brokers)
+    process, raft = brokers.processes[led].process, brokers.processes[led].cluster.groups.groups[1].raft
+    brokers.run_for(2.0)
+    assert raft.leads and raft.term == 1
+    process.pause()
+    brokers.run_for(2.5)
+    process.resume()
+    brokers.run_for(0.01)
+    assert not raft.leads
+    brokers.run_until(lambda: raft.term > 1)
